@@ -39,7 +39,7 @@ class HorizontalPodAutoscaler:
         self._target, self._tolerance = target, tolerance
         self._least, self._most = min_workers, max_workers
         self._recent: deque[int] = deque(maxlen=stabilization_windows)
-        self._wanted = min_workers
+        self._desired = min_workers
 
     @property
     def converged(self) -> bool:
@@ -53,7 +53,7 @@ class HorizontalPodAutoscaler:
         if invalid_reason or window.cpu is None or running == 0:
             invalid_reason = invalid_reason or "no worker ran"
             return self._decision(
-                f"keep {self._wanted} workers: the window is thrown away, {invalid_reason}.", "discarded"
+                f"keep {self._desired} workers: the window is thrown away, {invalid_reason}.", "discarded"
             )
         ratio = window.cpu / self._target
         desired = running
@@ -65,13 +65,13 @@ class HorizontalPodAutoscaler:
             self._recent.append(running)
         self._recent.append(desired)
         # Going down follows the highest recommendation of the stabilization window, going up the newest.
-        self._wanted = max(self._least, min(max(desired, *self._recent), max(running, desired), self._most))
-        phase = "converged" if self._wanted == running else "scale_remote" if desired > running else "remove_remote"
+        self._desired = max(self._least, min(max(desired, *self._recent), max(running, desired), self._most))
+        phase = "converged" if self._desired == running else "scale_remote" if desired > running else "remove_remote"
         return self._decision(
             f"CPU utilization {window.cpu:.0%} of {running} workers where {self._target:.0%} is wanted: "
-            f"{desired} desired, {self._wanted} after stabilization.",
+            f"{desired} desired, {self._desired} after stabilization.",
             phase,
         )
 
     def _decision(self, reason: str, phase: str) -> Decision:
-        return Decision(Deployment(0, self._wanted), phase, reason)
+        return Decision(Deployment(0, self._desired), phase, reason)

@@ -21,9 +21,9 @@ class ScalingRule:
 
     threshold: float = 0.03
     """A worker stays if it shortens the batch time by more than this share."""
-    slower: float = 0.03
+    rescale_threshold: float = 0.03
     """Look again: add when the batch time is above the reference by more than this share."""
-    hurts: float = 0.03
+    max_rise: float = 0.03
     """A removal is undone when the batch time rises by this share or more."""
     look_every: int = 10
     """Windows between two looks at a converged deployment."""
@@ -37,7 +37,7 @@ class ScalingRule:
     """While scaling, windows whose time changed by more than this share are measured again; None: none are."""
 
     def __post_init__(self) -> None:
-        for name in ("threshold", "slower", "hurts", "queue_increase"):
+        for name in ("threshold", "rescale_threshold", "max_rise", "queue_increase"):
             value = getattr(self, name)
             if not 0 <= value < 10:
                 raise PlanError(f"{name} must be a share, at least 0, but got {value!r}.")
@@ -48,13 +48,17 @@ class ScalingRule:
 
     def with_threshold(self, threshold: float | None) -> ScalingRule:
         """Return the rule with another T, in all of its places; None: as it is."""
-        return self if threshold is None else replace(self, threshold=threshold, slower=threshold, hurts=threshold)
+        return (
+            self
+            if threshold is None
+            else replace(self, threshold=threshold, rescale_threshold=threshold, max_rise=threshold)
+        )
 
 
 CACHEW = ScalingRule()
 CACHEW_CODE = ScalingRule(
     threshold=0.07,
-    slower=0.50,
+    rescale_threshold=0.50,
     look_every=20,
     queue_increase=0.50,
     mean_values=False,
@@ -80,7 +84,7 @@ class Scale:
         return Deployment(count, self.others) if self.kind == "local" else Deployment(self.others, count)
 
     @property
-    def phases(self) -> tuple[str, str]:
+    def phase_names(self) -> tuple[str, str]:
         """Name the phases in which workers are added and removed."""
         return f"scale_{self.kind}", f"remove_{self.kind}"
 
@@ -106,11 +110,11 @@ def measure_with_retry(move: Probe, before: Window, rule: ScalingRule) -> Steps[
     return now
 
 
-def grow(scale: Scale, count: int, before: Window, rule: ScalingRule, why: str = "") -> Steps[Level]:
+def add_workers(scale: Scale, count: int, before: Window, rule: ScalingRule, why: str = "") -> Steps[Level]:
     """Add one worker at a time until one does not shorten the batch time by more than T; leave that one out."""
     why = why or f"{count} workers take {before.batch_time:.4g} s a batch: try one more."
     while count < scale.most:
-        now = yield from measure_with_retry(Probe(scale.place(count + 1), scale.phases[0], why), before, rule)
+        now = yield from measure_with_retry(Probe(scale.place(count + 1), scale.phase_names[0], why), before, rule)
         gain = 1 - now.batch_time / before.batch_time
         times = f"from {before.batch_time:.4g} to {now.batch_time:.4g} s a batch ({-gain:+.1%})"
         if not gain > rule.threshold:
@@ -123,11 +127,11 @@ def shrink(scale: Scale, count: int, before: Window, rule: ScalingRule, why: str
     """Remove one worker at a time while the batch time rises by less than T; put back the one that hurts."""
     reference = before
     while count > scale.least:
-        now = yield from measure_with_retry(Probe(scale.place(count - 1), scale.phases[1], why), before, rule)
+        now = yield from measure_with_retry(Probe(scale.place(count - 1), scale.phase_names[1], why), before, rule)
         base = reference if rule.fixed_reference else before
         rise = now.batch_time / base.batch_time - 1
         times = f"from {base.batch_time:.4g} to {now.batch_time:.4g} s a batch ({rise:+.1%})"
-        if rise >= rule.hurts:
+        if rise >= rule.max_rise:
             return Level(count, before, f"without worker {count} it went {times}: put it back", now)
         count, before, why = count - 1, now, f"without worker {count} it went {times}: try one less."
     return Level(count, before, f"{count} workers are the fewest allowed, at {before.batch_time:.4g} s a batch", before)
@@ -148,12 +152,12 @@ def longer_queue(now: Window, reference: Window, growth: float) -> bool:
     return now.queue_size > (1 + growth) * reference.queue_size and (reference.queue_size > 0 or now.queue_size >= 1)
 
 
-def look_again(scale: Scale, level: Level, now: Window, rule: ScalingRule) -> Steps[Level]:
+def rescale(scale: Scale, level: Level, now: Window, rule: ScalingRule) -> Steps[Level]:
     """Scale again if the batch time or the queue has left the reference."""
     count, reference = level.count, level.reference
-    if now.batch_time > (1 + rule.slower) * reference.batch_time and count < scale.most:
+    if now.batch_time > (1 + rule.rescale_threshold) * reference.batch_time and count < scale.most:
         why = f"{now.batch_time:.4g} s a batch where {reference.batch_time:.4g} s were reached: add a worker."
-        return (yield from grow(scale, count, now, rule, why))
+        return (yield from add_workers(scale, count, now, rule, why))
     if longer_queue(now, reference, rule.queue_increase) and count > scale.least:
         why = f"the queue grew from {reference.queue_size:.3g} to {now.queue_size:.3g} batches: remove a worker."
         return (yield from shrink(scale, count, now, rule, why))
@@ -162,11 +166,11 @@ def look_again(scale: Scale, level: Level, now: Window, rule: ScalingRule) -> St
 
 def cachew(scale: Scale, count: int, rule: ScalingRule) -> Search:
     """Scale up from `count` workers, then watch and scale again, for ever."""
-    first = yield Probe(scale.place(count), scale.phases[0], f"measure {count} workers first.")
-    level = yield from grow(scale, count, first, rule)
+    first = yield Probe(scale.place(count), scale.phase_names[0], f"measure {count} workers first.")
+    level = yield from add_workers(scale, count, first, rule)
     while True:
         now = yield from watch(scale, level, rule)
-        level = yield from look_again(scale, level, now, rule)
+        level = yield from rescale(scale, level, now, rule)
 
 
 class Autoscaler:
@@ -188,7 +192,7 @@ class Autoscaler:
         rule = rule.with_threshold(threshold)
         if min_workers < 1:
             raise PlanError(f"min_workers must be at least 1, but got {min_workers!r}.")
-        self._pilot = SearchDriver(
+        self._driver = SearchDriver(
             lambda start, limits: cachew(_remote_scale(limits), start.remote, rule),
             DeploymentLimits(0, max_workers, 0, min_workers),
             patience=patience,
@@ -198,11 +202,11 @@ class Autoscaler:
     @property
     def converged(self) -> bool:
         """Whether scaling is over; it goes on watching."""
-        return self._pilot.converged
+        return self._driver.converged
 
     def decide(self, window: Window, workers: int) -> Decision:
         """Return how many workers shall run (`Decision.workers`); `workers` ran during the window."""
-        return self._pilot.decide(window, Deployment(0, workers))
+        return self._driver.decide(window, Deployment(0, workers))
 
 
 def _remote_scale(limits: DeploymentLimits) -> Scale:

@@ -77,7 +77,7 @@ Begin: TypeAlias = Callable[[Deployment, DeploymentLimits], Search]
 """Starts a search from what is running, within limits."""
 
 
-def stay(at: Deployment, why: str) -> Search:
+def hold(at: Deployment, why: str) -> Search:
     """Stay for ever."""
     while True:
         yield Probe(at, "converged", why, settled=True)

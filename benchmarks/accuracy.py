@@ -180,7 +180,7 @@ def compare(operators: str, seeds: int, epochs: int) -> dict[str, Any]:
     modes: tuple[ReorderMode, ...] = ("off", changed)
     for mode in modes:
         found = order_plan(OrderRequest(make(*digits(0)[0], 0, mode).plan, mode=mode))
-        told = [one.told() for stretch in found.stretches for one in stretch.taken_over.pushed]
+        told = [one.description() for stretch in found.sequences for one in stretch.taken_over.pushed]
         print(f"reorder={mode}: {'; '.join([', '.join(op.name for op in found.plan.ops), *told])}", flush=True)
     accuracy: dict[str, list[float]] = {mode: [] for mode in modes}
     for seed in range(seeds):

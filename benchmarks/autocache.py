@@ -48,7 +48,7 @@ from pecan_ray.caching.store import EntryPlace, EntryStore
 from pecan_ray.caching.tiers import HELD_BYTES
 from pecan_ray.engines.contract import EngineOptions
 from pecan_ray.engines.entry_format import EntryReader
-from pecan_ray.engines.inprocess import AllLeases
+from pecan_ray.engines.in_process import AllLeases
 from pecan_ray.engines.python import PythonEngine
 from pecan_ray.options import Cache
 from pecan_ray.plan.operators import Autocache, Batch, Plan
@@ -99,15 +99,15 @@ def read_s(root: Path, folder: Path) -> dict[str, float]:
             EntryStore(folder, max_bytes=8 * GIB, checked=CheckedSegments(HELD_BYTES)) as disk,
             EntryStore(memory, max_bytes=8 * GIB, checked=CheckedSegments(HELD_BYTES, in_memory=True)) as above,
         ):
-            for place in disk.places():
+            for place in disk.locations():
                 above.put(place.key, "memory", [disk.get(place.key) or b""], elements=1, seconds=1.0)
             engine, leases = _engine(root, folder, disk.sizes()[0].kind)
             ways: dict[str, Callable[[], int]] = {
                 "ours": lambda: _elements(disk),
                 "batches": lambda: _rows_in_batches(engine, leases()),
-                "pyarrow": lambda: _copied_rows(disk.places()),
+                "pyarrow": lambda: _copied_rows(disk.locations()),
                 "memory": lambda: _elements(above),
-                "memcpy": lambda: _copied_bytes(above.places()),
+                "memcpy": lambda: _copied_bytes(above.locations()),
             }
             assert ways["batches"]() == sum(size.elements for size in disk.sizes())
             seconds: dict[str, list[float]] = {name: [] for name in ways}
@@ -123,7 +123,7 @@ def read_s(root: Path, folder: Path) -> dict[str, float]:
 
 
 def _elements(store: EntryStore) -> int:
-    return sum(1 for place in store.places() for _ in EntryReader(store.get(place.key) or b"").elements(apart=False))
+    return sum(1 for place in store.locations() for _ in EntryReader(store.get(place.key) or b"").elements(apart=False))
 
 
 class ListedLeases:

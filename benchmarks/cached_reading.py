@@ -40,7 +40,7 @@ import pyarrow as pa
 from pecan_ray.autocache.store_speed import WarmSlots
 from pecan_ray.caching.store import EntryPlace, EntryStore
 from pecan_ray.engines.contract import EngineOptions
-from pecan_ray.engines.inprocess import AllLeases
+from pecan_ray.engines.in_process import AllLeases
 from pecan_ray.engines.python import PythonEngine
 from pecan_ray.options import Cache
 from pecan_ray.plan.operators import Autocache, Batch, Plan
@@ -95,8 +95,8 @@ class CachedReader:
         self._engine = engine()
         self.ours()  # which fills the cache
         with EntryStore(folder, max_bytes=8 << 30) as store:
-            self._places = store.places()
-        assert len(self._places) == source.splits_count
+            self._positions = store.locations()
+        assert len(self._positions) == source.splits_count
         self._memory: dict[int, Any] = {}
         """By the bytes of a row: where PyArrow's side puts its batches."""
 
@@ -128,7 +128,7 @@ class CachedReader:
 
     def _buffers(self) -> int:
         copied = 0
-        for place in self._places:
+        for place in self._positions:
             for column in _record_batch(place).columns:
                 for buffer in filter(None, column.buffers()):
                     copied += len(bytearray(buffer))
@@ -136,7 +136,7 @@ class CachedReader:
 
     def _batches(self) -> int:
         rows = 0
-        for place in self._places:
+        for place in self._positions:
             found = _record_batch(place)
             for column in found.columns:
                 values = np.frombuffer(column.buffers()[-1], np.uint8).reshape(found.num_rows, -1)
@@ -149,7 +149,7 @@ class CachedReader:
 
     def _file(self) -> int:
         read = 0
-        for place in self._places:
+        for place in self._positions:
             with pa.OSFile(str(place.path)) as file:
                 file.seek(place.start)
                 read += len(file.read_buffer(place.nbytes))
@@ -157,7 +157,7 @@ class CachedReader:
 
     def chill(self) -> None:
         """Let the system forget the files, so that the disk has to read them."""
-        for path in {place.path for place in self._places}:
+        for path in {place.path for place in self._positions}:
             fd = os.open(path, os.O_RDONLY)
             try:
                 os.fsync(fd)

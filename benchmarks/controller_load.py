@@ -168,15 +168,17 @@ class LoadedController(JobController):
         """Begin with a job whose workers are simulated."""
         await super().open(job, arrays)
         host = self._host
-        host.workers = SimulatedActors(host.job, job, None, None, host.happened, host.board.add_worker, host.fail)
+        host.workers = SimulatedActors(
+            host.job, job, None, None, host.happened, host.update_calls.add_worker, host.fail
+        )
 
     async def running(self) -> list[str]:
         """Return the names of the workers that run."""
-        return [worker.name for worker in self._host.state.fleet.workers.values() if worker.running]
+        return [worker.name for worker in self._host.state.worker_table.workers.values() if worker.running]
 
     async def listed(self) -> bool:
         """Return whether all splits are known."""
-        return self._host.state.ledger.queues.listed
+        return self._host.state.ledger.queues.is_complete
 
     async def look(self, feel: bool = False) -> tuple[float, float, float]:
         """Say how this process does."""
@@ -211,7 +213,7 @@ class EmptyController:
 
 EXAMPLES: dict[str, tuple[Any, ...]] = {
     "report": (b"0" * 1000,),
-    "told": ("pecan:controller-load:remote-0", WorkerProgress(), {}),
+    "note_progress": ("pecan:controller-load:remote-0", WorkerProgress(), {}),
     "listen": (0, "process-0", 0, 0),
     "ask": (b"0" * 500,),
 }
@@ -226,7 +228,7 @@ def loaded_job(members: tuple[int, int], splits: int, *, shuffled: bool = False)
     auto = AutoWorkers(max_local=0, min_remote=workers, max_remote=workers)
     options = IterOptions(epochs=None, workers=auto, world_size=trainers)
     shape = LedgerShape(
-        epochs=None, world_size=trainers, batch_size=ELEMENTS, orders=(SplitOrder(0),) if shuffled else ()
+        epochs=None, world_size=trainers, batch_size=ELEMENTS, split_order=(SplitOrder(0),) if shuffled else ()
     )
     spec = JobSpec("controller-load", shape, auto)
     return Job(
@@ -355,7 +357,7 @@ def this_node() -> str:
 
 def table(regime: Regime, found: dict[int, list[tuple[ControllerLoad, ControllerLoad]]]) -> str:
     """Return the medians for one regime as a table in Markdown."""
-    kinds = ("report", "listen", "ask", "told")
+    kinds = ("report", "listen", "ask", "note_progress")
     lines = [
         f"### {regime.name.capitalize()}",
         "",

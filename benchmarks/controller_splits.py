@@ -23,7 +23,7 @@ import psutil
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from pecan_ray.job import events
-from pecan_ray.job.instructions import Answer
+from pecan_ray.job.instructions import Response
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.messages import AskAssignment, AskLeases, Assigned, EndAssignment, Reply, WorkerQuestion
 from pecan_ray.job.spec import JobSpec
@@ -81,12 +81,12 @@ class Bench:
     def __init__(self, measured: SplitCosts) -> None:
         self._measured = measured
         self._job = JobState(
-            JobSpec("bench", LedgerShape(epochs=EPOCHS, orders=(SplitOrder(3),) if measured.shuffled else ())), 0
+            JobSpec("bench", LedgerShape(epochs=EPOCHS, split_order=(SplitOrder(3),) if measured.shuffled else ())), 0
         )
-        self._asked = 0
-        for event in (events.TrainerCame(0, "t", "node"), events.RoomFound((("node", 1.0),), ())):
+        self._requested = 0
+        for event in (events.TrainerRegistered(0, "t", "node"), events.RoomFound((("node", 1.0),), ())):
             self._job.handle(event, 0)
-        (self._worker,) = self._job.fleet.workers
+        (self._worker,) = self._job.worker_table.workers
         self._job.handle(events.WorkerPlaced(self._worker, "node", 1), 0)
         self._job.handle(events.WorkerReady(self._worker), 0)
 
@@ -95,7 +95,7 @@ class Bench:
         for first in range(0, self._measured.splits, PAGE):
             stop = min(first + PAGE, self._measured.splits)
             page = tuple(Split(index, f"/data/part-{index:07d}.parquet", 0, 1000) for index in range(first, stop))
-            self._timed("a page is listed", events.SplitsListed(0, page))
+            self._timed("a page is listed", events.SplitPageReceived(0, page))
         self._timed("the listing ends", events.ListingEnded(0))
         for epoch in range(EPOCHS):
             assert isinstance(self._ask(f"epoch {epoch}: assignment", AskAssignment()), Assigned)
@@ -113,15 +113,15 @@ class Bench:
         self._ask(f"epoch {epoch}: ends", EndAssignment(epoch))
 
     def _ask(self, name: str, request: WorkerQuestion) -> Reply:
-        self._asked += 1
-        (answer,) = self._timed(name, events.WorkerAsked(self._worker, "main", self._asked, request))
+        self._requested += 1
+        (answer,) = self._timed(name, events.WorkerRequestReceived(self._worker, "main", self._requested, request))
         return answer.reply
 
-    def _timed(self, name: str, event: events.Event) -> list[Answer]:
+    def _timed(self, name: str, event: events.Event) -> list[Response]:
         began = time.process_time()
         done = self._job.handle(event, 0)
         self._measured.note(name, time.process_time() - began)
-        return [instruction for instruction in done if isinstance(instruction, Answer)]
+        return [instruction for instruction in done if isinstance(instruction, Response)]
 
 
 def measure(splits: int, *, shuffled: bool) -> SplitCosts:

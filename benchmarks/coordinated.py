@@ -143,7 +143,7 @@ class SteppingTrainers:
         self._barrier = threading.Barrier(RANKS)
         self._steps: list[list[tuple[float, int, float, int]]] = [[] for _ in range(RANKS)]
         """Of each rank: seconds of a step, rows x padded length, the sum of the rows' lengths, and rows."""
-        self._began = self._ended = 0.0
+        self._started = self._ended = 0.0
 
     def train(self, rank: int, batches: Iterable[dict[str, Any]]) -> None:
         """Take a rank's batches; all of them step together, from the first one on that all have."""
@@ -151,7 +151,7 @@ class SteppingTrainers:
             rows, longest = batch["x"].shape[:2]
             if not self._steps[rank]:
                 self._barrier.wait()
-                self._began = self._began or time.perf_counter()
+                self._started = self._started or time.perf_counter()
             step_s = LEAST_STEP_S + self._per_length_s * longest * rows / BATCH
             time.sleep(step_s)
             self._steps[rank].append((step_s, rows * longest, float(np.sum(batch["length"])), rows))
@@ -176,7 +176,7 @@ class SteppingTrainers:
         computed, real = steps[:, :, 1].sum(), steps[:, :, 2].sum()
         longest = steps[:, :, 0].max(axis=0).sum()
         uneven = 1 - steps[:, :, 0].mean(axis=0).sum() / longest
-        seconds = self._ended - self._began
+        seconds = self._ended - self._started
         padding, elements = 1 - real / computed, int(steps[:, :, 3].sum())
         return Measured(steps.shape[1], seconds, padding, uneven, longest / seconds, elements, report)
 

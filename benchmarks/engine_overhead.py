@@ -49,7 +49,7 @@ def measured(count: int) -> dict[str, float]:
     """Return the CPU time of an element in microseconds, by pipeline, with the code that is imported."""
     from benchmarks.reorder import OneSlot
     from pecan_ray.engines.contract import EngineOptions
-    from pecan_ray.engines.inprocess import AllLeases
+    from pecan_ray.engines.in_process import AllLeases
     from pecan_ray.engines.registry import build_engine
 
     found = {}

@@ -17,7 +17,16 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from pecan_ray.simulator.random_workloads import FAMILIES, FAR, NEAR, TUNED, PolicyEvaluation, draw, judge, score
+from pecan_ray.simulator.random_workloads import (
+    FAMILIES,
+    FAR,
+    NEAR,
+    TUNED,
+    PolicyEvaluation,
+    draw,
+    evaluate_policies,
+    score,
+)
 
 
 def main() -> int:
@@ -30,7 +39,7 @@ def main() -> int:
     options = parser.parse_args()
     began, found = time.perf_counter(), list[PolicyEvaluation]()
     for seed in range(options.seed, options.seed + options.workloads):
-        for comparison_result in judge(draw(seed, options.family), options.modes.split(","), seed):
+        for comparison_result in evaluate_policies(draw(seed, options.family), options.modes.split(","), seed):
             found.append(comparison_result)
             if comparison_result.excess > NEAR:
                 print(comparison_result, flush=True)

@@ -82,7 +82,7 @@ class Meter:
 
     def __init__(self, setting: TwoJobs) -> None:
         self._setting, self._begin, self._nbytes, self._free_at = setting, 0.0, 0, 0.0
-        self._told = False
+        self._reported = False
 
     def step(self, nbytes: int) -> float | None:
         """Train with so many bytes; return the bytes a second, once it has been measured for long enough."""
@@ -98,10 +98,10 @@ class Meter:
 
     def tell(self, speed: float | None, told: Connection) -> bool:
         """Tell a speed that is known, once; return whether both are known, so that this one may end."""
-        if speed is not None and not self._told:
-            self._told = True
+        if speed is not None and not self._reported:
+            self._reported = True
             told.send(speed)
-        return self._told and told.poll()
+        return self._reported and told.poll()
 
 
 def run_job(told: Connection, way: str, number: int, folder: str, setting: TwoJobs) -> None:

@@ -22,7 +22,7 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.joint_io import MIB, OBJECTS, TwoJobs, best_splits, say
 from pecan_ray.cache.eviction import should_store
-from pecan_ray.job.cluster_io import REPORT_S, ClusterIoBook, JobIo
+from pecan_ray.job.cluster_io import REPORT_S, ClusterIoRegistry, JobIo
 from pecan_ray.options import SharingPolicy
 
 STEP_S = 0.02
@@ -134,7 +134,7 @@ class ModelJob:
 
 def modelled(policy: SharingPolicy, setting: TwoJobs, *, blind: bool) -> list[float]:
     """Return the bytes a second of both jobs, once they have run for a while."""
-    book = ClusterIoBook()
+    book = ClusterIoRegistry()
     jobs = [ModelJob(number, blocks, setting.ideal, random.Random(number)) for number, blocks in enumerate(OBJECTS)]
     quotas = [setting.pipe / len(jobs)] * len(jobs)
     begun: list[float] = []
@@ -145,11 +145,11 @@ def modelled(policy: SharingPolicy, setting: TwoJobs, *, blind: bool) -> list[fl
             job.step(quota, blind=blind)
         if step % every == 0:
             for job in jobs:
-                book.heard(job.report(now, setting, policy), now)
+                book.update(job.report(now, setting, policy), now)
             for number, job in enumerate(jobs):
                 told = book.quota(f"job-{number}", now)
                 quotas[number] = told.bytes_per_s or setting.pipe
-                job.bound(dict(told.rooms).get(f"set{number}", setting.cache_bytes) // MIB)
+                job.bound(dict(told.cache_limits).get(f"set{number}", setting.cache_bytes) // MIB)
         if not begun and now >= setting.warm_s:
             begun = [job.used for job in jobs]
     return [(job.used - before) * MIB / setting.seconds for job, before in zip(jobs, begun, strict=True)]

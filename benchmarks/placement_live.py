@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 import pecan_ray as pecan
-from pecan_ray.job.placing import PlacementStep
+from pecan_ray.job.policy_runner import PlacementStep
 from pecan_ray.placement import Deployment
 from pecan_ray.plan.prices import GCP_TPU_V2, Prices
 from pecan_ray.simulator.client import ClientRule

@@ -177,7 +177,7 @@ class PlantTick:
     """Rows."""
     steps: int
     since_taken: float
-    made: float
+    produced: float
     working: float
     """Seconds in which nothing held workers back, and"""
     blocked: float
@@ -197,7 +197,7 @@ class PlacementPlant:
         self._drift = 0.0
         self._stalls = (-1.0, self._next_hiccup())
         self._trainer = PlantTrainer(job, self._random)
-        self._made = self._working = 0.0
+        self._produced = self._working = 0.0
         self.remote_s = self.worker_s = 0.0
         self.capable: list[tuple[float, float]] = []
         """When, and which rate what ran then could give."""
@@ -239,7 +239,7 @@ class PlacementPlant:
         supply = self._supply(pace)
         self.capable.append((self.now, min(pace.supply, job.mean_demand(pace.demand))))
         before = (trainer.rows, trainer.steps, trainer.waited)
-        self._made = self._working = 0.0
+        self._produced = self._working = 0.0
         self._advance(self.now + TICK_S, supply, pace.demand, bool(local or speeds))
         self.worker_s += TICK_S * (len(self.local) + len(speeds))
         self.remote_s += TICK_S * len(speeds)
@@ -251,7 +251,7 @@ class PlacementPlant:
             taken=trainer.rows - before[0],
             steps=trainer.steps - before[1],
             since_taken=0.0 if waited else self.now - trainer.taken_at,
-            made=self._made,
+            produced=self._produced,
             working=self._working,
             blocked=TICK_S - self._working if local or speeds else 0.0,
             pace=pace,
@@ -291,7 +291,7 @@ class PlacementPlant:
             return
         working = min(seconds, max(0.0, self.job.queue * self.job.batch - self._trainer.queued) / supply)
         self._trainer.queued += working * supply
-        self._made += working * supply
+        self._produced += working * supply
         self._working += working
 
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from pecan_ray.placement import AutoPlacement, Observation
 from pecan_ray.plan.windows import Deployment
-from pecan_ray.simulator.contention import Pace, epoch_costs, pace, work_of
+from pecan_ray.simulator.contention import DeploymentTimes, epoch_costs, step_times, work_of
 from pecan_ray.simulator.job_simulation import ROWS
 from pecan_ray.simulator.policy_driver import placement
 from pecan_ray.simulator.random_workloads import FAMILIES, draw
@@ -54,7 +54,7 @@ class SteadyJob:
             if local + remote
         ]
         local, remote = [at.local for at in self.deployments], [at.remote for at in self.deployments]
-        self.pace: Pace = pace(workload, local, remote, ordered)
+        self.pace: DeploymentTimes = step_times(workload, local, remote, ordered)
         costs = epoch_costs(workload, local, remote, ordered)
         self.cost = dict(zip(self.deployments, costs.tolist(), strict=True))
         self.best = self.deployments[int(np.argmin(costs))]
@@ -81,12 +81,12 @@ class SteadyJob:
         return Observation(
             dt=TICK_S,
             running=running,
-            asked=asked,
+            requested=asked,
             room=Deployment(workload.max_local, workload.max_remote),
             waited=waited if waited > 1e-9 else 0.0,
             rows=taken * workload.clients * ROWS,
             steps=int(self._stepped),
-            made=(rows * share, rows * (1 - share)),
+            produced=(rows * share, rows * (1 - share)),
             work_done=(busy * running.local, busy * running.remote),
             blocked=((TICK_S - busy) * running.local, (TICK_S - busy) * running.remote),
             own_s=self.row_s,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pecan_ray.placement.pool import Demand, allocate, cost_per_hour, relative_times, worker_cost_reductions
-from pecan_ray.simulator.contention import pace
+from pecan_ray.simulator.contention import step_times
 from pecan_ray.simulator.random_workloads import draw
 from pecan_ray.simulator.workload import Workload
 
@@ -60,7 +60,7 @@ class DistributedPool:
 def pooled_job(workload: Workload, most: int = 64) -> PooledJob:
     """Compute a job's curve."""
     local, remote = np.meshgrid(np.arange(workload.max_local + 1), np.arange(most + 1), indexing="ij")
-    times = pace(workload, local.ravel(), remote.ravel()).batch_s.reshape(local.shape) / workload.trainer.step_s
+    times = step_times(workload, local.ravel(), remote.ravel()).batch_s.reshape(local.shape) / workload.trainer.step_s
     times[0, 0] = math.inf
     time_factor = times.min(axis=0)
     per_hour = np.array([workload.prices.per_hour(workload.clients, count) for count in range(most + 1)])

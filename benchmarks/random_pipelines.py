@@ -38,7 +38,7 @@ from benchmarks.guard.elements import elements
 from pecan_ray.autoorder.order import order_plan
 from pecan_ray.autoorder.order_request import OrderRequest
 from pecan_ray.engines.foreign import as_array
-from pecan_ray.engines.inprocess import run_inprocess
+from pecan_ray.engines.in_process import run_in_process
 from pecan_ray.plan.operators import Plan
 from pecan_ray.plan.splits import Element
 
@@ -82,7 +82,7 @@ def judged(seed: int, seen: Sequence[Element], unseen: Sequence[Element], second
     order = tuple(op.name for op in found.plan.all_ops())
     if not found.changed:
         return PipelineOutcome(case, order, False, seconds=found.seconds)
-    (stretch,) = found.stretches
+    (stretch,) = found.sequences
     source = pecan.sources.Items([{name: one[name] for name in _columns(case)} for one in unseen])
     user, new = (replace(plan, head=source) for plan in (found.before, found.plan))
     plans.NOTES.begin()
@@ -100,7 +100,7 @@ def _columns(case: plans.GuardCase) -> tuple[str, ...]:
 
 def _run(plan: Plan, seed: int) -> tuple[list[Element], dict[str, set[Hashable]]]:
     plans.NOTES.seen = {}
-    return list(run_inprocess(plan, seed=seed)), plans.NOTES.seen
+    return list(run_in_process(plan, seed=seed)), plans.NOTES.seen
 
 
 def _taken_for_granted(saw: dict[str, set[Hashable]], sees: dict[str, set[Hashable]]) -> str:
@@ -185,7 +185,7 @@ def _times(user: Plan, new: Plan, seed: int) -> tuple[float, float]:
     while number < 2 * ROUNDS or (sum(times[False]) < LEAST_TIMED_S and number < MOST_ROUNDS):
         which = bool((number + number // 2) % 2)
         began = time.thread_time()
-        for _ in run_inprocess(new if which else user, seed=seed):
+        for _ in run_in_process(new if which else user, seed=seed):
             pass
         times[which].append(time.thread_time() - began)
         number += 1

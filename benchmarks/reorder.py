@@ -29,12 +29,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import pecan_ray as pecan
 from examples import image_ops, resnet50, simclr
 from examples.photographs import derived_photographs
-from pecan_ray.autoorder.adopted import Ordering
+from pecan_ray.autoorder.accepted import Ordering
 from pecan_ray.autoorder.order import order_plan
 from pecan_ray.autoorder.order_request import OrderRequest
-from pecan_ray.autoorder.rewrites import rewritten
+from pecan_ray.autoorder.rewrites import apply_rewrites
 from pecan_ray.engines.contract import EngineOptions
-from pecan_ray.engines.inprocess import AllLeases
+from pecan_ray.engines.in_process import AllLeases
 from pecan_ray.engines.registry import build_engine
 from pecan_ray.options import EngineName
 from pecan_ray.plan.operators import Plan
@@ -163,7 +163,7 @@ def run(plan: Plan, engine: EngineName, threads: int) -> Pass:
 
 def bound(ordering: Ordering) -> float:
     """Return the speed-up if the operators behind those that moved took no time: no order can gain more."""
-    (found,) = ordering.stretches
+    (found,) = ordering.sequences
     seconds = {op.name: op.seconds or 0.0 for op in found.sample.ops}
     user, order = found.names, found.policy_order.order
     relieved = [name for name in user if set(order[: order.index(name)]) - set(user[: user.index(name)])]
@@ -173,7 +173,10 @@ def bound(ordering: Ordering) -> float:
 
 def compare(pipe: pecan.PecanPipeline, ordering: Ordering, rounds: int, threads: int) -> dict[str, list[Pass]]:
     """Run both orders in turn."""
-    plans = {"user's order": ordering.before, "AutoOrder": rewritten(ordering.plan, pipe.engine, ordering.decoders)[0]}
+    plans = {
+        "user's order": ordering.before,
+        "AutoOrder": apply_rewrites(ordering.plan, pipe.engine, ordering.decoders)[0],
+    }
     passes: dict[str, list[Pass]] = {name: [] for name in plans}
     for _ in range(rounds):
         for name, plan in plans.items():

@@ -48,9 +48,9 @@ from examples.photographs import derived_photographs
 from pecan_ray import images, part_decoding
 from pecan_ray.autoorder.order import order_plan
 from pecan_ray.autoorder.order_request import OrderRequest
-from pecan_ray.autoorder.rewrites import rewritten
+from pecan_ray.autoorder.rewrites import apply_rewrites
 from pecan_ray.engines.contract import EngineOptions
-from pecan_ray.engines.inprocess import AllLeases
+from pecan_ray.engines.in_process import AllLeases
 from pecan_ray.engines.registry import build_engine
 from pecan_ray.engines.slots import HeapSlots
 from pecan_ray.plan.operators import Map, Plan, wants_rng
@@ -236,9 +236,9 @@ def measure(files: list[bytes], steps: Sequence[UserStep], rounds: int, threads:
     plans = {WRITTEN: usual}
     for mode in MODES:
         ordering = order_plan(OrderRequest(usual, mode=mode, seconds=SAMPLE_S))
-        plans[f'mode "{mode}"'], pushed = rewritten(ordering.plan, "python", ordering.decoders)
+        plans[f'mode "{mode}"'], pushed = apply_rewrites(ordering.plan, "python", ordering.decoders)
         order = " -> ".join(op.name for op in ordering.plan.ops)
-        print(f'  mode "{mode}": {"; ".join([order, *(one.told() for one in pushed)])}')
+        print(f'  mode "{mode}": {"; ".join([order, *(one.description() for one in pushed)])}')
     times: dict[str, list[float]] = {BY_HAND: [], **{name: [] for name in plans}}
     slots = OneSlot()
     for _ in range(rounds):

@@ -25,9 +25,9 @@ import pecan_ray as pecan
 from benchmarks.reorder import OneSlot
 from pecan_ray.autoorder.order import order_plan
 from pecan_ray.autoorder.order_request import OrderRequest
-from pecan_ray.autoorder.rewrites import rewritten
+from pecan_ray.autoorder.rewrites import apply_rewrites
 from pecan_ray.engines.contract import EngineOptions
-from pecan_ray.engines.inprocess import AllLeases
+from pecan_ray.engines.in_process import AllLeases
 from pecan_ray.engines.registry import build_engine
 from pecan_ray.plan.operators import Plan
 from pecan_ray.plan.splits import Element
@@ -62,7 +62,7 @@ def passed(plan: Plan) -> tuple[int, float, float, float]:
     engine = build_engine("python", plan, EngineOptions(threads=2), OneSlot())
     rows, total = 0, 0.0
     began, cpu = time.perf_counter(), time.process_time()
-    for produced in engine.batches(AllLeases(list(plan.sources()), epoch=0, repetitions=1)):
+    for produced in engine.batches(AllLeases(list(plan.sources()), epoch=0, num_passes=1)):
         rows += produced.rows
         if produced.rows:
             total += float(produced.columns["x"][0, 0])
@@ -85,7 +85,7 @@ def main() -> None:
         for columns in (True, False):
             pipe = pipeline(given.rows, width, columns=columns)
             ordering = order_plan(OrderRequest(pipe.plan, mode="strict", seconds=20))
-            new, _ = rewritten(ordering.plan, "python", ordering.decoders)
+            new, _ = apply_rewrites(ordering.plan, "python", ordering.decoders)
             runs = [(passed(pipe.plan), passed(new)) for _ in range(given.rounds)]
             alone, rows = (statistics.median(run[way][2] for run in runs) for way in (0, 1))
             walls = [statistics.median(run[way][3] for run in runs) for way in (0, 1)]

@@ -77,7 +77,7 @@ def memory_mib() -> float:
     total = psutil.Process().memory_full_info().pss
     for process in psutil.process_iter(["cmdline"]):
         command = " ".join(process.info["cmdline"] or [])
-        if command.startswith(("ray::PreprocessingWorker", "ray::AutoPlacementController", "ray::WorkerKeeper")):
+        if command.startswith(("ray::PreprocessingWorker", "ray::AutoPlacementController", "ray::WorkerOwner")):
             with suppress(psutil.NoSuchProcess):  # a worker of the run before is still ending
                 total += process.memory_full_info().pss
     return float(total) / MIB

@@ -38,7 +38,7 @@ from examples.photographs import derived_photographs
 ROOT = Path(__file__).resolve().parents[1]
 TICK = os.sysconf("SC_CLK_TCK")
 PHOTOGRAPHS = 512
-ACTORS = ("PreprocessingWorker", "SharedProducer", "AutoPlacementController", "WorkerKeeper", "PecanService")
+ACTORS = ("PreprocessingWorker", "SharedProducer", "AutoPlacementController", "WorkerOwner", "PecanService")
 """Those whose CPU seconds count."""
 
 
@@ -46,7 +46,7 @@ ACTORS = ("PreprocessingWorker", "SharedProducer", "AutoPlacementController", "W
 class TrainerResult:
     """What one job tells of itself."""
 
-    began: float
+    started: float
     """When its first batch was there, of the clock that all processes share,"""
     ended: float
     """and when its time was over."""
@@ -113,13 +113,13 @@ def run_jobs(root: str, steps: list[float], share: bool, asked: argparse.Namespa
         samples.append((time.monotonic(), cpu_seconds()))
         time.sleep(0.25)
     results = [TrainerResult(**json.loads(job.communicate()[0])) for job in jobs]
-    first, last = max(one.began for one in results), min(one.ended for one in results)
+    first, last = max(one.started for one in results), min(one.ended for one in results)
     during = [spent for when, spent in samples if first <= when <= last]
     by_class = dict.fromkeys(ACTORS, 0.0)
     for (pid, kind), spent in during[0].items():
         by_class[kind] += during[-1].get((pid, kind), spent) - spent
     taken = last - first
-    trainers = sum(one.cpu_s * taken / (one.ended - one.began) for one in results)
+    trainers = sum(one.cpu_s * taken / (one.ended - one.started) for one in results)
     return {
         "jobs": len(steps),
         "seconds_together": taken,
@@ -127,7 +127,7 @@ def run_jobs(root: str, steps: list[float], share: bool, asked: argparse.Namespa
         "by_class": by_class,
         "trainers_cpu_s": trainers,
         "results": [asdict(one) for one in results],
-        "batches_per_s": [one.batches / (one.ended - one.began) for one in results],
+        "batches_per_s": [one.batches / (one.ended - one.started) for one in results],
     }
 
 

@@ -19,9 +19,9 @@ from typing import Any
 
 from pecan_ray.engines.counting import OpCount
 from pecan_ray.job import trainer_events
-from pecan_ray.job.events import WorkerAsked
+from pecan_ray.job.events import WorkerRequestReceived
 from pecan_ray.job.heartbeat import HEARTBEAT_S, Heartbeat
-from pecan_ray.job.lease_lots import AHEAD_S, Branch, lot_of
+from pecan_ray.job.lease_requests import AHEAD_S, Branch, lot_of
 from pecan_ray.job.ledger_shape import Assignment
 from pecan_ray.job.messages import (
     AskAssignment,
@@ -29,8 +29,8 @@ from pecan_ray.job.messages import (
     Assigned,
     EndAssignment,
     Lengths,
-    Orders,
     TrainerReport,
+    TrainerUpdate,
     WorkerProgress,
     WorkerQuestion,
 )
@@ -105,7 +105,7 @@ class SimulatedMembers:
             rank, self._next_rank = self._next_rank, (self._next_rank + 1) % len(self.trainers)
         spans = {lease.key: [(start, min(stop, ELEMENTS << OUTPUT_BITS)) for start, stop in lease.spans]}
         batch = trainer_events.ReceivedBatch(next(self.ids), worker, epoch, spans, ELEMENTS, BATCH_BYTES)
-        self.trainers[rank].happened(trainer_events.BatchesCame(worker, (batch,)))
+        self.trainers[rank].happened(trainer_events.BatchesReceived(worker, (batch,)))
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Let something run; if it fails, all does."""
@@ -158,7 +158,7 @@ class SimulatedTrainer:
 
     def wants(self) -> None:
         """Ask for the next batch."""
-        self.happened(trainer_events.BatchWanted())
+        self.happened(trainer_events.BatchRequested())
 
     def happened(self, event: trainer_events.TrainerEvent) -> None:
         """Take an event and do what must be done."""
@@ -166,7 +166,7 @@ class SimulatedTrainer:
         for instruction in self.state.handle(event, now):
             if isinstance(instruction, trainer_events.SendReport):
                 self._members.spawn(self._send(instruction.report))
-            elif isinstance(instruction, trainer_events.HandOver):
+            elif isinstance(instruction, trainer_events.DeliverBatch):
                 self._members.used += 1
                 self._members.later(self._members.pace.step_s, self.wants)
             elif isinstance(instruction, trainer_events.RaiseError):
@@ -184,18 +184,18 @@ class SimulatedTrainer:
         self.happened(trainer_events.TrainerTime())
 
     async def _send(self, report: TrainerReport) -> None:
-        orders: Orders
+        orders: TrainerUpdate
         orders, _ = pickle.loads(await self._members.call("report", pickle.dumps(report)))
-        self.happened(trainer_events.ReportAnswered(report.number, orders))
+        self.happened(trainer_events.ReportAccepted(report.number, orders))
 
     async def listen(self) -> None:
         """Wait for orders, again and again."""
         while not self._over:
-            known = self.state.orders
+            known = self.state.update
             call = self._members.call("listen", self.state.rank, self.incarnation, known.number, known.met)
-            orders: Orders
+            orders: TrainerUpdate
             orders, _ = pickle.loads(await call)
-            self.happened(trainer_events.OrdersCame(orders))
+            self.happened(trainer_events.UpdateReceived(orders))
 
 
 class MemberWorker:
@@ -212,8 +212,8 @@ class MemberWorker:
 
     async def _ask(self, channel: str, request: WorkerQuestion) -> Any:
         self._numbers[channel] += 1
-        self._heartbeat.asked = time.monotonic()
-        asked = WorkerAsked(self.name, channel, self._numbers[channel], request)
+        self._heartbeat.requested_at = time.monotonic()
+        asked = WorkerRequestReceived(self.name, channel, self._numbers[channel], request)
         return pickle.loads(await self._members.call("ask", pickle.dumps(asked)))
 
     async def _take(self, epoch: int, lot_s: float) -> Any:
@@ -242,12 +242,12 @@ class MemberWorker:
                     ahead = asyncio.ensure_future(self._take(epoch, lot_s))
                 at = max(at + batch_s, time.monotonic() - batch_s)
                 await asyncio.sleep(at - time.monotonic())
-                self._made(assignment, lease)
+                self._produced(assignment, lease)
                 made += 1
             leases = await (ahead or self._take(epoch, lot_s))
         return made
 
-    def _made(self, assignment: Assignment, lease: Lease) -> None:
+    def _produced(self, assignment: Assignment, lease: Lease) -> None:
         self._lease_s = self._members.pace.batch_s
         if lease.spans[-1][1] == END:
             self._lengths.append((lease.key, ELEMENTS))
@@ -261,6 +261,6 @@ class MemberWorker:
         await asyncio.sleep(random.random() * HEARTBEAT_S)
         while True:
             if self._heartbeat.due(now := time.monotonic(), self._lot_s):
-                self._heartbeat.told = now
-                await self._members.call("told", self.name, self._progress, counts)
+                self._heartbeat.reported_at = now
+                await self._members.call("note_progress", self.name, self._progress, counts)
             await asyncio.sleep(NEWS_S)

@@ -60,7 +60,7 @@ def measure(jobs: int, workers: int, batches: int) -> SimulatorSpeed:
             placement(workloads[number % DIFFERENT], MODES[number % len(MODES)]),
             seed=number,
             client=client_of(MODES[number % len(MODES)]),
-            arrives_s=ARRIVAL_S * number / jobs,
+            starts_s=ARRIVAL_S * number / jobs,
             most_batches=batches,
             after_convergence=None,
         )

@@ -30,18 +30,18 @@ from pecan_ray.job.worker import WorkerState
 from pecan_ray.job.worker_channels import RUN
 from pecan_ray.job.worker_events import (
     AskJob,
-    AtHandFound,
     FetchSplits,
-    FindAtHand,
-    GiveLease,
+    FindLocalSplits,
+    LocalSplitsFound,
+    ProvideLease,
     ReplyReceived,
     RunAssignment,
-    WorkBegins,
     WorkerEvent,
+    WorkStarted,
 )
 from pecan_ray.plan.splits import Lease
 from pecan_ray.runtime.worker_requests import EngineLeases
-from pecan_ray.sources.files import fetch_files_ahead
+from pecan_ray.sources.files import prefetch_files
 
 PAGE = 1000
 BODY = b"a line\n" * 10
@@ -57,15 +57,15 @@ def _handler(files: int, latency_s: float, asked: list[str]) -> type[BaseHTTPReq
             time.sleep(latency_s)
             url = urlsplit(self.path)
             if "list-type" in url.query:
-                self.answer(200, _page(files, int(parse_qs(url.query).get("continuation-token", ["0"])[0])), {})
+                self.response(200, _page(files, int(parse_qs(url.query).get("continuation-token", ["0"])[0])), {})
                 return
             found = re.match(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
             first, last = (int(found[1]), int(found[2] or 1 << 40)) if found else (0, 1 << 40)
             data = BODY[first : last + 1]
             told = {"Content-Range": f"bytes {first}-{first + len(data) - 1}/{len(BODY)}"} if found else {}
-            self.answer(206 if found else 200, data, {**told, "ETag": '"v"'})
+            self.response(206 if found else 200, data, {**told, "ETag": '"v"'})
 
-        def answer(self, status: int, body: bytes, headers: dict[str, str]) -> None:
+        def response(self, status: int, body: bytes, headers: dict[str, str]) -> None:
             self.send_response(status)
             for name, value in {**headers, "Content-Length": str(len(body))}.items():
                 self.send_header(name, value)
@@ -112,13 +112,13 @@ class ListedJob:
     def __init__(self, source: pecan.sources.TextLines) -> None:
         self._left = [Lease(0, split) for split in source.splits()]
         self._worker = WorkerState(LedgerShape(), Heartbeat(math.inf), math.inf)
-        self._asked: dict[str, AskJob] = {}
+        self._requested: dict[str, AskJob] = {}
         self.leases = EngineLeases(cast(Any, self), self.happened)
         self._instruction_handlers: dict[type, Callable[[Any], None]] = {
-            AskJob: lambda one: self._asked.update({one.channel: one}),
-            FindAtHand: lambda one: self.happened(AtHandFound(one.branch, None)),
-            FetchSplits: lambda one: fetch_files_ahead(source, one.splits),
-            GiveLease: lambda one: self.leases.give(one.branch, one.lease),
+            AskJob: lambda one: self._requested.update({one.channel: one}),
+            FindLocalSplits: lambda one: self.happened(LocalSplitsFound(one.branch, None)),
+            FetchSplits: lambda one: prefetch_files(source, one.splits),
+            ProvideLease: lambda one: self.leases.put_lease(one.branch, one.lease),
             RunAssignment: lambda _: None,
         }
 
@@ -129,7 +129,7 @@ class ListedJob:
 
     def wait(self, channel: str) -> ReplyReceived:
         """Answer what was asked."""
-        asked = self._asked.pop(channel)
+        asked = self._requested.pop(channel)
         if not isinstance(asked.request, AskLeases):
             return ReplyReceived(channel, asked.number, Assigned(Assignment(0), lot_s=LOT_S))
         lot, self._left = self._left[: asked.request.most], self._left[asked.request.most :]
@@ -139,7 +139,7 @@ class ListedJob:
 def read_here(source: pecan.sources.TextLines) -> int:
     """Read a source's leases as a worker does; return the number of files."""
     job = ListedJob(source)
-    job.happened(WorkBegins())
+    job.happened(WorkStarted())
     job.happened(job.wait(RUN))
     files = 0
     while (lease := job.leases.take()) is not None:

@@ -31,7 +31,7 @@ from examples import resnet50
 from examples.photographs import derived_photographs
 from pecan_ray.engines.autotune import MOST_PER_CPU
 from pecan_ray.engines.contract import EngineOptions
-from pecan_ray.engines.inprocess import AllLeases
+from pecan_ray.engines.in_process import AllLeases
 from pecan_ray.engines.python import PythonEngine
 
 BATCH = 32

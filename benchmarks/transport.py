@@ -38,7 +38,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import pecan_ray as pecan
 from pecan_ray.engines.contract import Produced
-from pecan_ray.job.messages import Orders, TrainerReport
+from pecan_ray.job.messages import TrainerReport, TrainerUpdate
 from pecan_ray.job.spec import JobSpec
 from pecan_ray.job.start_worker import StartWorker
 from pecan_ray.options import Config, IterOptions
@@ -92,7 +92,7 @@ class Bookkeeper:
     """A controller of one worker that never has news."""
 
     def __init__(self, worker: WorkerInfo) -> None:
-        orders = Orders(number=1, running=1, met=1, newcomers=(worker.name,))
+        orders = TrainerUpdate(number=1, running=1, met=1, new_workers=(worker.name,))
         self._orders = pickle.dumps((orders, [pickle.dumps(worker)]))
         self._notes: list[str] = []
 

@@ -34,7 +34,7 @@ MOST_LOCAL, MOST_REMOTE = 2, 4
 class EpochSeen:
     """One epoch of a job, as its trainer has seen it."""
 
-    began: float
+    started: float
     ended: float = 0.0
     waited_s: float = 0.0
     workers: set[str] = field(default_factory=set)
@@ -77,7 +77,7 @@ def train(pipe: pecan.PecanPipeline, job: str, epochs: int, after: Callable[[int
             epoch.waited_s += came - asked
             epoch.workers.add(batches.provenance.worker)
             epoch.elements += len(batch["i"])
-            epoch.kept += int((batch["i"][:, 1] < epoch.began).sum())
+            epoch.kept += int((batch["i"][:, 1] < epoch.started).sum())
             time.sleep(STEPS_S[job])
             epoch.ended = asked = time.time()
     return seen
@@ -108,7 +108,7 @@ def main() -> None:
     print(f"{'job':8s} {'step':>6s} {'epoch':>5s} {'seconds':>8s} {'waiting':>8s} {'kept':>6s} {'workers':>8s}")
     for job in STEPS_S:
         for number, epoch in enumerate(seen[job], 1):
-            seconds = epoch.ended - epoch.began
+            seconds = epoch.ended - epoch.started
             print(
                 f"{job:8s} {STEPS_S[job] * 1e3:4.0f}ms {number:5d} {seconds:8.1f} {epoch.waited_s / seconds:8.1%} "
                 f"{epoch.kept / epoch.elements:6.0%} {len(epoch.workers):8d}"

@@ -31,10 +31,10 @@ from benchmarks.guard.elements import elements
 from benchmarks.guard.exchange import Exchange
 from benchmarks.guard.exchanges import all_exchanges
 from pecan_ray.autoorder.op_runner import SampleLimits
-from pecan_ray.autoorder.sample import sample_op_sequence, undisturbed
+from pecan_ray.autoorder.sample import restore_globals, sample_op_sequence
 from pecan_ray.autoorder.trial import Trial
+from pecan_ray.plan.op_sequences import op_sequences
 from pecan_ray.plan.splits import Element
-from pecan_ray.plan.stretches import stretches
 from pecan_ray.reorder import auto_order
 
 
@@ -43,11 +43,11 @@ def look(exchange: Exchange, given: list[Element]) -> tuple[str, tuple[str, ...]
     pipe = pecan.PecanPipeline(pecan.sources.Items([{name: one[name] for name in exchange.columns} for one in given]))
     for number, step in enumerate(exchange.steps):
         pipe = plans.add(pipe, plans.PlanPart(replace(step, name=f"{number}-{step.name}"), kind=step.kind))
-    (stretch,) = stretches(pipe.plan)
+    (stretch,) = op_sequences(pipe.plan)
     place = len(exchange.before)
     first, second = stretch.names[place : place + 2]
     order = (*stretch.names[:place], second, first, *stretch.names[place + 2 :])
-    with undisturbed():
+    with restore_globals():
         sampled = sample_op_sequence(stretch, "python", 0, SampleLimits(len(given), math.inf))
         profiled = sampled.profile().profiled
         fixed = {one.name: one.reason for one in auto_order(profiled, "off").fixed}
@@ -57,7 +57,7 @@ def look(exchange: Exchange, given: list[Element]) -> tuple[str, tuple[str, ...]
         if not trial.exchanges.may((first, second)):
             return trial.exchanges.rejects()[first, second], ()
         refused = trial.look(order) or trial.verify(order)[0]
-        return refused, tuple(one.told() for one in trial.exchanges.found(order) if one.changed)
+        return refused, tuple(one.description() for one in trial.exchanges.found(order) if one.changed)
 
 
 def main() -> None:

@@ -77,9 +77,9 @@ def first_batches(rounds: int) -> None:
 def crowd(view: JobView, workers: int) -> JobView:
     """Return a view of a job with many workers, and with as many windows as a view has at most."""
     placed = tuple(PlacedWorker(f"w{n}", "remote", view.placed[0].node, "runs") for n in range(workers))
-    window = view.facts.windows[-1]
+    window = view.stats.windows[-1]
     windows = tuple(replace(window, seconds=window.seconds + n) for n in range(MOST_SEEN))
-    return replace(view, placed=placed, facts=replace(view.facts, windows=windows))
+    return replace(view, placed=placed, stats=replace(view.stats, windows=windows))
 
 
 @contextmanager
@@ -105,7 +105,7 @@ def pages(jobs: int, workers: int, rounds: int) -> None:
     """Measure the dashboard's pages, and print it."""
     with first_pipeline("seen").iter_batches(epochs=None, workers=pecan.Workers(local=1), job="seen") as batches:
         view = None
-        while view is None or not view.facts.windows:
+        while view is None or not view.stats.windows:
             next(batches)
             view = read_view("seen")
     with socket.create_server(("127.0.0.1", 0)) as found:
@@ -147,7 +147,11 @@ def metrics(workers: int) -> None:
     received_batches = tuple(ReceivedBatches(f"w{n}", 0, {}, 1, 64, 1 << 20) for n in range(4))
     calls = (
         ("reports of the trainer", 1 / REPORT_S, lambda: told.reported(report())),
-        ("a worker's news", 1 / HEARTBEAT_S, lambda: told.told("w", "local", WorkerProgress(next(numbers), 1, 1, 1))),
+        (
+            "a worker's news",
+            1 / HEARTBEAT_S,
+            lambda: told.note_progress("w", "local", WorkerProgress(next(numbers), 1, 1, 1)),
+        ),
     )
 
     def report() -> TrainerReport:

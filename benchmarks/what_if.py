@@ -16,12 +16,12 @@ from typing import Any
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.windows import Deployment
 from pecan_ray.simulator.cluster import simulate
+from pecan_ray.simulator.grid_search import Evaluator
 from pecan_ray.simulator.job import SimulatedJob
 from pecan_ray.simulator.outcome import Outcome
 from pecan_ray.simulator.policy_driver import Driver, FixedDeployment, placement
 from pecan_ray.simulator.random_workloads import FAMILIES, TUNED, draw
 from pecan_ray.simulator.run_profile import profile_of_report
-from pecan_ray.simulator.steady import Evaluator
 from pecan_ray.simulator.what_if import what_if
 from pecan_ray.simulator.workload import Workload, changed
 

@@ -23,7 +23,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from pecan_ray.cache.allocation_rivals import coordl, lru, quiver
+from pecan_ray.cache.allocation_baselines import coordl, lru, quiver
 from pecan_ray.cache.demands import Allocation, ClusterResources, JobDemand
 from pecan_ray.cache.division import Demands, Division
 from pecan_ray.cache.pipe import evenly, in_order, in_turn_but_some_for_all
@@ -59,7 +59,7 @@ def allocate(
         )
     demands = Demands.of(jobs)
     given = divide(demands, cluster, policy)
-    columns = (given.cache, given.io, given.hits, demands.speeds(given.hits, given.io))
+    columns = (given.cache, given.io, given.hits, demands.throughput(given.hits, given.io))
     rows = zip(*(column.tolist() for column in columns), strict=True)
     return {job.name: Allocation(*row) for job, row in zip(jobs, rows, strict=True)}
 
@@ -84,7 +84,7 @@ def greedy(demands: Demands, cluster: ClusterResources) -> Division:
         order = orders[turn]
         cache = in_order(sizes, order, cluster.cache_bytes)[demands.dataset]
         missed = 1 - np.minimum(1.0, cache / demands.size)
-        speeds = demands.speeds(1 - missed, _by_misses(demands.ideal * missed, missed, cluster.remote_io))
+        speeds = demands.throughput(1 - missed, _by_misses(demands.ideal * missed, missed, cluster.remote_io))
         if speeds.sum() > most * (1 + SAME):
             best, most = cache, float(speeds.sum())
         slow = (missed > 0) & (cache > 0) & (speeds < demands.ideal * (1 - SAME))
@@ -140,7 +140,7 @@ def max_min(demands: Demands, cluster: ClusterResources) -> Division:
     """Raise all speeds, in units of those with equal parts of everything, as far as cache and pipe allow."""
     count = len(demands.ideal)
     equal_hits = np.minimum(1.0, cluster.cache_bytes / count / demands.size)
-    equal = demands.speeds(equal_hits, np.full(count, cluster.remote_io / count))
+    equal = demands.throughput(equal_hits, np.full(count, cluster.remote_io / count))
     low, high = 0.0, float((demands.ideal / equal).max())
     for _ in range(HALVINGS):
         level = (low + high) / 2

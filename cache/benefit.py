@@ -74,7 +74,7 @@ def choose_caching(
     brings in addition.
     """
     room = checked_amount("choose_caching(cache_bytes=...)", cache_bytes)
-    whole, shared = _benefits(jobs, dataset_bytes)
+    whole, shared = _benefit_of(jobs, dataset_bytes)
     chosen = {name: CachingChoice("none", 0.0, 0.0) for name in dataset_bytes}
     steps: list[tuple[float, str, CachingChoice]] = []
     for name, size in dataset_bytes.items():
@@ -93,7 +93,7 @@ def choose_caching(
     return chosen
 
 
-def _benefits(
+def _benefit_of(
     jobs: Sequence[ProbedJob], dataset_bytes: Mapping[str, float]
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Add up what the whole, and what two chunks would bring to each dataset's jobs."""

@@ -81,7 +81,7 @@ class Demands:
         """Return the share of its reads that each job finds, where so many bytes of its dataset may be cached."""
         return np.minimum(1.0, np.minimum(cache, self.cached) / self.size)
 
-    def speeds(self, hits: Numbers, io: Numbers) -> Numbers:
+    def throughput(self, hits: Numbers, io: Numbers) -> Numbers:
         """Return what each job reads: min(f*, b / (1 - hits))."""
         missed = 1 - hits
         return np.minimum(self.ideal, np.divide(io, missed, out=np.full_like(io, np.inf), where=missed > 0))

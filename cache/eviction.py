@@ -102,7 +102,7 @@ def entries_to_evict(
 def entries_over_quota(
     entries: Mapping[str, Iterable[StoredEntry]],
     max_bytes: int,
-    rooms: Mapping[str, int],
+    cache_limits: Mapping[str, int],
     policy: EvictionPolicy = "benefit",
 ) -> tuple[str, ...]:
     """Return the keys of the entries that go so that no kind takes more than its room, and all at most `max_bytes`.
@@ -114,9 +114,9 @@ def entries_over_quota(
     others: list[StoredEntry] = []
     for kind, of_kind in entries.items():
         stored = list(of_kind)
-        over = set(entries_to_evict(stored, rooms[kind], policy) if kind in rooms else ())
+        over = set(entries_to_evict(stored, cache_limits[kind], policy) if kind in cache_limits else ())
         gone += sorted(over)
-        (left if kind in rooms else others).extend(one for one in stored if one.key not in over)
+        (left if kind in cache_limits else others).extend(one for one in stored if one.key not in over)
     # Decision 60: kinds without a room have what is left, and go first where there is too little.
     taken = sum(one.nbytes for one in left)
     over = set(entries_to_evict(others, max(0, max_bytes - taken), policy))

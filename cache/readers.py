@@ -12,17 +12,17 @@ class Readers:
     """Jobs by the datasets that they read."""
 
     def __init__(self) -> None:
-        self._heard: dict[str, dict[str, float]] = {}
+        self._last_seen: dict[str, dict[str, float]] = {}
         """When, by dataset and job."""
 
     def __len__(self) -> int:
-        return len(self._heard)
+        return len(self._last_seen)
 
     def report(self, job: str, datasets: Iterable[str], now: float) -> tuple[str, ...]:
         """Take what a job reads; return what of that other jobs read too."""
         shared: list[str] = []
         for dataset in datasets:
-            jobs = self._heard.setdefault(dataset, {})
+            jobs = self._last_seen.setdefault(dataset, {})
             jobs[job] = now
             self._forget(dataset, now)
             if len(jobs) > 1:
@@ -31,12 +31,12 @@ class Readers:
 
     def forget_old(self, now: float) -> None:
         """Forget the jobs that were not heard for long."""
-        for dataset in list(self._heard):
+        for dataset in list(self._last_seen):
             self._forget(dataset, now)
 
     def _forget(self, dataset: str, now: float) -> None:
-        jobs = self._heard[dataset]
+        jobs = self._last_seen[dataset]
         for job in [job for job, heard in jobs.items() if now - heard > READS_S]:
             del jobs[job]
         if not jobs:
-            del self._heard[dataset]
+            del self._last_seen[dataset]

@@ -50,7 +50,7 @@ class SlidingWindow(Generic[Entry]):
         self._cursor_by_reader: dict[Hashable, _ReaderCursor] = {}
         self._readers_at: dict[int, int] = {}
         """Readers by place; those whose entry has left count at the oldest kept one."""
-        self._places: list[int] = []
+        self._positions: list[int] = []
         """The same places as a heap; nobody may be left at a place before it comes to the top."""
 
     def __len__(self) -> int:
@@ -79,7 +79,7 @@ class SlidingWindow(Generic[Entry]):
             raise PlanError(f"attach({reader!r}, at=...) must be 'newest' or 'oldest', but got {at!r}.")
         place = self._next if at == "newest" else self._earliest_kept
         self._cursor_by_reader[reader] = _ReaderCursor(place)
-        self._come(place, 1)
+        self._enter(place, 1)
 
     def detach(self, reader: Hashable) -> None:
         """Let a reader go, with what it has not read and what is known of it."""
@@ -94,7 +94,7 @@ class SlidingWindow(Generic[Entry]):
         entry, _ = self._kept[pointer.place]
         self._readers_at[pointer.place] -= 1
         pointer.place += 1
-        self._come(pointer.place, 1)
+        self._enter(pointer.place, 1)
         return entry
 
     def may_push(self, nbytes: int = 0) -> bool:
@@ -181,19 +181,19 @@ class SlidingWindow(Generic[Entry]):
     def _bytes_before(self, place: int) -> int:
         return self._kept[place][1] if place < self._next else self._pushed_bytes
 
-    def _come(self, place: int, readers: int) -> None:
+    def _enter(self, place: int, readers: int) -> None:
         # Decision 34: a heap of places and not of readers, so that a thousand readers cost what two cost.
         if place not in self._readers_at:
             self._readers_at[place] = 0
-            heapq.heappush(self._places, place)
+            heapq.heappush(self._positions, place)
         self._readers_at[place] += readers
 
     def _slowest_place(self) -> int:
         """Return the first place where a reader is; without readers, the front."""
         # Places that readers have left are dropped here, and not with each read: that keeps a read at O(log n).
-        while self._places and not self._readers_at[self._places[0]]:
-            del self._readers_at[heapq.heappop(self._places)]
-        return self._places[0] if self._places else self._next
+        while self._positions and not self._readers_at[self._positions[0]]:
+            del self._readers_at[heapq.heappop(self._positions)]
+        return self._positions[0] if self._positions else self._next
 
     def _make_room(self) -> None:
         """Let the oldest entry that is here go if all have read it, else have it moved."""
@@ -209,6 +209,6 @@ class SlidingWindow(Generic[Entry]):
         del self._kept[self._earliest_kept]
         self._first_here = max(self._first_here, self._earliest_kept + 1)
         # All readers there move on as one place: their own pointers follow when they are asked for (`_reader_cursor`).
-        if self._places and self._places[0] == self._earliest_kept:
-            self._come(self._earliest_kept + 1, self._readers_at.pop(heapq.heappop(self._places)))
+        if self._positions and self._positions[0] == self._earliest_kept:
+            self._enter(self._earliest_kept + 1, self._readers_at.pop(heapq.heappop(self._positions)))
         self._earliest_kept += 1

@@ -90,7 +90,7 @@ class SubstitutionSampler:
         by_chunk = order[np.argsort(self._chunk_of[order], kind="stable")]
         bounds = np.cumsum(np.bincount(self._chunk_of, minlength=self._chunks))[:-1]
         self._of_chunk = [iter(part.tolist()) for part in np.split(by_chunk, bounds)]
-        self._ahead = deque(order.tolist())
+        self._remaining = deque(order.tolist())
         """What to look at, in passes: what is left goes to the end."""
         self._waiting = bytearray(b"\x01") * self._items
         self._left = self._items
@@ -100,17 +100,17 @@ class SubstitutionSampler:
         batch: list[int] = []
         looks = min(LOOK_AHEAD * wanted, self._left)
         while looks and len(batch) < wanted:
-            item = self._ahead.popleft()
+            item = self._remaining.popleft()
             # Given by its chunk meanwhile: to remove it from the middle of the line would take a search.
             if not self._waiting[item]:
                 continue
             looks -= 1
             if item in cached:
                 batch.append(item)
-                self._give(item)
+                self._emit(item)
             else:
                 # Decision 42: looks go on where they stopped. Drawn anew, the same items would come up again.
-                self._ahead.append(item)
+                self._remaining.append(item)
         return batch
 
     def _take_missing(self, wanted: int, cached: AbstractSet[int]) -> list[int]:
@@ -122,13 +122,13 @@ class SubstitutionSampler:
             pending = (item for item in self._of_chunk[self._chunk] if self._waiting[item])
             for item in islice(pending, wanted - len(batch)):
                 batch.append(item)
-                self._give(item)
+                self._emit(item)
             if len(batch) == wanted or not self._left:
                 break
             self._chunk = (self._chunk + 1) % self._chunks
         return batch
 
-    def _give(self, item: int) -> None:
+    def _emit(self, item: int) -> None:
         self._waiting[item] = 0
         self._left -= 1
 

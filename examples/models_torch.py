@@ -110,7 +110,7 @@ class Transcriber(nn.Module):
             ]
         )
         self.symbols = nn.Embedding(symbols, width)
-        self.places = nn.Embedding(200, width)
+        self.row_range = nn.Embedding(200, width)
         self.transformer = nn.Transformer(
             width, nhead=2, num_encoder_layers=1, num_decoder_layers=1, dim_feedforward=128, batch_first=True
         )
@@ -119,7 +119,7 @@ class Transcriber(nn.Module):
     def forward(self, source: Tensor, text: Tensor) -> Tensor:
         """Return the logits of the symbol that follows each of `text`."""
         heard = self.listen(source.transpose(1, 2)).transpose(1, 2)
-        known = self.symbols(text) + self.places(torch.arange(text.shape[1]))
+        known = self.symbols(text) + self.row_range(torch.arange(text.shape[1]))
         mask = nn.Transformer.generate_square_subsequent_mask(text.shape[1])
         logits: Tensor = self.out(self.transformer(heard, known, tgt_mask=mask, tgt_is_causal=True))
         return logits

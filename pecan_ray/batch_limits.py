@@ -16,9 +16,9 @@ class BatchLimits:
         if saved is not None and self._of_epoch is not None:
             ended = self._epoch - saved.first_epoch
             self._in_epoch = max(0, self.total - ended * self._of_epoch)  # shorter epochs are not cut
-        self.begins_full = self._of_epoch is not None and self._in_epoch >= self._of_epoch
+        self.starts_full = self._of_epoch is not None and self._in_epoch >= self._of_epoch
         """The state was taken between the last batch of an epoch and the next epoch: there is the rest to leave."""
-        all_epochs = self.begins_full and self._epoch + 1 == self._end_epoch
+        all_epochs = self.starts_full and self._epoch + 1 == self._end_epoch
         self.finished = all_epochs or (self._steps is not None and self.total >= self._steps)
         """The loop has all that it asked for, whatever others still wait for."""
 
@@ -33,7 +33,7 @@ class BatchLimits:
         return full
 
 
-def batches_wanted(options: IterOptions, batches: int | None, saved: SavedState | None) -> int | None:
+def total_batches(options: IterOptions, batches: int | None, saved: SavedState | None) -> int | None:
     """Return how many batches a trainer gets, of epochs of so many (None: not known); None where that has no end."""
     if options.epoch_batches is not None:
         batches = options.epoch_batches if batches is None else min(batches, options.epoch_batches)

@@ -17,28 +17,28 @@ from pecan_ray.autoorder.ordered import Ordered, ReorderAfterEpoch
 from pecan_ray.batch_limits import BatchLimits
 from pecan_ray.engines.contract import BadElement
 from pecan_ray.epoch_loops import EpochLoops
-from pecan_ray.errors import PecanError, PlanError, told
+from pecan_ray.errors import PecanError, PlanError, describe_error
 from pecan_ray.in_process import InProcessRun
 from pecan_ray.integrations.formats import converter
 from pecan_ray.integrations.on_devices import conversion, device_copies
 from pecan_ray.job.delivery_log import MOST_AHEAD
-from pecan_ray.job.facts import JobEvent
 from pecan_ray.job.row_order import row_order
 from pecan_ray.job.saved_state import SavedState, no_state_of
+from pecan_ray.job.stats import JobEvent
 from pecan_ray.job.trainer_events import EndOfEpoch
-from pecan_ray.late_orders import run_when_found
+from pecan_ray.late_reorder import run_when_found
 from pecan_ray.observe.ending import Ending, note_running
 from pecan_ray.observe.epoch_watch import EpochWatch
-from pecan_ray.observe.pace import RecentPace, run_length
 from pecan_ray.observe.placement import explain_with_next_step
 from pecan_ray.observe.progress import Progress
 from pecan_ray.observe.report import Report, SharedReading
 from pecan_ray.observe.run_clock import RunClock
+from pecan_ray.observe.trainer_speed import RecentSpeed, run_length
 from pecan_ray.options import ClusterIo, Config, EngineName, IterOptions, Workers, check_remote_io
 from pecan_ray.pass_numbers import RunPasses
 from pecan_ray.plan.in_step import shape_of_job
 from pecan_ray.plan.operators import Plan
-from pecan_ray.quarantine import QuarantineFile, default_path, keeper
+from pecan_ray.quarantine import QuarantineFile, default_path, quarantine_writer
 from pecan_ray.runtime.client import has_left
 from pecan_ray.runtime.cluster import check_same_process
 from pecan_ray.runtime.kept_jobs import JobProcesses, KeptJobs
@@ -116,8 +116,8 @@ class Batches(EpochLoops[BatchT]):
         self._stream: Iterator[Any] = iter(())  # its batches
         self._row_order = functools.partial(row_order, options, shape_of_job(plan, engine, options.on_error))
         self._length: Callable[[], int] = lambda: run_length(name, plan, options, saved)
-        self._progress = Progress(name, config.progress, RecentPace.of_job(plan, options, saved))
-        self._reverted: Callable[[str], None] | None = None
+        self._progress = Progress(name, config.progress, RecentSpeed.of_job(plan, options, saved))
+        self._on_fallback: Callable[[str], None] | None = None
         self.provenance: Provenance | None = None
         """Which data the batch that was yielded last holds."""
         processes = JobProcesses(name) if debug else kept.begin(parts, name, options, config)
@@ -138,7 +138,7 @@ class Batches(EpochLoops[BatchT]):
             return
         if debug:
             self._here = self._run_here(plan)
-            self._stream = self._here.begin(ordered := order(), self._note_reverted)
+            self._stream = self._here.begin(ordered := order(), self._note_fallback)
         else:
             self._clock.enter("ray")
             self._session = session = Session(
@@ -153,9 +153,9 @@ class Batches(EpochLoops[BatchT]):
                 look_again=look_again,
                 saved=saved,
                 allow_changed_source=allow_changed_source,
-                keep=keeper(self._quarantine, saved),
+                keep=quarantine_writer(self._quarantine, saved),
             )
-            ordered = self._begun(session, plan, order)
+            ordered = self._start_workers(session, plan, order)
         self._take_over(ordered)
         self._clock.enter("trained")
 
@@ -181,22 +181,22 @@ class Batches(EpochLoops[BatchT]):
         self._clock.enter("trained")
         note_running(self)
 
-    def _begun(self, session: Session, plan: Plan, order: Callable[[], Ordered]) -> Ordered:
+    def _start_workers(self, session: Session, plan: Plan, order: Callable[[], Ordered]) -> Ordered:
         """Let workers begin, once the order of operators is found; return it."""
         if getattr(self._options.workers, "prices", None) is not None:
-            self._progress.dollars = session.paid
+            self._progress.dollars = session.cost_query
         self._clock.enter("controller", at=session.attach_time_s)
         self._clock.enter("order")
         try:
             # The first rank looks for all of them, while the workers start.
             ordered = Ordered(plan) if self._options.rank else order()
-            self._looks_end = ordered.end.come
+            self._looks_end = ordered.end.finish
             self._clock.enter("controller")
             changed = None if ordered.plan is plan else ordered.plan
             times = ordered.row_seconds, ordered.op_seconds
             session.begin(changed, ordered.order, *times, decoders=ordered.decoders, order_text=ordered.order_text)
         except BaseException as error:
-            self._failure = told(error)
+            self._failure = describe_error(error)
             self.close()
             raise
         return ordered
@@ -204,14 +204,14 @@ class Batches(EpochLoops[BatchT]):
     def _take_over(self, ordered: Ordered) -> None:
         """Keep what the order of operators says for later; from now on the run can be ended."""
         note_running(self)
-        self._looks_end = weakref.finalize(self, ordered.end.come)
-        self._prepared += (JobEvent(0.0, "reorder", text) for text in ordered.said)
-        self._reorder_after_epoch, self._reverted = ordered.reorder_after_epoch, ordered.reverted
-        if ordered.beside is not None:
-            run_when_found(self._session or self._here, self._name, ordered.beside, self._event_recorder())
+        self._looks_end = weakref.finalize(self, ordered.end.finish)
+        self._prepared += (JobEvent(0.0, "reorder", text) for text in ordered.notes)
+        self._reorder_after_epoch, self._on_fallback = ordered.reorder_after_epoch, ordered.on_fallback
+        if ordered.background_search is not None:
+            run_when_found(self._session or self._here, self._name, ordered.background_search, self._event_recorder())
         # A rank of several sees a part of an epoch, and does not wait for the others.
         self._epoch_estimate = ordered.epoch_estimate if self._options.world_size == 1 else None
-        if self._limits.begins_full:
+        if self._limits.starts_full:
             self.leave_epoch()
 
     def __iter__(self) -> Iterator[BatchT]:
@@ -267,7 +267,7 @@ class Batches(EpochLoops[BatchT]):
             self._clock.enter("trained")
             self._yielded += not isinstance(batch, EndOfEpoch)
             if isinstance(self._session, Session):
-                self._session.client.took()
+                self._session.client.note_taken()
             self._count(batch)
             return batch
 
@@ -275,7 +275,7 @@ class Batches(EpochLoops[BatchT]):
         """End the job with an error of its own; let it stand still where a signal's handler has ended the wait."""
         self._clock.enter("trained")
         if self._session is None or isinstance(error, PecanError):
-            self._failure = told(error)
+            self._failure = describe_error(error)
             self.close()
             return
         if not self._interrupted and not isinstance(error, SystemExit):
@@ -284,7 +284,7 @@ class Batches(EpochLoops[BatchT]):
                 "loop may go on, and close() ends it",
                 *(self._name, type(error).__name__),
             )
-        self._interrupted = told(error)
+        self._interrupted = describe_error(error)
 
     def __enter__(self) -> Batches[BatchT]:
         return self
@@ -324,7 +324,7 @@ class Batches(EpochLoops[BatchT]):
             raise StopIteration
         self.provenance = received.provenance
         self._epoch = max(self._epoch, received.provenance.epoch)
-        self._passes.reach(received.provenance.epoch)
+        self._passes.note_epoch(received.provenance.epoch)
         if isinstance(session, Session) and self._epoch_estimate is not None and not self._watch.over:
             self._note_epoch(self._watch.batch(received.provenance.epoch, session.client.progress()))
         later = self._epoch > self._options.first_epoch
@@ -346,10 +346,10 @@ class Batches(EpochLoops[BatchT]):
         clock, events = self._clock, self._prepared
         return lambda text: events.append(JobEvent(clock.so_far().total_s, "reorder", text))
 
-    def _note_reverted(self, why: str) -> None:
+    def _note_fallback(self, why: str) -> None:
         """Let later jobs know, once, that this one went back to the user's order of operators."""
-        if why and self._reverted is not None:
-            reverted, self._reverted = self._reverted, None
+        if why and self._on_fallback is not None:
+            reverted, self._on_fallback = self._on_fallback, None
             reverted(why)
             logger.warning("%s: %s", self._name, why)
 
@@ -404,8 +404,8 @@ class Batches(EpochLoops[BatchT]):
         """
         begin = self._go_on(state)
         self.close()
-        begun = begin()
-        vars(self).update(vars(begun), _begun=begun)  # with it would go what it has opened
+        started = begin()
+        vars(self).update(vars(started), _begun=started)  # with it would go what it has opened
 
     def scale(self, *, local: int, remote: int) -> None:
         """Change the numbers of workers while the job runs; workers that go are drained."""
@@ -430,9 +430,9 @@ class Batches(EpochLoops[BatchT]):
     def report(self) -> Report:
         """Return what happened so far: where the time went, what holds the run up, workers, bad elements, events."""
         spent = self._clock.so_far()
-        begun = self._epoch - self._options.first_epoch
+        started = self._epoch - self._options.first_epoch
         if self._session is None:
-            here, one, finished = self._here, bool(self._options.headspace), begun
+            here, one, finished = self._here, bool(self._options.headspace), started
             assert here is not None
             elements, out = here.elements * (self._yielded if one else 1), here.dropped
             report = Report.of_debug(self._name, self._yielded, elements, here.bad, out, spent.total_s, finished, one)
@@ -444,9 +444,9 @@ class Batches(EpochLoops[BatchT]):
             return Report.of_reader(reader.progress(), reader.first_batch_s, shared, run).with_time(spent)
         else:
             check_same_process()
-            client, facts = self._session.client, self._session.facts()
+            client, facts = self._session.client, self._session.stats()
             report = Report.of_job(facts, client.progress(), client.state.first_batch_s, over=self._session.closed)
-            finished = facts.epochs if self._over else min(facts.epochs, begun + has_left(client, self._epoch))
+            finished = facts.epochs if self._over else min(facts.epochs, started + has_left(client, self._epoch))
             report = replace(report, epochs=finished).with_time(spent, op_seconds=facts.op_seconds)
         unkept = 0 if self._quarantine is None else self._quarantine.unkept
         return replace(report, events=(*self._prepared, *report.events), unkept_elements=unkept)
@@ -463,7 +463,7 @@ class Batches(EpochLoops[BatchT]):
         if isinstance(self._session, ShareSession):
             run = self._session.run_report()
             return "" if run is None else str(run.placement)
-        facts = self._session.facts()
+        facts = self._session.stats()
         running = facts.deployments[-1][1].workers if facts.deployments else None
         return f"{explain_with_next_step(facts)}\n  order: {self._row_order(running, facts.order_given_up).why}"
 
@@ -477,7 +477,7 @@ class Batches(EpochLoops[BatchT]):
             self._looks_end()
         if self._session is not None:
             self._session.close(keep=self._over and not self._failure)
-            self._note_reverted(self._session.facts().reverted)
+            self._note_fallback(self._session.stats().fallback_reason)
         if self._quarantine is not None:
             self._quarantine.close()
         self._ending.tell(self.report, self._failure or self._interrupted)

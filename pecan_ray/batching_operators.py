@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pecan_ray.errors import PlanError
 from pecan_ray.options import EngineName
-from pecan_ray.peer_words import explain_foreign_arguments
+from pecan_ray.peer_names import explain_foreign_arguments
 from pecan_ray.plan.arguments import a_function, buckets, positive
 from pecan_ray.plan.grouping import BucketByLength, GroupBy, Tail
 from pecan_ray.plan.operators import Batch, Collate, Function, Gather, Op, PaddedBatch, Plan, Unbatch, method_name

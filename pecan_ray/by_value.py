@@ -55,7 +55,7 @@ def dumps(value: Any, *, maps_by_path: bool = False) -> bytes:
 
     `maps_by_path`: memory maps of files that were opened for reading are opened again by their paths, and not copied.
     """
-    _know_main()
+    _register_main()
     if not maps_by_path:
         return bytes(cloudpickle.dumps(value))
     written = io.BytesIO()
@@ -100,7 +100,7 @@ def _mapped(
         ) from error
 
 
-def dumps_apart(value: Any, arrays: NamedArrays) -> bytes:
+def dumps_with_arrays(value: Any, arrays: NamedArrays) -> bytes:
     """Pickle a value as `dumps` does with `maps_by_path`; large arrays of sources are added to `arrays` by name."""
 
     def name_of(part: Any) -> str | None:
@@ -109,7 +109,7 @@ def dumps_apart(value: Any, arrays: NamedArrays) -> bytes:
         arrays[part.name] = part.array
         return part.name
 
-    _know_main()
+    _register_main()
     file = io.BytesIO()
     pickler = _WithMapsByPath(file)
     pickler.persistent_id = name_of
@@ -117,12 +117,12 @@ def dumps_apart(value: Any, arrays: NamedArrays) -> bytes:
     return file.getvalue()
 
 
-def loads_apart(data: bytes, arrays: Mapping[str, np.ndarray[Any, Any]]) -> Any:
-    """Unpickle what `dumps_apart` has pickled, with its arrays."""
+def loads_with_arrays(data: bytes, arrays: Mapping[str, np.ndarray[Any, Any]]) -> Any:
+    """Unpickle what `dumps_with_arrays` has pickled, with its arrays."""
     return _Unpickler(data, arrays).load()
 
 
-def _know_main() -> None:
+def _register_main() -> None:
     main = sys.modules.get(SPAWNED_MAIN)
     if main is not None and main.__name__ == SPAWNED_MAIN:  # else it is `__main__` under another name
         cloudpickle.register_pickle_by_value(main)

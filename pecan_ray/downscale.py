@@ -11,7 +11,7 @@ from pecan_ray.warps import ImageSize, opencv
 RESIZABLE = tuple(np.dtype(one) for one in ("uint8", "uint16", "int16", "float32", "float64"))
 
 
-def averaged(image: Any, size: ImageSize) -> Any:
+def area_average(image: Any, size: ImageSize) -> Any:
     """Return an array at a smaller size: each pixel the mean of those that it stands for, bilinear below two."""
     if image.shape[:2] == size:
         return image

@@ -189,7 +189,7 @@ def cut_text(text: str, most: int) -> str:
     return f"{text[:half]} ... {len(text) - 2 * half:,} characters ... {text[-half:]}"
 
 
-def told(error: BaseException, most: int = MOST_TEXT) -> str:
+def describe_error(error: BaseException, most: int = MOST_TEXT) -> str:
     """Return an exception's type and text, also where its own ``__str__`` fails; of a long text so many characters."""
     try:
         text = str(error)
@@ -208,7 +208,7 @@ def to_str(value: Any) -> str:
         return f"<a {type(value).__name__} whose __repr__ raised {type(error).__name__}>"
 
 
-def listed(names: Collection[Any], others: Collection[Any] = ()) -> str:
+def join_names(names: Collection[Any], others: Collection[Any] = ()) -> str:
     """Return the names of columns for a message: in order, and of many those first that others do not have."""
     shown = sorted(map(to_str, names))
     if len(shown) > MOST_LISTED:

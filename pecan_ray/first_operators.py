@@ -16,7 +16,7 @@ from pecan_ray.sources.image_folder import ImageFolder
 NEEDS_BATCH_SAMPLER = "collate=... needs a batch_sampler. Else write .batch(n, collate=fn)."
 
 
-def begun(source: Source, engine: EngineName, collate: Function | None) -> Plan:
+def initial_plan(source: Source, engine: EngineName, collate: Function | None) -> Plan:
     """Return the plan of a source: images are decoded where it says so, and batches of a batch sampler made."""
     plan = Plan(head=source)
     in_batches = isinstance(source, ByIndex) and source.stacks

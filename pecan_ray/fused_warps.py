@@ -10,7 +10,18 @@ from typing import Any
 import numpy as np
 
 from pecan_ray.images import REDUCTIONS, cut_out
-from pecan_ray.warps import Draw, ImageSize, Matrix, Placed, after, composed, opencv, reach, shifted, transform_image
+from pecan_ray.warps import (
+    Draw,
+    ImageSize,
+    Matrix,
+    Placed,
+    after,
+    composed,
+    opencv,
+    shifted,
+    source_bounds,
+    transform_image,
+)
 
 MARGIN = 2
 """Pixels (of the reduced image) that are decoded around those that are needed."""
@@ -51,7 +62,7 @@ def reduced(matrix: Matrix, ratio: int) -> Matrix:
 
 def needed(matrix: Matrix, size: tuple[int, int], part: Sequence[int], ratio: int) -> tuple[int, int, int, int]:
     """Return what is to be decoded of a part of an image, at 1/`ratio` of its size: top, left, height, width."""
-    first_row, last_row, first_column, last_column = reach(matrix, size)
+    first_row, last_row, first_column, last_column = source_bounds(matrix, size)
     bounds = [round(side / ratio) for side in (part[0], part[1], part[0] + part[2], part[1] + part[3])]
     top = max(bounds[0], math.floor(first_row) - MARGIN)
     left = max(bounds[1], math.floor(first_column) - MARGIN)

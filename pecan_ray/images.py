@@ -20,9 +20,16 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from pecan_ray import part_decoding
-from pecan_ray.downscale import averaged, check_image_array
+from pecan_ray.downscale import area_average, check_image_array
 from pecan_ray.errors import PlanError
-from pecan_ray.orientation import FIRST_SWAPPED, FLIPPED_COLUMNS, FLIPPED_ROWS, orientation, turned, with_orientation
+from pecan_ray.orientation import (
+    FIRST_SWAPPED,
+    FLIPPED_COLUMNS,
+    FLIPPED_ROWS,
+    apply_orientation,
+    orientation,
+    with_orientation,
+)
 from pecan_ray.warps import ImageSize, Placed, RandomFlip, RandomRotate, RandomShear, opencv, scaled, shifted
 
 __all__ = [
@@ -67,7 +74,11 @@ class Decode:
         image = decoded(encoded)
         if not self.upright:
             return image
-        return _turned_in_graph(image, encoded) if _in_graph(encoded) else turned(image, orientation(bytes(encoded)))
+        return (
+            _orient_in_graph(image, encoded)
+            if _in_graph(encoded)
+            else apply_orientation(image, orientation(bytes(encoded)))
+        )
 
 
 @dataclass(frozen=True)
@@ -102,7 +113,7 @@ class RandomCrop:
 
     def placed(self, size: ImageSize, rng: Any) -> Placed:
         """Return what it does to an image of that size."""
-        return _cropped(self.box(size, rng))
+        return _crop_box(self.box(size, rng))
 
     def _box_in_graph(self, shape: Any, seed: Any) -> Box:
         """Draw all attempts at once and take the first that fits; the whole image if none does."""
@@ -131,7 +142,7 @@ class CenterCrop:
 
     def placed(self, size: ImageSize, rng: Any) -> Placed:
         """Return what it does to an image of that size."""
-        return _cropped(self.box(size))
+        return _crop_box(self.box(size))
 
     def __call__(self, image: Image) -> Image:
         """Cut the middle out."""
@@ -157,7 +168,7 @@ class Resize:
 
     def __call__(self, image: Image) -> Image:
         """Resize an image."""
-        return resized(image, self.height, self.width)
+        return resize_image(image, self.height, self.width)
 
     def placed(self, size: ImageSize, rng: Any) -> Placed:
         """Return what it does to an image of that size."""
@@ -190,7 +201,7 @@ class Reduce:
         if _in_graph(image):
             return _reduced_in_graph(image, self.at_most, self.quality)
         if _is_array(image) and (image.ndim != 1 or image.dtype != np.uint8):
-            return averaged(check_image_array(image), self.size(image.shape[:2]))
+            return area_average(check_image_array(image), self.size(image.shape[:2]))
         file = image if isinstance(image, (bytes, bytearray)) else bytes(image)
         copy = reduced_file(file, self.size, self.quality)
         if copy is None:
@@ -219,7 +230,7 @@ class ByName:
         return self.transform(image=image)["image"]
 
 
-def _cropped(box: Box) -> Placed:
+def _crop_box(box: Box) -> Placed:
     top, left, height, width = box
     return Placed(shifted(top, left), (height, width), box)
 
@@ -311,7 +322,7 @@ def decoded(encoded: Image, ratio: int = 1) -> Image:
     return image if rgb else cv2.cvtColor(image, cv2.COLOR_BGR2RGB)
 
 
-def _turned_in_graph(image: Any, encoded: Any) -> Any:
+def _orient_in_graph(image: Any, encoded: Any) -> Any:
     """Return an image as its file says that it is to be turned."""
     tf = _tf()
     number = tf.numpy_function(lambda file: np.int32(orientation(file)), [encoded], tf.int32)
@@ -331,14 +342,14 @@ def cut_out(encoded: Any, box: Box, ratio: int = 1, channels: int = 3) -> Image:
     """
     header = part_decoding.read_header(encoded)
     if isinstance(header, str):
-        part_decoding.refuse(header)
+        part_decoding.count_whole(header)
     elif (part := part_decoding.decode_part(encoded, header, box, ratio, channels)) is not None:
         return part
     top, left, height, width = box
     return decoded(encoded, ratio)[top : top + height, left : left + width]
 
 
-def resized(image: Image, height: int, width: int) -> Image:
+def resize_image(image: Image, height: int, width: int) -> Image:
     """Return an image of that size, bilinear."""
     if _is_array(image):
         return opencv().resize(image, (width, height), interpolation=opencv().INTER_LINEAR)
@@ -359,7 +370,7 @@ def reduced_file(encoded: Any, size: Callable[[ImageSize], ImageSize], quality: 
     if (target := size(shape)) == tuple(shape):
         return encoded
     cv2 = opencv()
-    small = averaged(decoded(encoded, reduction(shape, target)) if image is None else image, target)
+    small = area_average(decoded(encoded, reduction(shape, target)) if image is None else image, target)
     if max(target) > LARGEST_JPEG:
         return None  # OpenCV would print errors
     try:

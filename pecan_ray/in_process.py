@@ -10,8 +10,8 @@ from typing import Any
 
 from pecan_ray.autoorder.ordered import Ordered
 from pecan_ray.engines.contract import BadElement, Produced
-from pecan_ray.engines.inprocess import run_produced
-from pecan_ray.engines.users_order import UsersOrder, orders_of
+from pecan_ray.engines.in_process import run_produced
+from pecan_ray.engines.users_order import UsersOrder, run_order_of
 from pecan_ray.job.trainer_events import EndOfEpoch
 from pecan_ray.observe.headspace import one_batch
 from pecan_ray.options import Config, EngineName, IterOptions
@@ -53,10 +53,10 @@ class InProcessRun:
         self._users_order: UsersOrder | None = None
         """The order that the user wrote, as long as another one is run."""
 
-    def drop_order(self, said: str) -> None:
+    def drop_order(self, message: str) -> None:
         """Go back to the user's order of operators, if another one is run."""
         if self._users_order is not None:
-            self._users_order.go_back(said)
+            self._users_order.go_back(message)
 
     def leave_epoch(self, epoch: int) -> None:
         """Make nothing more of an epoch."""
@@ -72,7 +72,7 @@ class InProcessRun:
             logger.warning("%s: debug=True: rank %d of %d gets all batches, not a part", self._name, rank, ranks)
         plan = self._plan
         if ordered.plan is not plan:
-            self._users_order = UsersOrder(ordered.plan, orders_of(plan), lambda: plan)
+            self._users_order = UsersOrder(ordered.plan, run_order_of(plan), lambda: plan)
         batches = self._batches(ordered, note_reverted)
         return one_batch(batches, self._plan, self._options, self._is_left) if self._options.headspace else batches
 
@@ -86,13 +86,13 @@ class InProcessRun:
             for produced in self._epoch(ordered.plan, epoch, users_order):
                 if self._is_left(epoch):
                     break
-                if users_order is not None and users_order.said:
-                    note_reverted(users_order.said)
+                if users_order is not None and users_order.reason:
+                    note_reverted(users_order.reason)
                 self.elements += produced.rows
                 self.dropped += produced.dropped
                 self._note_bad(produced.bad)
                 if produced.rows:
-                    self._passes.reach(epoch)
+                    self._passes.note_epoch(epoch)
                     yield self._convert(produced.columns)
             if self._is_left(epoch):
                 continue

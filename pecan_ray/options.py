@@ -454,7 +454,7 @@ class IterOptions:
 
     def _check_rounds(self) -> None:
         """Raise `PlanError` for what does not go with coordinated reads."""
-        refused = {
+        rejected = {
             f"share={self.share!r}": (bool(self.share), "readers of a group each read all batches, and have no rounds"),
             f"order={self.order!r}": (
                 self.order == "strict",
@@ -469,7 +469,7 @@ class IterOptions:
                 "a round is used once every rank has its batch, and given back by all where one has not",
             ),
         }
-        for option, (is_so, why) in refused.items():
+        for option, (is_so, why) in rejected.items():
             if is_so:
                 raise PlanError(f"coordinated=True does not go with {option}: {why}. Leave out one of the two.")
 

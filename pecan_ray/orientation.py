@@ -47,7 +47,7 @@ def with_orientation(jpeg: bytes, number: int) -> bytes:
     return jpeg[:at] + b"\xff\xe1" + struct.pack(">H", 2 + len(exif)) + exif + jpeg[at:]
 
 
-def turned(image: np.ndarray[Any, Any], number: int) -> np.ndarray[Any, Any]:
+def apply_orientation(image: np.ndarray[Any, Any], number: int) -> np.ndarray[Any, Any]:
     """Return an image [height, width, ...], as it is stored, as the number says that it is shown."""
     if number >= FIRST_SWAPPED:
         image = image.swapaxes(0, 1)

@@ -281,7 +281,7 @@ _counted: Counter[str] = Counter()
 """Why how many images were decoded whole; "": in part."""
 
 
-def refuse(reason: str) -> None:
+def count_whole(reason: str) -> None:
     """Count an image that is decoded whole."""
     with _counting:
         _counted[reason] += 1
@@ -296,7 +296,7 @@ def counts() -> Counter[str]:
         return Counter(_counted)
 
 
-def told(done: Counter[str]) -> str:
+def decode_summary(done: Counter[str]) -> str:
     """Say how many images were decoded in part, and why others were not; empty if there were none."""
     if not (total := done.total()):
         return ""
@@ -314,12 +314,12 @@ def decode_part(encoded: bytes, header: JpegHeader, part: PartBox, ratio: int = 
     top, left, height, width = part
     height, width = min(height, rows - top), min(width, columns - left)
     if isinstance(turbo, str):
-        refuse(turbo)
+        count_whole(turbo)
     elif min(height, width) < 1 or min(top, left) < 0:
-        refuse("the part is empty")
+        count_whole("the part is empty")
     elif (made := turbo.part(encoded, header, (top, left, height, width), ratio, channels)) is None:
-        refuse("its data seem to be damaged")
+        count_whole("its data seem to be damaged")
     else:
-        refuse("")
+        count_whole("")
         return made
     return None

@@ -46,14 +46,14 @@ class PassCounts:
         with _counting:
             following = self._next.get((parts, place), 0)
             first = following if first_epoch is None else first_epoch
-            return self._counted(parts, place, first, max(following, first + 1))
+            return self._run_passes(parts, place, first, max(following, first + 1))
 
     def resume(self, parts: Parts, place: TrainerPlace, epoch: int, *, first_epoch: int, ended: bool) -> RunPasses:
         """Count a run that goes on in `epoch` of one that began with `first_epoch`; `ended`: nothing of it is left."""
         with _counting:
-            return self._counted(parts, place, first_epoch, epoch if ended else epoch + 1)
+            return self._run_passes(parts, place, first_epoch, epoch if ended else epoch + 1)
 
-    def _counted(self, parts: Parts, place: TrainerPlace, first: int, following: int) -> RunPasses:
+    def _run_passes(self, parts: Parts, place: TrainerPlace, first: int, following: int) -> RunPasses:
         before = self._next.get((parts, place), 0)
         self._next[parts, place] = following
         return RunPasses(self._next, (parts, place), first, before)
@@ -67,14 +67,14 @@ class RunPasses:
     ) -> None:
         """`before`: what the next pass would have been without this run."""
         self._counts, self._key, self._before = counts, key, before
-        self._counted = counts[key]
+        self._count = counts[key]
         self.first_epoch = first
 
-    def reach(self, epoch: int) -> None:
+    def note_epoch(self, epoch: int) -> None:
         """Note a batch of an epoch."""
-        if epoch >= self._counted:
+        if epoch >= self._count:
             with _counting:
-                self._counts[self._key] = self._counted = max(self._counts[self._key], epoch + 1)
+                self._counts[self._key] = self._count = max(self._counts[self._key], epoch + 1)
 
     def __enter__(self) -> RunPasses:
         return self
@@ -82,7 +82,7 @@ class RunPasses:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Count a run that could not begin as if it had not been asked for."""
         with _counting:
-            if kind is not None and self._counts[self._key] == self._counted:
+            if kind is not None and self._counts[self._key] == self._count:
                 self._counts[self._key] = self._before
 
 

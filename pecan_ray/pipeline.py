@@ -14,10 +14,10 @@ from pecan_ray.autoorder.explain import ExplainFormat, explain
 from pecan_ray.autoorder.job_order import JobOrder
 from pecan_ray.autoorder.order_request import job_size
 from pecan_ray.batches import Batches
-from pecan_ray.engines.inprocess import run_inprocess
+from pecan_ray.engines.in_process import run_in_process
 from pecan_ray.engines.registry import ENGINES
 from pecan_ray.errors import PlanError
-from pecan_ray.first_operators import begun
+from pecan_ray.first_operators import initial_plan
 from pecan_ray.integrations.framework_methods import FrameworkMethods
 from pecan_ray.integrations.on_devices import mesh_copies
 from pecan_ray.integrations.train_context import placed
@@ -37,7 +37,7 @@ from pecan_ray.options import (
     Workers,
 )
 from pecan_ray.pass_numbers import PassCounts, RunPasses, warn_if_epochs_restart
-from pecan_ray.peer_words import LOOPS, explain_foreign_arguments, why_no_method
+from pecan_ray.peer_names import LOOPS, explain_foreign_arguments, why_no_method
 from pecan_ray.pipeline_operators import OperatorMethods
 from pecan_ray.plan.arguments import natural, positive
 from pecan_ray.plan.fingerprint import fingerprint
@@ -52,7 +52,7 @@ from pecan_ray.runtime.long_wait import LongWait
 from pecan_ray.runtime.session import check_not_exiting
 from pecan_ray.sampling.subsets import members
 from pecan_ray.sharing import own_options, share_request
-from pecan_ray.sources.by_index import AskedOrder, ByIndex
+from pecan_ray.sources.by_index import ByIndex, SamplerArguments
 from pecan_ray.sources.tf_data import TfDataSource
 from pecan_ray.storage import hedge_reads, set_patience
 
@@ -73,10 +73,10 @@ _warned: set[tuple[str, str]] = set()
 """Names of pipelines, and what was said of them."""
 
 
-def _warn_once(name: str, said: str) -> None:
-    if said and (name, said) not in _warned:
-        _warned.add((name, said))
-        logger.warning("%s: %s", name, said)
+def _warn_once(name: str, message: str) -> None:
+    if message and (name, message) not in _warned:
+        _warned.add((name, message))
+        logger.warning("%s: %s", name, message)
 
 
 @explain_foreign_arguments
@@ -128,9 +128,9 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
             )
         if engine not in ENGINES:
             raise PlanError(f"engine must be {' or '.join(map(repr, ENGINES))}, but got {engine!r}.")
-        if asked := AskedOrder(sampler, batch_sampler, weights, shuffle):
+        if asked := SamplerArguments(sampler, batch_sampler, weights, shuffle):
             source = ByIndex.for_caller("PecanPipeline", source, asked, stacks=batch_sampler is not None)
-        self._plan = begun(source, engine, collate)
+        self._plan = initial_plan(source, engine, collate)
         self._name: str = of_kind("PecanPipeline(name=...)", name, str | None) or "pipeline"
         self._engine: EngineName = engine
         self._seed, self._seeded = natural("seed", 0 if seed is None else seed), seed is not None
@@ -181,7 +181,7 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
         count = positive("peek", count)
         self._set_storage()
         found: list[Element] = []
-        with_limit = run_inprocess(self._plan, engine=self._engine, seed=self._seed, as_listed=True)
+        with_limit = run_in_process(self._plan, engine=self._engine, seed=self._seed, source_order=True)
         with LongWait(f"{self._name}: peek() runs the operators in this process, and they take long"):
             found.extend(itertools.islice(with_limit, count))
         with_limit.close()
@@ -197,7 +197,7 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
         ``Config(sample_seconds=...)`` of CPU time, 80 s; jobs that are started behind it use the same order.  Raises
         `OpError` where an operator does.
         """
-        return explain(self._name, self._order.told(again=again), format)
+        return explain(self._name, self._order.explain_ordering(again=again), format)
 
     def save_order(self, path: str | os.PathLike[str], *, again: bool = False) -> None:
         """Write the order that AutoOrder chooses, whatever the seed, to a file for ``Config(order_file=path)``.
@@ -211,7 +211,7 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
 
         The datasets of an existing tf.data pipeline are made for that, in this process.
         """
-        count = num_batches(self._counted_plan, members)
+        count = num_batches(self._plan_with_counts, members)
         if count is None:
             raise TypeError(f"the length of pipeline {self._name} is not known without reading its data")
         return count
@@ -359,7 +359,7 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
         options = own_options(options, visitation) if shared is None else options
         again = epochs != 1 and found.movable and self._config.order_file is None
         skip_bad, job_is = on_error != "raise", job_size(options, self._config, debug=debug)
-        options, passes = self._counted(options, first_epoch, saved, found, debug=debug)
+        options, passes = self._with_passes(options, first_epoch, saved, found, debug=debug)
         with passes:
             return Batches(
                 self._plan,
@@ -411,9 +411,9 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
         seed = self._seed if self._seeded else None
         saved = compatible_state(state, options, engine=self._engine, seed=seed, parts=self._order.parts)
         point = saved.point
-        return saved, self._order.pinned(point.op_order, point.decoders, cuts_elements=point.cuts_elements)
+        return saved, self._order.pinned(point.op_order, point.decoders, cuts_elements=point.splits_elements)
 
-    def _counted(
+    def _with_passes(
         self, options: IterOptions, first_epoch: int | None, saved: SavedState | None, order: JobOrder, *, debug: bool
     ) -> tuple[IterOptions, RunPasses]:
         """Count the passes of a run that begins; return the options with the number of the first one, and the passes.
@@ -450,9 +450,9 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
         return new
 
     @functools.cached_property
-    def _counted_plan(self) -> Plan:
+    def _plan_with_counts(self) -> Plan:
         head = self._plan.head
-        return replace(self._plan, head=head.counted()) if isinstance(head, TfDataSource) else self._plan
+        return replace(self._plan, head=head.with_counts()) if isinstance(head, TfDataSource) else self._plan
 
     @functools.cached_property
     def _order(self) -> JobOrder:

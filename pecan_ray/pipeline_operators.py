@@ -10,7 +10,7 @@ from pecan_ray.engines.seeded_globals import with_seeded_globals
 from pecan_ray.engines.set_up import with_setup
 from pecan_ray.engines.token_rows import TokensAlone
 from pecan_ray.errors import PlanError
-from pecan_ray.peer_words import explain_foreign_arguments
+from pecan_ray.peer_names import explain_foreign_arguments
 from pecan_ray.plan.arguments import a_function, a_value_of, natural, positive
 from pecan_ray.plan.operators import (
     SPLITS_OF_A_SHUFFLE,

@@ -124,7 +124,7 @@ class QuarantineFile:
                 self._add(bad)
 
     def _add(self, bad: Sequence[BadElement]) -> None:
-        with _alone(self._fd):
+        with _exclusive_lock(self._fd):
             self._look()
             for one in bad:
                 written = _written(one)
@@ -270,7 +270,7 @@ def _identity(written: dict[str, Any]) -> int:
 
 
 @contextlib.contextmanager
-def _alone(fd: int) -> Iterator[None]:
+def _exclusive_lock(fd: int) -> Iterator[None]:
     """Keep other trainers from writing meanwhile, where the file system has locks; wait no longer than a second."""
     ours = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
     until = time.monotonic() + LOCK_S
@@ -395,7 +395,7 @@ def _no_pickle(path: str | Path, error: Exception) -> NoReturn:
     ) from error
 
 
-def keeper(file: QuarantineFile | None, saved: SavedState | None) -> Callable[[Sequence[BadElement]], None]:
+def quarantine_writer(file: QuarantineFile | None, saved: SavedState | None) -> Callable[[Sequence[BadElement]], None]:
     """Return what keeps bad elements in a file, but for those that a run before this one has kept."""
     dealt = frozenset(saved.point.bad) if saved is not None else frozenset()
 

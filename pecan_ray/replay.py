@@ -39,7 +39,7 @@ def replay(plan: Plan, bad: BadElement, *, engine: EngineName = "python", seed: 
         raise PlanError(why_without_element(bad))
     try:
         ops = element_ops_from(plan, bad.origin.branch if bad.origin else 0)
-        ENGINES[engine].load().run_again(ops, bad, seed)
+        ENGINES[engine].load().replay(ops, bad, seed)
     except PecanError as error:
         return ReplayResult(bad, error.__cause__ if isinstance(error, OpError) and error.__cause__ else error)
     return ReplayResult(bad, None)

@@ -14,7 +14,7 @@ from typing import Any
 from pecan_ray.by_value import dumps
 from pecan_ray.errors import PlanError
 from pecan_ray.options import Config, EngineName, IterOptions, Visitation
-from pecan_ray.plan.fingerprint import described
+from pecan_ray.plan.fingerprint import describe_plan
 from pecan_ray.plan.operators import Plan
 from pecan_ray.runtime.pickling import pickle_plan
 from pecan_ray.runtime.share_messages import GroupPlan, RunMaker, SharedPart, WindowOnDisk
@@ -107,7 +107,7 @@ def group_parts(plan: Plan, engine: EngineName, seed: int, options: IterOptions)
     """
     chosen = [(f"iter_batches({name}=...)", repr(getattr(options, name))) for name in ("order", "on_error", "max_lag")]
     data = [(f"data of source {n}", _digest(source.identity())) for n, source in enumerate(plan.sources(), 1)]
-    return (("engine", engine), ("seed", str(seed)), *chosen, *described(plan, strict=True), *data)
+    return (("engine", engine), ("seed", str(seed)), *chosen, *describe_plan(plan, strict=True), *data)
 
 
 def _digest(text: str) -> str:

@@ -127,7 +127,7 @@ def transform_image(image: Any, to: Placed) -> Any:
     return _with_channels(made, image)
 
 
-def reach(matrix: Matrix, size: ImageSize) -> tuple[float, float, float, float]:
+def source_bounds(matrix: Matrix, size: ImageSize) -> tuple[float, float, float, float]:
     """Return the part of an image from which pixels are taken: first and last row, first and last column."""
     (a, b, x), (c, d, y) = matrix.tolist()
     corners = [(u, v) for u in (0.0, size[1] - 1.0) for v in (0.0, size[0] - 1.0)]
@@ -150,27 +150,27 @@ def composed(
     crop, if nothing comes before it: what lies outside is 0, as behind a crop by itself.
     """
     height, width = size
-    matrix, part, begun = np.eye(2, 3), (0, 0, height, width), False
+    matrix, part, started = np.eye(2, 3), (0, 0, height, width), False
     warps, coarse = list[Placed](), list[Matrix]()
     for name, fn in steps:
         one = fn.placed((height, width), draw(name))
-        if one.box is not None and not begun:
+        if one.box is not None and not started:
             part = one.box
             matrix = after(shifted(-part[0], -part[1]), one.matrix)
         else:
             together = after(matrix, one.matrix)
-            if any(apart(_inside(small, together))[0] * COARSER < 1.0 for small in coarse):
+            if any(scale_range(_inside(small, together))[0] * COARSER < 1.0 for small in coarse):
                 warps.append(Placed(matrix, (height, width)))
                 together, coarse = one.matrix, []
             matrix = together
-        if apart(matrix)[1] > COARSER:
+        if scale_range(matrix)[1] > COARSER:
             coarse.append(matrix)
         height, width = one.size
-        begun = True
+        started = True
     return [*warps, Placed(matrix, (height, width))], part
 
 
-def apart(matrix: Matrix) -> tuple[float, float]:
+def scale_range(matrix: Matrix) -> tuple[float, float]:
     """Return how far apart pixels are in the image that they are looked up in: the least and the most, by direction."""
     (a, b, _), (c, d, _) = matrix.tolist()
     squares, area = a * a + b * b + c * c + d * d, a * d - b * c

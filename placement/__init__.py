@@ -9,7 +9,7 @@ from pecan_ray.lazy import lazy_names
 if TYPE_CHECKING:
     from pecan_ray.placement.costs import Cost, cost_of
     from pecan_ray.placement.looks import Observation
-    from pecan_ray.placement.objective import COST, NO_WAIT, ComparedDeployment, DeploymentEstimate, Objective, rank
+    from pecan_ray.placement.objective import COST, NO_WAIT, DeploymentComparison, DeploymentEstimate, Objective, rank
     from pecan_ray.placement.policy import MODES, AutoPlacement
     from pecan_ray.placement.spread import spread_by_power
     from pecan_ray.placement.trial_history import ControlState
@@ -21,11 +21,11 @@ __all__ = [
     "MODES",
     "NO_WAIT",
     "AutoPlacement",
-    "ComparedDeployment",
     "ControlState",
     "Cost",
     "Decision",
     "Deployment",
+    "DeploymentComparison",
     "DeploymentEstimate",
     "Objective",
     "Observation",
@@ -42,7 +42,7 @@ __getattr__ = lazy_names(
     {
         "AutoPlacement": "pecan_ray.placement.policy",
         "COST": "pecan_ray.placement.objective",
-        "ComparedDeployment": "pecan_ray.placement.objective",
+        "DeploymentComparison": "pecan_ray.placement.objective",
         "Cost": "pecan_ray.placement.costs",
         "Decision": "pecan_ray.plan.windows",
         "Deployment": "pecan_ray.plan.windows",

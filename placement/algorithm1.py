@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from pecan_ray.autoscaler.policy import Level, Scale, ScalingRule, grow, longer_queue
+from pecan_ray.autoscaler.policy import Level, Scale, ScalingRule, add_workers, longer_queue
 from pecan_ray.autoscaler.search import Begin, DeploymentLimits, Probe, Search, Steps, mean_window
 from pecan_ray.placement.setting import Setting
 from pecan_ray.plan.windows import Deployment, Window
@@ -59,7 +59,7 @@ class Algorithm1:
         local = self._at.local
         scale = Scale("remote", local, self._limits.least_remote(local), self._limits.max_remote)
         rule = ScalingRule().with_threshold(self._setting.threshold)
-        level: Level = yield from grow(scale, self._at.remote, first, rule)
+        level: Level = yield from add_workers(scale, self._at.remote, first, rule)
         self._at, self._bpt_conv = scale.place(level.count), level.reference.batch_time
         self._why = f"{level.why}, so {level.count} remote workers reach {self._bpt_conv:.4g} s"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from pecan_ray.autoscaler.policy import CACHEW, CACHEW_CODE, Scale, ScalingRule, cachew
-from pecan_ray.autoscaler.search import Begin, DeploymentLimits, Probe, Search, stay
+from pecan_ray.autoscaler.search import Begin, DeploymentLimits, Probe, Search, hold
 from pecan_ray.placement.setting import FIXED, Setting
 from pecan_ray.plan.windows import Deployment
 
@@ -43,14 +43,14 @@ def fastflow(_setting: Setting) -> Begin:
     fixed (two local, two remote), no scaling, no price.  FastFlow's own choice of a cut within the pipeline is not
     part of a placement policy.
     """
-    return _if_faster
+    return _accept_if_better
 
 
-def _if_faster(_start: Deployment, limits: DeploymentLimits) -> Search:
+def _accept_if_better(_start: Deployment, limits: DeploymentLimits) -> Search:
     alone = limits.clamp(FIXED.local, 0)
     both = limits.clamp(FIXED.local, FIXED.remote)
     first = yield Probe(alone, "scale_local", f"measure {alone} first.")
     second = yield Probe(both, "scale_remote", f"{alone} take {first.batch_time:.4g} s a batch: try {both}.")
     at = both if second.batch_time < first.batch_time else alone
     why = f"{alone} take {first.batch_time:.4g} s a batch and {both} {second.batch_time:.4g} s: stay with {at}."
-    yield from stay(at, why)
+    yield from hold(at, why)

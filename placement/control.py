@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from pecan_ray.placement.looks import FULL, LOOK_S, ROWS, STEPS, Look, LookSums, NeedPeaks, Observation, newest
+from pecan_ray.placement.looks import FULL, LOOK_S, ROWS, STEPS, Look, LookSums, NeedPeaks, Observation, drop_old_looks
 from pecan_ray.placement.objective import NO_WAIT_SHARE
 from pecan_ray.placement.trial_history import (
     MAX_QUIET_S,
@@ -30,7 +30,7 @@ from pecan_ray.placement.trial_history import (
     Floor,
     LastRemoval,
 )
-from pecan_ray.placement.trials import PAUSE_STEPS, PerHour, Ruling, Trials, batch_interval_s, cheapest, hold
+from pecan_ray.placement.trials import PAUSE_STEPS, PerHour, Ruling, Trials, batch_interval_s, hold, optimal_remote
 from pecan_ray.plan.windows import Deployment
 
 ALONE = 0.5
@@ -74,12 +74,12 @@ def control(state: ControlState, o: Observation, now: float, per_hour: PerHour |
     if _does_something_else(state, o):
         return hold(state, o, "measure", "the trainer does something else")
     case = _Rules(_seen(state, o), o, now, per_hour)
-    rules = (case.unresolved, case.go_on, case.judge_bill, case.judge, case.too_few, case.unknown, case.in_line)
+    rules = (case.unresolved, case.go_on, case.evaluate_cost, case.evaluate, case.too_few, case.unknown, case.in_line)
     for rule in rules:
         answer = rule()
         if answer is not None:
             return answer
-    return case.enough()
+    return case.remove_extra()
 
 
 def _does_something_else(state: ControlState, o: Observation) -> bool:
@@ -93,7 +93,7 @@ def _seen(state: ControlState, o: Observation) -> ControlState:
     """Add a look to what was seen."""
     # Looks at other workers say nothing about these.
     same = state.running == o.running
-    looks = newest((*(state.looks if same else ()), Look.of(o)), 2 * ROWS, 2 * batch_interval_s(state, o))
+    looks = drop_old_looks((*(state.looks if same else ()), Look.of(o)), 2 * ROWS, 2 * batch_interval_s(state, o))
     taken = state.taken if same else (o.since_taken - o.dt, 0.0)
     missed_s = max(0.0, (state.missed_s if same else 0.0) + o.waited - NO_WAIT_SHARE * o.dt)
     sums, known = LookSums.over(looks), state.known
@@ -119,9 +119,9 @@ def _rate_of_one(sums: LookSums, o: Observation, side: int, before: float) -> fl
     count = (o.running.local, o.running.remote)[side]
     # After a pause, batches that were begun before it came in seconds in which hardly anybody worked.
     # Workers seemed four times as fast, and a job that runs ahead changed its workers 82 times in two hours.
-    if sums.busy_s_by_side[side] <= 1e-6 or (before and sums.made[side] < max(ROWS, o.grain * count)):
+    if sums.busy_s_by_side[side] <= 1e-6 or (before and sums.produced[side] < max(ROWS, o.grain * count)):
         return before
-    return sums.made[side] / sums.busy_s_by_side[side]
+    return sums.produced[side] / sums.busy_s_by_side[side]
 
 
 class _Rules(Trials):
@@ -131,12 +131,12 @@ class _Rules(Trials):
         """Judge nothing while local workers start, or everything stands still: storage has hiccups of seconds."""
         if self.sums.span < LOOK_S:
             return self.hold("too little was seen")
-        starting, more = self.o.asked.local > self.o.running.local, self.o.room.local > self.o.asked.local
+        starting, more = self.o.requested.local > self.o.running.local, self.o.room.local > self.o.requested.local
         # Local CPUs are paid for: while the trainer waits, more are asked for beside those that start.
-        if starting and not (self.waits and more):
+        if starting and not (self.waiting and more):
             return self.hold("local workers are starting")
-        promised = self.sums.work_done * self.supply / max(1, self.o.running.workers)
-        if self.waits and self.sums.rows < ALONE * promised:
+        promised = self.sums.work_done * self.available_rate / max(1, self.o.running.workers)
+        if self.waiting and self.sums.rows < ALONE * promised:
             return self.hold("workers stand still")
         return None
 
@@ -144,7 +144,7 @@ class _Rules(Trials):
         """Add workers while the trainer waits and workers do not."""
         busy = self.o.busy_waiting
         # Workers with finished batches do not hold the trainer up: more of them would not end its wait.
-        if not self.waits or (busy is not None and busy <= FULL):
+        if not self.waiting or (busy is not None and busy <= FULL):
             return None
         if self.o.running.workers and self.sums.work_done <= 0:
             return self.hold("workers have not begun")
@@ -157,7 +157,7 @@ class _Rules(Trials):
         answer = self._restore_removed(short) or self._shared_limit()
         if answer is not None:
             return answer
-        self.state = replace(self.state, clocks=replace(self.state.clocks, held_since=None))
+        self.state = replace(self.state, times=replace(self.state.times, held_since=None))
         # Local workers first, because their CPUs are paid for already.
         return self._add_local(short) or self._add_remote(short) or self.hold("nothing is left to add", self.phase)
 
@@ -167,7 +167,7 @@ class _Rules(Trials):
         if state.removal is None or not self.whole:
             return None
         removal, before = state.removal, state.removal.before
-        soon = self.now - removal.at < 2 * state.clocks.quiet_s
+        soon = self.now - removal.at < 2 * state.times.quiet_s
         least = Deployment(
             running.local + 1 if before.local > running.local else 0,
             running.remote + 1 if before.remote > running.remote else 0,
@@ -177,7 +177,7 @@ class _Rules(Trials):
             self.state,
             removal=None,
             trial_history=trial_history,
-            clocks=replace(state.clocks, quiet_s=state.clocks.longer()),
+            times=replace(state.times, quiet_s=state.times.longer()),
         )
         back = Deployment(
             _restored_count(running.local, before.local, self.o.room.local, short),
@@ -195,19 +195,19 @@ class _Rules(Trials):
         alone = self._alone()
         side = 1 if running.remote and alone[1] < ALONE else 0
         count, share = (running.local, running.remote)[side], alone[side]
-        known = state.known.each[side] < FULL * state.trial_history.shown[side]
+        known = state.known.each[side] < FULL * state.trial_history.measured_rates[side]
         sure = self.whole and self._rates_known() and self.sums.load > FULL
         if not sure or not known or count < 2 or share >= ALONE:
             return None
         held_s = self._held_s()
         knee = max(1, math.ceil(KNEE * count * share))
-        if held_s < state.clocks.quiet_s or knee >= count:
+        if held_s < state.times.quiet_s or knee >= count:
             return self.hold(f"something shared lets a worker work for {share:.0%} of its time")
         bounds = list(state.trial_history.bounds)
         bounds[side] = Bound(knee, self.rate, (self.o.room.local, self.o.room.remote)[side], self.now + MAX_QUIET_S)
-        clocks = replace(self.state.clocks, held_since=None)
+        clocks = replace(self.state.times, held_since=None)
         self.state = replace(
-            self.state, trial_history=replace(state.trial_history, bounds=(bounds[0], bounds[1])), clocks=clocks
+            self.state, trial_history=replace(state.trial_history, bounds=(bounds[0], bounds[1])), times=clocks
         )
         self._try("fewer")
         target = (knee, running.remote) if side == 0 else (running.local, knee)
@@ -215,9 +215,9 @@ class _Rules(Trials):
 
     def _held_s(self) -> float:
         """Return for how long workers, or the trainer, have been held up: from the first look on that has seen it."""
-        clocks = self.state.clocks
+        clocks = self.state.times
         since = self.now if clocks.held_since is None else clocks.held_since
-        self.state = replace(self.state, clocks=replace(clocks, held_since=since))
+        self.state = replace(self.state, times=replace(clocks, held_since=since))
         return self.now - since
 
     def _rates_known(self) -> bool:
@@ -238,10 +238,12 @@ class _Rules(Trials):
     def _add_local(self, short: float) -> Ruling | None:
         running, top = self.o.running, self._top(0)
         more = int(min(top, max(running.local + 1, math.ceil(running.local * short))))
-        if more <= self.o.asked.local:
+        if more <= self.o.requested.local:
             return None
         self._try("add")
-        return self.ask(more, self.o.asked.remote, "add_local", f"the trainer waits {self.wait:.0%}, and CPUs are idle")
+        return self.ask(
+            more, self.o.requested.remote, "add_local", f"the trainer waits {self.wait:.0%}, and CPUs are idle"
+        )
 
     def _add_remote(self, short: float) -> Ruling | None:
         """Add remote workers where they are worth it; never while some are awaited, or some at hand are idle."""
@@ -253,7 +255,7 @@ class _Rules(Trials):
         wanted = min(LEAP, short) * self.rate
         # Decision 126: what the trainer once took without a wait is no bound here.
         # With such a bound, a job that lost spot nodes cost up to 1.159 times the best bill, without it 1.070.
-        wanted = min(wanted, self.o.pace / FULL)
+        wanted = min(wanted, self.o.required_rate / FULL)
         # Where more have brought nothing once, few are asked for: over a full link six came again after ten minutes.
         if running.remote >= self.state.trial_history.bounds[1].count:
             wanted = min(wanted, self.rate / FULL)
@@ -261,7 +263,7 @@ class _Rules(Trials):
         if self.per_hour is not None:
             others = self.rate - running.remote * known.each[1]
             # A bill counts what is taken: with room for drift, workers seemed to pay that end a wait of 2 %.
-            more = cheapest(self.per_hour, others, one, running.remote, more, FULL * wanted)
+            more = optimal_remote(self.per_hour, others, one, running.remote, more, FULL * wanted)
         if more <= running.remote:
             return None
         self._try("add")
@@ -271,35 +273,35 @@ class _Rules(Trials):
 
     def unknown(self) -> Ruling | None:
         """Judge nothing without steps of the trainer, or with other workers than were asked for."""
-        if self.sums.steps >= STEPS and self.whole and self.sums.work_done > 0 and not self.waits:
+        if self.sums.steps >= STEPS and self.whole and self.sums.work_done > 0 and not self.waiting:
             return None
-        self.state = replace(self.state, clocks=replace(self.state.clocks, held_since=None))
+        self.state = replace(self.state, times=replace(self.state.times, held_since=None))
         return self.hold("too little is known")
 
     def in_line(self) -> Ruling | None:
         """Try fewer local workers where the trainer's own thread stands in line for a CPU."""
-        lag, clocks, running = self.o.lag or 0.0, self.state.clocks, self.o.running
+        lag, clocks, running = self.o.lag or 0.0, self.state.times, self.o.running
         if lag <= LAGS or running.local < 2:
-            self.state = replace(self.state, clocks=replace(clocks, held_since=None))
+            self.state = replace(self.state, times=replace(clocks, held_since=None))
             return None
         why = f"the trainer stands in line for a CPU for {lag:.0%} of its time"
         if self._held_s() < clocks.quiet_s:
             return self.hold(why)
         self._try("lag")
-        self.state = replace(self.state, clocks=replace(clocks, held_since=None))
+        self.state = replace(self.state, times=replace(clocks, held_since=None))
         fewer = max(1, min(running.local - 1, math.ceil(running.local * (1 - lag))))
         return self.ask(fewer, running.remote, "trial", why)
 
-    def enough(self) -> Ruling:
+    def remove_extra(self) -> Ruling:
         """Remove workers that are not needed: nobody waits."""
         o, state = self.o, self.state
-        need = min(self.rate, o.pace)
+        need = min(self.rate, o.required_rate)
         # A remote worker that is missed takes its start to come back, so needs count for at least as long.
         keep_s = max(self.quiet_s, o.start_remote_s if o.running.remote else 0.0)
         self.state = replace(self.state, needs=state.needs.add(o, need, keep_s))
         local, remote = self._fewest(keep_s)
         if (local, remote) == (o.running.local, o.running.remote):
-            answer = self._try_bill()
+            answer = self._try_lower_cost()
             if answer is not None:
                 return answer
         # By the whole stretch: trainers take batches in beats, and floors were given up for a look with few of them.

@@ -25,7 +25,7 @@ class Observation:
     dt: float
     """Seconds since the look before."""
     running: Deployment
-    asked: Deployment
+    requested: Deployment
     """Workers that run, and those that were asked for and may still come beside them."""
     room: Deployment
     """Most workers that CPUs, memory, prices, other jobs and the user allow."""
@@ -36,7 +36,7 @@ class Observation:
     steps: int = 0
     since_taken: float = 0.0
     """Seconds since a trainer took a batch last."""
-    made: tuple[float, float] = (0.0, 0.0)
+    produced: tuple[float, float] = (0.0, 0.0)
     """Rows that local and remote workers made."""
     work_done: tuple[float, float] = (0.0, 0.0)
     """Seconds of local and of remote workers with work that nothing held back,"""
@@ -54,7 +54,7 @@ class Observation:
     """Workers that the user wants at least."""
     start_remote_s: float = 0.0
     """Seconds that remote workers took to start."""
-    pace: float = math.inf
+    required_rate: float = math.inf
     """Rows a second that are enough, by a deadline."""
     grain: float = 1.0
     """Rows that come at once: workers count a batch when it is finished."""
@@ -67,14 +67,14 @@ class Look:
     dt: float
     waited: float
     steps: int
-    made: tuple[float, float]
+    produced: tuple[float, float]
     work_done: tuple[float, float]
     blocked: float
 
     @classmethod
     def of(cls, o: Observation) -> Look:
         """Return what an observation adds."""
-        return cls(o.dt, o.waited, o.steps, o.made, o.work_done, sum(o.blocked))
+        return cls(o.dt, o.waited, o.steps, o.produced, o.work_done, sum(o.blocked))
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class LookSums:
     rows: float
     """That workers made."""
     steps: int
-    made: tuple[float, float]
+    produced: tuple[float, float]
     busy_s_by_side: tuple[float, float]
     """Seconds of local and of remote workers that nothing held back."""
     blocked: float
@@ -94,13 +94,13 @@ class LookSums:
     @classmethod
     def over(cls, looks: Sequence[Look]) -> LookSums:
         """Add looks up."""
-        made = sum(one.made[0] for one in looks), sum(one.made[1] for one in looks)
+        made = sum(one.produced[0] for one in looks), sum(one.produced[1] for one in looks)
         return cls(
             span=sum(one.dt for one in looks),
             waited=sum(one.waited for one in looks),
             rows=sum(made),
             steps=sum(one.steps for one in looks),
-            made=made,
+            produced=made,
             busy_s_by_side=(sum(one.work_done[0] for one in looks), sum(one.work_done[1] for one in looks)),
             blocked=sum(one.blocked for one in looks),
         )
@@ -128,7 +128,7 @@ class LookSums:
         return self.span >= 2 * LOOK_S and told
 
 
-def newest(looks: tuple[Look, ...], rows: float, span: float) -> tuple[Look, ...]:
+def drop_old_looks(looks: tuple[Look, ...], rows: float, span: float) -> tuple[Look, ...]:
     """Drop the oldest looks that a verdict on so many rows and seconds does not need: they would swallow a pause."""
     while len(looks) > 2 and (sums := LookSums.over(looks[1:])).can_decide and sums.rows >= rows and sums.span >= span:
         looks = looks[1:]
@@ -153,7 +153,7 @@ class NeedPeaks:
     """Length of the stretch so far."""
     peaks: tuple[tuple[float, float], ...] = ()
     """When in the stretch, and rows a second."""
-    made: float = 0.0
+    produced: float = 0.0
     """Rows that workers made in it, and"""
     taken: float = 0.0
     """that trainers took."""
@@ -162,7 +162,7 @@ class NeedPeaks:
         """Return the stretch with one look more; needs older than `keep_s` are forgotten."""
         now = self.stable_s + o.dt
         higher = tuple(peak for peak in self.peaks if peak[1] > need and peak[0] > now - keep_s)
-        return NeedPeaks(now, (*higher, (now, need)), self.made + sum(o.made), self.taken + o.rows)
+        return NeedPeaks(now, (*higher, (now, need)), self.produced + sum(o.produced), self.taken + o.rows)
 
     def most(self, settled_s: float) -> float:
         """Return the highest need, after `settled_s` without the share of what is made that only fills a stock.
@@ -172,5 +172,5 @@ class NeedPeaks:
         need = self.peaks[0][1]
         # Decision 126: for minutes nothing holds back workers that only fill a queue of small batches.
         # What they made looked needed, and 12 of 16 workers stayed where six were.
-        fills = self.stable_s >= settled_s and self.taken < FULL * self.made
-        return need * self.taken / self.made if fills else need
+        fills = self.stable_s >= settled_s and self.taken < FULL * self.produced
+        return need * self.taken / self.produced if fills else need

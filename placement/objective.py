@@ -63,7 +63,7 @@ class DeploymentEstimate:
 
 
 @dataclass(frozen=True)
-class ComparedDeployment:
+class DeploymentComparison:
     """A deployment beside the best one, and why it lost."""
 
     projected: DeploymentEstimate
@@ -78,14 +78,14 @@ class ComparedDeployment:
         return None if own is None else max(0.0, 1 - own / self.projected.batch_s)
 
 
-def rank(objective: Objective, projected: Sequence[DeploymentEstimate]) -> list[ComparedDeployment]:
+def rank(objective: Objective, projected: Sequence[DeploymentEstimate]) -> list[DeploymentComparison]:
     """Return deployments in the order in which the objective prefers them; of equal ones the smallest is first."""
 
-    def place(one: ComparedDeployment) -> tuple[bool, float, int]:
+    def place(one: DeploymentComparison) -> tuple[bool, float, int]:
         seen = one.projected
         return bool(one.miss), seen.batch_s if one.miss else _cost(seen), seen.deployment.workers
 
-    compared = [ComparedDeployment(one, objective.miss(one.batch_s, one.own_s), 0.0) for one in projected]
+    compared = [DeploymentComparison(one, objective.miss(one.batch_s, one.own_s), 0.0) for one in projected]
     compared.sort(key=place)
     least = _cost(compared[0].projected) if compared else 0.0
     return [replace(one, cost_increase=_cost(one.projected) / least - 1 if least else 0.0) for one in compared]

@@ -110,43 +110,43 @@ class AutoPlacement:
         self._begin_search()
 
     def _begin_search(self) -> None:
-        self._began = self.within
-        self._heard: list[Heard] = []
+        self._started = self.within
+        self._observed: list[Heard] = []
         """What a search has heard since it began: it is a generator, and is made again from this."""
-        self._pilot: SearchDriver | None = None
+        self._driver: SearchDriver | None = None
         if self.mode in SEARCHES:
             search = SEARCHES[self.mode](self.setting)
-            self._pilot = SearchDriver(search, self.within, patience=self._patience, removal=self._removal)
+            self._driver = SearchDriver(search, self.within, patience=self._patience, removal=self._removal)
 
     def __getstate__(self) -> dict[str, Any]:
         # Decision 37: a search is a generator, which cannot be written down.
         # It is made again from what it has heard, so equal inputs must give equal decisions.
-        return {name: value for name, value in vars(self).items() if name != "_pilot"}
+        return {name: value for name, value in vars(self).items() if name != "_driver"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        heard, now = self._heard, self.within
-        self.within = self._began
+        heard, now = self._observed, self.within
+        self.within = self._started
         self._begin_search()
         for one in heard:
-            assert self._pilot is not None
+            assert self._driver is not None
             if isinstance(one, DeploymentLimits):
-                self._pilot.restrict(one)
+                self._driver.restrict(one)
             else:
-                self._pilot.decide(*one)
-        self._heard, self.within = heard, now
+                self._driver.decide(*one)
+        self._observed, self.within = heard, now
 
     @property
     def converged(self) -> bool:
         """Whether the numbers have settled; it goes on watching."""
-        if self._pilot is not None:
-            return self._pilot.converged
+        if self._driver is not None:
+            return self._driver.converged
         return self._last is not None and self._last.phase == "converged"
 
     @property
     def looks(self) -> bool:
         """Whether it looks at the job twice a second (mode "auto"), and not at windows."""
-        return self._pilot is None
+        return self._driver is None
 
     def per_hour(self, deployment: Deployment) -> float:
         """Return the weight of an hour: in dollars, where the prices are the user's."""
@@ -171,12 +171,12 @@ class AutoPlacement:
 
     def decide(self, window: Window, deployment: Deployment) -> Decision:
         """Return what shall run next by a paper's mode; `deployment` is what ran during the window."""
-        if self._pilot is None:
+        if self._driver is None:
             raise PlanError(
                 "mode 'auto' decides by what is seen of the job, not by windows: use look(observation, now)."
             )
-        self._heard.append((window, deployment))
-        return self._pilot.decide(window, deployment)
+        self._observed.append((window, deployment))
+        return self._driver.decide(window, deployment)
 
     def restrict(self, local: int | None = None, remote: int | None = None) -> DeploymentLimits:
         """Have no more workers than these for now, besides what bounds it anyway; None: not bounded further.
@@ -190,12 +190,12 @@ class AutoPlacement:
             max_local, max_remote = min(1, most.max_local), int(not most.max_local)
         max_local, max_remote = max(max_local, most.min_local), max(max_remote, most.min_remote)
         self.within = DeploymentLimits(max_local, max_remote, most.min_local, most.min_remote)
-        if self._pilot is not None:
-            self._heard.append(self.within)
-            self._pilot.restrict(self.within)
+        if self._driver is not None:
+            self._observed.append(self.within)
+            self._driver.restrict(self.within)
         return self.within
 
-    def start_anew(self) -> None:
+    def restart_search(self) -> None:
         """Forget everything: another search begins where the job is."""
         self.state = ControlState()
         self._begin_search()

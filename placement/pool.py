@@ -111,7 +111,7 @@ def allocate(demands: Sequence[Demand], cpus: float) -> dict[str, int]:
     return given
 
 
-def scarce(demands: Sequence[Demand], cpus: float) -> bool:
+def exceeds_capacity(demands: Sequence[Demand], cpus: float) -> bool:
     """Tell whether not all that is wanted fits."""
     return sum(demand.wants * demand.cpus for demand in demands) > cpus + 1e-9
 
@@ -202,6 +202,6 @@ def min_required_workers(here: Deployment, side: str, *, waits: bool, unknown: b
 def shares(demands: Mapping[str, Demand], cpus: float) -> dict[str, int | None]:
     """Return the most workers that each job may have; None where the pool suffices for all."""
     known = [demands[job] for job in sorted(demands)]
-    if not scarce(known, cpus):
+    if not exceeds_capacity(known, cpus):
         return dict.fromkeys(demands)
     return dict(allocate(known, cpus))

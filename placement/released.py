@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from pecan_ray.autoscaler.policy import Scale, ScalingRule, grow, measure_with_retry
-from pecan_ray.autoscaler.search import Begin, DeploymentLimits, Probe, Search, Steps, stay
+from pecan_ray.autoscaler.policy import Scale, ScalingRule, add_workers, measure_with_retry
+from pecan_ray.autoscaler.search import Begin, DeploymentLimits, Probe, Search, Steps, hold
 from pecan_ray.placement.setting import Setting
 from pecan_ray.plan.windows import Deployment, Window
 
@@ -56,14 +56,14 @@ class Released:
             yield from self._decreasing_remote(unwanted)
             if self._at.remote == started.remote or self._at.local >= self._limits.max_local:
                 break
-        yield from stay(self._at, f"stay with {self._at}: {self._why}.")
+        yield from hold(self._at, f"stay with {self._at}: {self._why}.")
 
     def _only_remote(self, start: Deployment) -> Steps[None]:
         self._at = self._limits.clamp(0, max(1, start.remote))
         local = self._at.local
         first = yield Probe(self._at, "scale_remote", f"measure {self._at} first.")
         scale = Scale("remote", local, 1, self._limits.max_remote)
-        level = yield from grow(scale, self._at.remote, first, self._rule)
+        level = yield from add_workers(scale, self._at.remote, first, self._rule)
         self._at, self._before, self._why = scale.place(level.count), level.last, level.why
 
     def _increasing_local(self) -> Steps[bool]:

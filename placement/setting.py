@@ -24,7 +24,7 @@ class Setting:
     clients: int
     threshold: float
     """T: a change of the batch time by less than this share is no change."""
-    priced: bool = True
+    has_prices: bool = True
     """The prices are the user's: dollars may be told."""
 
     def per_hour(self, deployment: Deployment) -> float:
@@ -37,7 +37,7 @@ class Setting:
 
     def to_text(self, score: float) -> str:
         """Write what a batch costs: in dollars where prices were given, else as time of the trainers' hosts."""
-        if self.priced:
+        if self.has_prices:
             return f"${score / 3600:.3g}"
         return f"{score / self.per_hour(Deployment(0, 0)):.3g} s of the trainers' hosts"
 

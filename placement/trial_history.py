@@ -68,7 +68,7 @@ class TrialHistory:
     """What trials and removals have shown."""
 
     bounds: tuple[Bound, Bound] = (Bound(), Bound())
-    shown: tuple[float, float] = (math.inf, math.inf)
+    measured_rates: tuple[float, float] = (math.inf, math.inf)
     """Rows a second of one worker of each side, where fewer were tried and the job was slower."""
     floor: Floor = Floor(Deployment(0, 0), 0.0, 0.0)
     stride: int | None = None
@@ -76,7 +76,7 @@ class TrialHistory:
 
 
 @dataclass(frozen=True)
-class Clocks:
+class ControlTimes:
     """When, and for how long."""
 
     quiet_s: float = QUIET_S
@@ -113,9 +113,9 @@ class ControlState:
     needs: NeedPeaks = field(default_factory=NeedPeaks)
     taken: tuple[float, float] = (0.0, 0.0)
     """Seconds since the last batch before workers came or went, and rows that were taken in them."""
-    clocks: Clocks = field(default_factory=Clocks)
+    times: ControlTimes = field(default_factory=ControlTimes)
     trial: PlacementTrial | None = None
-    follow: Deployment | None = None
+    next_deployment: Deployment | None = None
     """What follows once all workers that were asked for are there."""
     removal: LastRemoval | None = None
     trial_history: TrialHistory = field(default_factory=TrialHistory)

@@ -36,7 +36,7 @@ def batch_interval_s(state: ControlState, o: Observation) -> float:
 
 
 def hold(state: ControlState, o: Observation, phase: str, why: str) -> Ruling:
-    return Decision(o.asked, phase, f"keep {o.asked}: {why}."), state
+    return Decision(o.requested, phase, f"keep {o.requested}: {why}."), state
 
 
 class Trials:
@@ -51,17 +51,17 @@ class Trials:
         # Both must wait: a wait that is over asks for nothing, and one of a moment is none yet.
         self.wait = min(self.sums.wait, LookSums.over(last_of(state.looks)).wait)
         # A rate that meets the deadline is enough, though the trainer waits.
-        self.waits = self.wait > NO_WAIT_SHARE and self.rate < o.pace
-        self.whole = o.asked == o.running
+        self.waiting = self.wait > NO_WAIT_SHARE and self.rate < o.required_rate
+        self.whole = o.requested == o.running
         self.batch_interval_s = batch_interval_s(state, o) if any(state.known.each) else 0.0
         # Decision 126: workers tell rows by the batch, so a verdict waits for two batches of each.
-        self.quiet_s = max(state.clocks.quiet_s, 2 * self.batch_interval_s)
+        self.quiet_s = max(state.times.quiet_s, 2 * self.batch_interval_s)
         # Decision 126: 40 of the trainer's steps, so that a pause of ten steps is a quarter of it at most.
         self.settled_s = max(2 * self.quiet_s, STEPS * PAUSE_STEPS * state.known.step_s)
-        self.holds_s = MAX_QUIET_S * state.clocks.quiet_s / QUIET_S
-        self.phase = "converged" if now - state.clocks.changed > SETTLED_S else "measure"
+        self.holds_s = MAX_QUIET_S * state.times.quiet_s / QUIET_S
+        self.phase = "converged" if now - state.times.changed > SETTLED_S else "measure"
         each = state.known.each
-        self.supply = o.running.local * each[0] + o.running.remote * each[1]
+        self.available_rate = o.running.local * each[0] + o.running.remote * each[1]
 
     @property
     def need(self) -> float:
@@ -81,27 +81,27 @@ class Trials:
         )
         if not target.workers:
             target = Deployment(1, 0) if room.local else Deployment(0, 1)
-        clocks = replace(self.state.clocks, changed=self.now)
-        state = replace(self.state, looks=(), needs=NeedPeaks(), taken=(self.o.since_taken, 0.0), clocks=clocks)
-        return Decision(target, phase, f"{why}: {target} in place of {self.o.asked}."), state
+        clocks = replace(self.state.times, changed=self.now)
+        state = replace(self.state, looks=(), needs=NeedPeaks(), taken=(self.o.since_taken, 0.0), times=clocks)
+        return Decision(target, phase, f"{why}: {target} in place of {self.o.requested}."), state
 
     def go_on(self) -> Ruling | None:
         """Let workers go once those that replace them are there."""
-        follow = self.state.follow
+        follow = self.state.next_deployment
         if follow is None or not self.whole:
             return None
-        self.state = replace(self.state, follow=None)
+        self.state = replace(self.state, next_deployment=None)
         return self.ask(follow.local, follow.remote, "remove", "those that replace them are there")
 
-    def judge_bill(self) -> Ruling | None:
+    def evaluate_cost(self) -> Ruling | None:
         """Keep a deployment that was tried for the bill if a row costs less."""
         trial = self.state.trial
         if trial is None or trial.kind != "bill" or not self.whole or self.per_hour is None:
             return None
-        if self.state.taken[0] < self._bill_s():
+        if self.state.taken[0] < self._cost_window_s():
             return self.hold("the bill is on trial", "trial")
         before, running = trial.before, self.o.running
-        bill = self.bill()
+        bill = self.cost_per_row()
         self.state = replace(self.state, trial=None, removal=None)
         if bill <= trial.measure * (1 - GAIN):
             # The wait beside them is cheaper than more neighbours: unbounded, these came and went each 40 s.
@@ -111,11 +111,13 @@ class Trials:
         # Decision 126: half of the local workers is tried first, and half of that next.
         stride = (self.state.trial_history.stride or 0) // 2
         back = before if before.remote < running.remote else None
-        self.state = replace(self.state, trial_history=replace(self.state.trial_history, stride=stride), follow=back)
+        self.state = replace(
+            self.state, trial_history=replace(self.state.trial_history, stride=stride), next_deployment=back
+        )
         why = f"a row costs {bill / trial.measure - 1:+.1%} with fewer neighbours of the trainer"
         return self.ask(before.local, max(before.remote, running.remote), "back", why)
 
-    def judge(self) -> Ruling | None:
+    def evaluate(self) -> Ruling | None:
         """Undo a trial that has brought nothing, or has cost something."""
         trial = self.state.trial
         # Judged by one batch of two, remote workers came and went 64 times in 8,000 batches.
@@ -134,7 +136,7 @@ class Trials:
         wanted = trial.measure * (1 + GAIN if adds else 1 - 2 * GAIN)
         # Decision 126: half a batch of each worker counts as made, because those that have
         # just come have begun more than they have told.
-        if self.rate + self.not_reported >= wanted or not (self.waits or trial.kind == "lag"):
+        if self.rate + self.not_reported >= wanted or not (self.waiting or trial.kind == "lag"):
             return None
         self._update_from(trial)
         before, change = trial.before, self.rate / max(trial.measure, 1e-9) - 1
@@ -151,17 +153,17 @@ class Trials:
             self.state = replace(
                 self.state,
                 trial_history=replace(trial_history, bounds=bounds),
-                clocks=replace(state.clocks, quiet_s=state.clocks.longer(), held_since=None),
+                times=replace(state.times, quiet_s=state.times.longer(), held_since=None),
             )
             return
-        shown, (local, remote) = trial_history.shown, state.known.each
+        shown, (local, remote) = trial_history.measured_rates, state.known.each
         if trial.kind == "fewer":
             shown = (
                 local if self.o.running.local < trial.before.local else shown[0],
                 remote if self.o.running.remote < trial.before.remote else shown[1],
             )
-        clocks = replace(state.clocks, quiet_s=state.clocks.longer(), held_since=None)
-        self.state = replace(self.state, trial_history=replace(trial_history, shown=shown), clocks=clocks)
+        clocks = replace(state.times, quiet_s=state.times.longer(), held_since=None)
+        self.state = replace(self.state, trial_history=replace(trial_history, measured_rates=shown), times=clocks)
 
     def _bound(self, side: int, count: int, before: int, rate: float) -> Bound:
         if count <= before:
@@ -175,7 +177,7 @@ class Trials:
     def _try(self, kind: TrialKind) -> None:
         self.state = replace(self.state, trial=PlacementTrial(kind, self.o.running, self.rate - self.not_reported))
 
-    def _try_bill(self) -> Ruling | None:
+    def _try_lower_cost(self) -> Ruling | None:
         """Try half of the local workers, with remote ones in their place: neighbours may slow the trainer down."""
         running, trial_history, (local, remote) = self.o.running, self.state.trial_history, self.state.known.each
         remote = remote or self.guess_remote()
@@ -190,19 +192,19 @@ class Trials:
                 needs=NeedPeaks(),
             )
             return self.hold("the bill is looked at")
-        if self.state.taken[0] < self._bill_s():
+        if self.state.taken[0] < self._cost_window_s():
             return self.hold("the bill is looked at")
         stride = min(running.local - self.o.least.local, trial_history.stride)
         if not remote or not stride:
             return None
-        spare = self.supply - self.need / FULL
+        spare = self.available_rate - self.need / FULL
         more = int(min(self.o.room.remote, running.remote + max(0, math.ceil((stride * local - spare) / remote))))
         target = Deployment(running.local - stride, more)
         self.state = replace(
             self.state,
-            trial=PlacementTrial("bill", running, self.bill()),
+            trial=PlacementTrial("bill", running, self.cost_per_row()),
             trial_history=replace(trial_history, stride=stride),
-            follow=target if more > running.remote else None,
+            next_deployment=target if more > running.remote else None,
         )
         why = "fewer neighbours of the trainer may make a row cheaper"
         return self.ask(running.local if more > running.remote else target.local, more, "trial", why)
@@ -214,7 +216,7 @@ class Trials:
         fixed = few or running.local <= self.o.least.local or not self.o.room.remote
         return not fixed and self.state.needs.stable_s >= self.quiet_s - LOOK_S
 
-    def _bill_s(self) -> float:
+    def _cost_window_s(self) -> float:
         """Return how long a bill is looked at."""
         # Two batches of each worker, because they tell rows by the batch.
         return max(2 * QUIET_S, 2 * self.batch_interval_s)
@@ -227,7 +229,7 @@ class Trials:
         others = running.local * local
         least = max(0, math.ceil((self.need / FULL - others) / remote))
         if self.per_hour is not None:  # a wait may be cheaper than the workers that end it
-            least = min(least, cheapest(self.per_hour, others, remote, 0, running.remote, self.need))
+            least = min(least, optimal_remote(self.per_hour, others, remote, 0, running.remote, self.need))
         return min(running.remote, least)
 
     def guess_remote(self) -> float:
@@ -236,7 +238,7 @@ class Trials:
         alone = threads[1] / self.o.own_s if self.o.own_s else 0.0
         return max(alone, self.state.known.each[0] * threads[1] / threads[0])
 
-    def bill(self) -> float:
+    def cost_per_row(self) -> float:
         """Return $ an hour over rows a second since workers came or went, without workers that may go.
 
         Counted from one batch to another: a stretch holds few of them.
@@ -246,7 +248,7 @@ class Trials:
         return self.per_hour(self.fitted_remote()) / max(1e-9, rows / max(LOOK_S, seconds - self.o.since_taken))
 
 
-def cheapest(per_hour: PerHour, others: float, one: float, least: int, most: int, demand: float) -> int:
+def optimal_remote(per_hour: PerHour, others: float, one: float, least: int, most: int, demand: float) -> int:
     """Return how many remote workers make a row cheapest, beside what others supply; rates are rows a second."""
     return min(
         range(least, most + 1),

@@ -51,8 +51,8 @@ class CostModel:
         self._ops = ops
         # A neutral factor counts as 1: the noise of a sample would add up along an order.
         neutral = [op.elements == 1.0 and op.comparison_result(neutral_band) == "neutral" for op in ops]
-        self._growth = [1.0 if same else op.inflation / op.elements for op, same in zip(ops, neutral, strict=True)]
-        self._measured_at = list(itertools.accumulate(self._growth, _times, initial=1.0))
+        self._size_ratio = [1.0 if same else op.inflation / op.elements for op, same in zip(ops, neutral, strict=True)]
+        self._measured_at = list(itertools.accumulate(self._size_ratio, _times, initial=1.0))
         """Bytes of an element that each op was given, over those that entered the first."""
         known = [(at, op.seconds) for at, op in zip(self._measured_at, ops, strict=False) if op.seconds is not None]
         volume = sum(at for at, _ in known)
@@ -67,7 +67,7 @@ class CostModel:
             ratio = size / self._measured_at[index] if op.by_size else 1.0
             seconds = None if op.seconds is None else elements * op.seconds * ratio
             out.append(Load(op.name, size, elements, seconds))
-            size, elements = _times(size, self._growth[index]), _times(elements, op.elements)
+            size, elements = _times(size, self._size_ratio[index]), _times(elements, op.elements)
         return out
 
     def total(self, order: Iterable[int]) -> float:
@@ -83,7 +83,7 @@ class CostModel:
             return None
         return sum(load.seconds or 0.0 for load in self.loads(order))
 
-    def cheapest(self, section: range, needs: Needs) -> list[int]:
+    def min_cost_order(self, section: range, needs: Needs) -> list[int]:
         """Return the order of a section to which moves of single ops lead, each of which gains more than its price."""
         order, begin = list(section), list(range(section.start))
         share = min(EXCHANGE_SHARE, EXCHANGES_SHARE / max(len(order), 1))

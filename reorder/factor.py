@@ -62,7 +62,7 @@ def _column_bytes(what: str, spec: ShapeAndType) -> float | None:
         shape, dtype = spec
     except (TypeError, ValueError):
         raise PlanError(f"inflation_factor: {what} must be (shape, dtype), but got {spec!r}.") from None
-    bits = _bits(what, dtype)
+    bits = _bit_width(what, dtype)
     if shape is None or bits is None or None in shape:
         return None
     sides = [side for side in shape if side is not None]
@@ -71,7 +71,7 @@ def _column_bytes(what: str, spec: ShapeAndType) -> float | None:
     return math.prod(sides) * bits / 8
 
 
-def _bits(what: str, dtype: npt.DTypeLike) -> int | None:
+def _bit_width(what: str, dtype: npt.DTypeLike) -> int | None:
     if dtype is None or dtype in ("string", "bytes", "object"):
         return None
     if isinstance(dtype, str) and dtype in CUSTOM_BITS:

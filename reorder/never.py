@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
-class OpFacts:
+class OpProperties:
     """What is known of how one op is made."""
 
     name: str
@@ -28,27 +28,27 @@ class OpFacts:
     """Whether it makes something else of an equal element each time."""
     pointwise: bool = False
     """Whether it makes of each value what it makes of it at any other place: it moves, mixes and cuts nothing."""
-    removes: frozenset[str] = frozenset()
+    filtered_columns: frozenset[str] = frozenset()
     """Columns of which it takes rows, numbers or characters away (or adds them) by what they are."""
-    resizes: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    changed_axes: Mapping[str, frozenset[int]] = field(default_factory=dict)
     """The axes whose length it changes, by column."""
 
 
-def never(first: OpFacts, second: OpFacts) -> str:
+def never(first: OpProperties, second: OpProperties) -> str:
     """Return why two ops are never exchanged; empty if they may be."""
     return next(_reason_texts(first, second), "") or next(_reason_texts(second, first), "") or _both(first, second)
 
 
-def _both(a: OpFacts, b: OpFacts) -> str:
+def _both(a: OpProperties, b: OpProperties) -> str:
     if a.draws and b.draws:
         return f"{a.name!r} and {b.name!r} draw random numbers from one generator: each would draw the other's"
     for column in sorted(a.writes & b.writes):
-        if a.resizes.get(column, frozenset()) & b.resizes.get(column, frozenset()):
+        if a.changed_axes.get(column, frozenset()) & b.changed_axes.get(column, frozenset()):
             return f"{a.name!r} and {b.name!r} both cut or rescale column {column!r}"
     return ""
 
 
-def _reason_texts(a: OpFacts, b: OpFacts) -> Iterator[str]:
+def _reason_texts(a: OpProperties, b: OpProperties) -> Iterator[str]:
     """Yield what speaks against it for what `a` is."""
     if a.decides and (columns := a.reads & b.writes):
         yield f"{a.name!r} decides by column {min(columns)!r} which elements there are, and {b.name!r} changes it"
@@ -56,7 +56,7 @@ def _reason_texts(a: OpFacts, b: OpFacts) -> Iterator[str]:
         yield f"{a.name!r} derives from column {min(columns)!r}, which {b.name!r} changes"
     if a.unequal and a.writes & (b.reads | b.writes):
         yield f"{a.name!r} makes something else of an equal element each time: nothing shows what an exchange changes"
-    if columns := a.removes & b.writes:
+    if columns := a.filtered_columns & b.writes:
         yield f"{a.name!r} takes parts of column {min(columns)!r} away by what they are, and {b.name!r} changes it"
     others = a.arrays - b.writes
     if others - (a.writes & b.writes) and a.writes & b.writes and not b.pointwise:

@@ -62,7 +62,7 @@ def auto_order(
         if mode == "pecan":
             arranged = nearest_valid_order(algorithm2(ops, section, neutral_band), _needs(needs))
         else:
-            arranged = _cheapest(names, model, section, needs, may)
+            arranged = _min_cost_order(names, model, section, needs, may)
         order[section.start : section.stop] = arranged
         moves += moves_with_reason(ops, section, arranged, neutral_band)
     return OrderPlan(
@@ -91,7 +91,8 @@ def revalidate(old: OrderPlan, new_ops: Iterable[ProfiledOp]) -> OrderPlan | Non
     band = old.neutral_band
     ops = [found[op.name] for op in old.ops]
     reasons = [
-        f"{new.name!r} {_says(new, band)} (factor {new.inflation:.3g}), not {_says(past, band)} ({past.inflation:.3g})"
+        f"{new.name!r} {_describe_band(new, band)} (factor {new.inflation:.3g}), not {_describe_band(past, band)} "
+        f"({past.inflation:.3g})"
         for past, new in zip(old.ops, ops, strict=True)
         if past.comparison_result(band) != new.comparison_result(band)
     ]
@@ -99,7 +100,7 @@ def revalidate(old: OrderPlan, new_ops: Iterable[ProfiledOp]) -> OrderPlan | Non
     return replace(new, reason="; ".join(reasons)) if reasons and new.order != old.order else None
 
 
-def _says(op: ProfiledOp, band: float) -> str:
+def _describe_band(op: ProfiledOp, band: float) -> str:
     return "is neutral" if op.comparison_result(band) == "neutral" else op.comparison_result(band)
 
 
@@ -161,17 +162,17 @@ def _check(names: Sequence[str], mode: Mode, forbidden: Collection[Pair], neutra
         raise PlanError(f"forbidden names the op {unknown[0]!r}, but there are only {list(names)}.")
 
 
-def _cheapest(
+def _min_cost_order(
     names: Sequence[str], model: CostModel, section: range, needs: list[Constraint], may: Callable[[Pair], bool]
 ) -> list[int]:
     """Return the order of a section that is estimated to cost least, of those that only exchange what may be."""
     while True:
-        found = model.cheapest(section, _needs(needs))
+        found = model.min_cost_order(section, _needs(needs))
         # Only exchanges of the best order are asked about, because each answer may cost runs on the sample.
-        refused = [(a, b) for a, b in _reversed_pairs(found) if not may((names[a], names[b]))]
-        if not refused:
+        rejected = [(a, b) for a, b in _reversed_pairs(found) if not may((names[a], names[b]))]
+        if not rejected:
             return found
-        needs = [*needs, *refused]
+        needs = [*needs, *rejected]
 
 
 def nearest_valid_order(desired: Sequence[int], needs: Needs) -> list[int]:

@@ -73,7 +73,7 @@ class Moved:
     """Why there is no share: another shape, other names."""
 
     @property
-    def refused(self) -> bool:
+    def rejected(self) -> bool:
         """Whether the exchange moves it by too much."""
         return self.share > BOUND or self.local > BOUND_OF_BLOCK
 
@@ -82,7 +82,7 @@ class Moved:
         """Return how near it is to being refused: more than 1 if it is."""
         return max(self.share / BOUND, self.local / BOUND_OF_BLOCK)
 
-    def told(self) -> str:
+    def description(self) -> str:
         """Say it in words."""
         if self.why:
             return self.why
@@ -103,7 +103,7 @@ def moved(
     equal but for rounding.  `step`: the size of a step of 8 bits in the result (`step_of`), 0 where there are none.
     `each`: neither operator mixes values, so that each is a block of its own.
     """
-    if (told := _told_by_form(user, exchanged)) is not None:
+    if (told := _compare_dtypes(user, exchanged)) is not None:
         return told
     first, second = _numbers(_plain(user)), _numbers(_plain(exchanged))
     # Told by itself: a difference of infinities is no number, and would count as nothing below.
@@ -127,7 +127,7 @@ def moved(
     return Moved(by / done if done > least else math.inf, float(shares.max()), by, done)
 
 
-def _told_by_form(user: Array, exchanged: Array) -> Moved | None:
+def _compare_dtypes(user: Array, exchanged: Array) -> Moved | None:
     """Return what needs no amounts: other shapes and dtypes, equal results, and numbers that are names."""
     if user.shape != exchanged.shape or user.dtype != exchanged.dtype:
         return Moved(math.inf, why=f"it becomes {_to_str(exchanged)} instead of {_to_str(user)}")
@@ -155,7 +155,7 @@ def _min_value_change(effects: Sequence[Array], finite: Array, *, each: bool) ->
     shown = float(np.abs(finite - finite.mean()).mean())
     effect = np.minimum.reduce([_by_blocks(one, np.mean) for one in effects])
     # Decision 123: without this cap, three times a blur would be nothing beside an inversion in the same function.
-    return np.minimum(effect, np.maximum(_shown_by_blocks(finite), SHARE_OF_ELEMENT * shown)), min(done, shown)
+    return np.minimum(effect, np.maximum(_block_offsets(finite), SHARE_OF_ELEMENT * shown)), min(done, shown)
 
 
 def _finite(array: Array) -> Array:
@@ -176,11 +176,11 @@ def step_of(given: Sequence[Array], made: Sequence[Array]) -> float:
     """Return how large a step of the integers that enter operators is in what becomes of them; 0 where floats enter."""
     if not given or not made or any(one.dtype.kind not in "iu" or one.dtype.itemsize >= WIDE for one in given):
         return 0.0
-    before, after = (_reach(side) for side in (given, made))
+    before, after = (_max_offset(side) for side in (given, made))
     return after / before if before else 0.0
 
 
-def _reach(arrays: Sequence[Array]) -> float:
+def _max_offset(arrays: Sequence[Array]) -> float:
     ends = [_numbers(_plain(one)) for one in arrays if one.size]
     ends = [one[np.isfinite(one)] for one in ends]
     known = [(float(one.min()), float(one.max())) for one in ends if one.size]
@@ -225,7 +225,7 @@ def _by_blocks(values: npt.NDArray[np.float64], over: Any) -> npt.NDArray[np.flo
     return np.asarray(values, np.float64)
 
 
-def _shown_by_blocks(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _block_offsets(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Return how far the values of each block are from its mean."""
     means = _by_blocks(values, np.mean)
     for axis, size in enumerate(values.shape):

@@ -32,7 +32,7 @@ class FlakyProxy:
     url: str = ""
     outage: int | str | None = None
     """A fault of every request, for as long as it is set."""
-    refused: int = 0
+    rejected: int = 0
     """Requests that met the outage."""
     latency_s: float = 0.0
     """Time that every answer takes, as if the server was far away."""
@@ -41,7 +41,7 @@ class FlakyProxy:
     def fault(self) -> int | str | None:
         """Return what is wrong with the next request."""
         if self.outage is not None:
-            self.refused += 1
+            self.rejected += 1
             return self.outage
         return self.faults.popleft() if self.faults else None
 
@@ -64,7 +64,7 @@ def _handler(proxy: FlakyProxy) -> type[BaseHTTPRequestHandler]:
                 self.close_connection = True
                 return
             if isinstance(fault, int):
-                self.answer(fault, [], b"")
+                self.response(fault, [], b"")
                 return
             connection = HTTPConnection(proxy.upstream, timeout=30)
             headers = {name: value for name, value in self.headers.items() if name != "Range" or fault != "whole"}
@@ -76,10 +76,10 @@ def _handler(proxy: FlakyProxy) -> type[BaseHTTPRequestHandler]:
                 told = [(name, value) for name, value in told if name.lower() != "content-range"]
             elif fault == "damaged":
                 data = data[:-1] + bytes([data[-1] ^ 1])
-            self.answer(status, told, data, cut=fault == "short")
+            self.response(status, told, data, cut=fault == "short")
             connection.close()
 
-        def answer(self, status: int, headers: list[tuple[str, str]], body: bytes, cut: bool = False) -> None:
+        def response(self, status: int, headers: list[tuple[str, str]], body: bytes, cut: bool = False) -> None:
             self.send_response(status)
             lengths = [value for name, value in headers if name.lower() == "content-length"]
             for name, value in headers:

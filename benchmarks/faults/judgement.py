@@ -22,7 +22,7 @@ class TrainerStory:
     batches: list[tuple[int, list[int]]] = field(default_factory=list)
     """Epoch and elements of each."""
     error: str = ""
-    facts: dict[str, Any] = field(default_factory=dict)
+    stats: dict[str, Any] = field(default_factory=dict)
     ended: bool = False
     threads: list[str] = field(default_factory=list)
     starts: int = 0
@@ -48,7 +48,7 @@ class TrainerStory:
             elif "end" in said:
                 told.ended, told.threads = True, said["threads"]
             else:
-                told.facts = said
+                told.stats = said
         return told
 
 
@@ -70,8 +70,8 @@ def problems(case: FaultCase, told: list[TrainerStory], killed: set[int]) -> lis
         expected = (killed and "has not been heard" in one.error) or blamed
         if one.error and not expected:
             found.append(f"error: rank {rank}: {one.error}")
-        if one.facts.get("gone"):
-            found.append(f"error: rank {rank}: {one.facts['gone']}")
+        if one.stats.get("gone"):
+            found.append(f"error: rank {rank}: {one.stats['gone']}")
     delivered = [Counter[int]() for _ in range(case.epochs)]
     for one in told:
         for epoch, ids in one.batches:
@@ -86,7 +86,7 @@ def problems(case: FaultCase, told: list[TrainerStory], killed: set[int]) -> lis
 
 def recoveries(told: list[TrainerStory]) -> list[float]:
     """Return for each worker that was lost after how many seconds another one ran."""
-    events: list[tuple[float, str]] = max((one.facts.get("events", []) for one in told), key=len, default=[])
+    events: list[tuple[float, str]] = max((one.stats.get("events", []) for one in told), key=len, default=[])
     came = [seconds for seconds, kind in events if kind == "worker"]
     lost = [seconds for seconds, kind in events if kind == "lost"]
     return [min(one for one in came if one >= since) - since for since in lost if since <= max(came, default=0.0)]
@@ -126,7 +126,7 @@ def _missing(case: FaultCase, delivered: list[Counter[int]]) -> list[str]:
 
 def _uncounted(case: FaultCase, told: list[TrainerStory], delivered: list[Counter[int]]) -> list[str]:
     """Compare what is missing with what is said to be left out."""
-    facts = max((one.facts for one in told), key=lambda facts: float(facts["seconds"]))
+    facts = max((one.stats for one in told), key=lambda facts: float(facts["seconds"]))
     found = []
     came = sum(epoch.total() for epoch in delivered)
     if facts["elements"] != came:

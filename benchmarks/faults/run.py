@@ -28,11 +28,11 @@ from benchmarks.faults.machine import Machine, fill
 from benchmarks.faults.trainer import SAVED, Beginning, train
 from pecan_ray import journal_state
 from pecan_ray.errors import JournalError, StateError
-from pecan_ray.job.facts import JobFacts
+from pecan_ray.job.stats import JobStats
 from pecan_ray.plan.windows import Deployment
 
 ROOT = Path(__file__).resolve().parents[2]
-WORKER, CONTROLLER, KEEPER = "ray::PreprocessingWorker", "ray::AutoPlacementController", "ray::WorkerKeeper"
+WORKER, CONTROLLER, KEEPER = "ray::PreprocessingWorker", "ray::AutoPlacementController", "ray::WorkerOwner"
 FAILURES: dict[str, tuple[int | str, ...]] = {
     "storage outage": (503,),
     "storage errors": (500,),
@@ -118,7 +118,7 @@ class FaultRun:
         shutil.rmtree(self._journals, ignore_errors=True)
         self.done = [one for one in self.done if one]
         (self.folder / "problems.txt").write_text("\n".join([str(self.case), *self.done, *found]))
-        lost = max((int(one.facts.get("lost", 0)) for one in told), default=0)
+        lost = max((int(one.stats.get("lost", 0)) for one in told), default=0)
         batches = sum(len(one.batches) for one in told)
         return FaultOutcome(self.case, time.monotonic() - began, found, self.done, lost, batches, recoveries(told))
 
@@ -242,7 +242,7 @@ class FaultRun:
         """Tell whether all workers run; where nothing is held faults may come earlier."""
         if self.case.held is None:
             return True
-        facts = self._facts()
+        facts = self._stats()
         wanted = self.case.workers
         return (
             facts is not None
@@ -253,17 +253,17 @@ class FaultRun:
     def _release(self, losses: int) -> None:
         """Let the rest of the run come, once the job knows of so many losses."""
         file = released(self.folder)
-        if not file.exists() and (facts := self._facts()) is not None and facts.workers_lost >= losses:
+        if not file.exists() and (facts := self._stats()) is not None and facts.workers_lost >= losses:
             file.touch()
 
-    def _facts(self) -> JobFacts | None:
+    def _stats(self) -> JobStats | None:
         """Return what the job knows of itself; None if it cannot be asked."""
         try:
             controller = ray.get_actor(f"pecan:{self.job}:controller", namespace="pecan")
-            facts: Any = ray.get(controller.facts.remote(), timeout=30)
+            facts: Any = ray.get(controller.stats.remote(), timeout=30)
         except (ValueError, ray.exceptions.RayError):
             return None
-        known: JobFacts = facts
+        known: JobStats = facts
         return known
 
     def _is_up(self, pid: int) -> bool:
@@ -356,12 +356,12 @@ class FaultRun:
         proxy = store.proxy
         if proxy.outage is not None:
             return False
-        before, place = proxy.refused, len(self.done)
+        before, place = proxy.rejected, len(self.done)
         proxy.outage = self._rng.choice(FAILURES[fault.kind])
 
         def end() -> None:
             proxy.outage = None
-            if proxy.refused == before:
+            if proxy.rejected == before:
                 self.done[place] = ""
 
         self._later(fault.seconds, end)
@@ -453,7 +453,7 @@ class FaultRun:
                 subprocess.run([spy, "dump", "--nonblocking", "--pid", str(pid)], stdout=out, stderr=out, timeout=20)
         try:
             controller = ray.get_actor(f"pecan:{self.job}:controller", namespace="pecan")
-            facts: Any = ray.get(controller.facts.remote(), timeout=20)
+            facts: Any = ray.get(controller.stats.remote(), timeout=20)
             text = "\n".join(f"{event.seconds:7.2f} {event.kind:10} {event.text}" for event in facts.events)
         except (ValueError, ray.exceptions.RayError) as error:
             text = f"{type(error).__name__}: {error}"

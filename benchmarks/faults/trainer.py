@@ -96,7 +96,7 @@ def _receive(case: FaultCase, rank: int, folder: Path, begin: Beginning, say: Sa
             time.sleep(case.steps_s[rank])
     report = batches.report()
     assert batches._session is not None
-    facts = batches._session.facts()
+    facts = batches._session.stats()
     say(
         {
             "seconds": facts.seconds,

@@ -18,7 +18,7 @@ import pecan_ray as pecan
 from benchmarks.guard import ops
 from benchmarks.guard.joint import SharedFlip, flip_all, resize_all
 from benchmarks.guard.ops import GuardedKind, GuardStep
-from pecan_ray.engines.inprocess import run_inprocess
+from pecan_ray.engines.in_process import run_in_process
 from pecan_ray.plan.splits import Element
 
 Sees: TypeAlias = Callable[[Any], Hashable]
@@ -147,7 +147,7 @@ def draw(seed: int, given: Sequence[Element], **options: Any) -> GuardCase:
             pipe = add(pipe, part)
             names.append(part.step.name)
         try:
-            list(run_inprocess(pipe.plan, seed=seed))
+            list(run_in_process(pipe.plan, seed=seed))
         except Exception:  # whatever a function can raise: it fails as it is written, so another one is drawn
             continue
         return GuardCase(seed, family.name, pipe, names)

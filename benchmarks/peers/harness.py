@@ -108,7 +108,7 @@ class RunningSide:
         with contextlib.suppress(BrokenPipeError):  # its last answer, or the end of its answers, says why
             self._process.stdin.write(json.dumps(command) + "\n")
 
-    def answer(self, timeout_s: float) -> dict[str, Any]:
+    def response(self, timeout_s: float) -> dict[str, Any]:
         """Wait for an answer; raises SideError if there is none, or if it is a failure."""
         waiting = select.poll()  # select() takes no descriptor beyond 1023
         waiting.register(self._answers, select.POLLIN | select.POLLHUP)
@@ -272,7 +272,7 @@ def _started(
 ) -> RunningSide | None:
     side = RunningSide(name, case, settings, logs / f"{time.monotonic_ns()}.log")
     try:
-        ready = side.answer(START_S)
+        ready = side.response(START_S)
     except SideError as error:
         say(f"{name} could not start: {error}")
         result.missing[name] = f"could not start: {error}"
@@ -301,9 +301,9 @@ def _measured(side: RunningSide, number: int, settings: PeerSettings) -> Measure
     side.thaw()
     try:
         side.ask(do="measure", warm_s=settings.warm_s, seconds=settings.seconds)
-        side.answer(START_S)
+        side.response(START_S)
         before = CpuClock.read(side.pid)
-        done = side.answer(START_S)
+        done = side.response(START_S)
         after = CpuClock.read(side.pid)
     except SideError as error:
         return Measurement(number, error=str(error))

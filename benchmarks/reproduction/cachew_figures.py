@@ -89,7 +89,7 @@ def run_tenants(seed: int) -> tuple[Outcome, ...]:
             RemoteOnly(Autoscaler(max_workers=8), WINDOW),
             seed=seed + 1000 * place,
             client=released(WINDOW),
-            arrives_s=600.0 * place,
+            starts_s=600.0 * place,
             after_convergence=4000,
         )
         for place, workload in enumerate((first, second))

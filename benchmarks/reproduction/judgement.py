@@ -17,7 +17,7 @@ from pecan_ray.simulator.random_workloads import (
     PolicyEvaluation,
     Score,
     draw,
-    judge,
+    evaluate_policies,
     score,
 )
 from pecan_ray.simulator.text_tables import table
@@ -35,10 +35,14 @@ def run_judgement(workloads: int, modes: Sequence[str] = MODES) -> dict[str, lis
         count = workloads if family == FAMILIES[0] else max(1, round(workloads * OTHER_FAMILIES))
         seeds = range(TUNED, TUNED + count)
         found[family] = [
-            comparison_result for seed in seeds for comparison_result in judge(draw(seed, family), modes, seed)
+            comparison_result
+            for seed in seeds
+            for comparison_result in evaluate_policies(draw(seed, family), modes, seed)
         ]
     later = range(DRAWN_LATER, DRAWN_LATER + workloads)
-    found[LATER] = [comparison_result for seed in later for comparison_result in judge(draw(seed), ("auto",), seed)]
+    found[LATER] = [
+        comparison_result for seed in later for comparison_result in evaluate_policies(draw(seed), ("auto",), seed)
+    ]
     return found
 
 

@@ -25,7 +25,7 @@ from pecan_ray.engines.entry_format import FORMAT_VERSION
 from pecan_ray.engines.entry_objects import EntryObjects
 from pecan_ray.errors import CacheError, MissingExtraError, PlanError, SourceError
 from pecan_ray.options import Cache, EngineName
-from pecan_ray.plan.fingerprint import described
+from pecan_ray.plan.fingerprint import describe_plan
 from pecan_ray.plan.operators import Autocache, Batch, ElementOp, FixedSizeBatchingOp, Join, Plan, Prefetch
 from pecan_ray.plan.renaming import free_name
 from pecan_ray.plan.shape import name_of_last
@@ -77,7 +77,7 @@ class Kept:
 
     plan: Plan
     choices: tuple[ExecutionChoice, ...] = ()
-    said: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     """The reason of each choice, and what to know about it, in words."""
     epoch_estimate: EpochEstimate | None = None
     """None: nothing was decided, or of several inputs one by one."""
@@ -110,12 +110,12 @@ def with_kept_points(
     if not has_points(plan):
         return Kept(plan)
     if engine != "python":
-        return Kept(plan, said=(f"autocache: the {engine} engine keeps nothing yet, so everything is computed",))
+        return Kept(plan, notes=(f"autocache: the {engine} engine keeps nothing yet, so everything is computed",))
     try:
         with EntryStore(cache.folder, max_bytes=cache.max_bytes) as store:
-            return _Decision(plan, name, costs, store, engine, seed, cache, cpus, workers).made(plan)
+            return _Decision(plan, name, costs, store, engine, seed, cache, cpus, workers).decide(plan)
     except (CacheError, PlanError) as error:
-        return Kept(plan, said=(f"autocache: everything is computed, since {error.message}",))
+        return Kept(plan, notes=(f"autocache: everything is computed, since {error.message}",))
 
 
 @dataclass(frozen=True)
@@ -132,22 +132,24 @@ class _Decision:
     cpus: float
     workers: int
 
-    def made(self, plan: Plan) -> Kept:
+    def decide(self, plan: Plan) -> Kept:
         """Return a plan, or an input of a join, with what it is to keep."""
         head = plan.head
         if isinstance(head, Join):
-            return self._made_of_join(plan, head)
+            return self._decide_join(plan, head)
         if not has_points(plan):
             return Kept(plan)
         profile = self._profile(plan, head)
         if profile is None:
-            return Kept(plan, said=("autocache: everything is computed, since the sample did not show what it takes",))
+            return Kept(plan, notes=("autocache: everything is computed, since the sample did not show what it takes",))
         speed = store_speed(self.store)
         given = profile.ops[-1].nbytes if profile.ops else profile.source.nbytes
         profile = replace(profile, delivery=speed.delivery_cost(given, _rows(self.whole)))
         notes = self._notes(plan)
         took = {
-            place: float(each) * profile.elements for place, note in notes.items() if (each := self.store.noted(note))
+            place: float(each) * profile.elements
+            for place, note in notes.items()
+            if (each := self.store.read_note(note))
         }
         memory = memory_speed(self.cache)
         remote, trouble = self._remote_speed()
@@ -160,10 +162,10 @@ class _Decision:
             remote=remote,
             most_entry_bytes=MOST_ENTRY_BYTES,
         )
-        said = (f"autocache: {choice.reason}", *(f"autocache: {text}" for text in (*choice.warnings, *trouble)))
+        messages = (f"autocache: {choice.reason}", *(f"autocache: {text}" for text in (*choice.warnings, *trouble)))
         epoch_estimate = EpochEstimate(choice.seconds, profile.elements, notes[choice.mode, choice.point], self.cache)
         frozen = tuple(f"autocache: {text}" for text in choice.frozen)
-        return Kept(self._with_choice(plan, choice), (choice,), said, epoch_estimate, frozen=frozen)
+        return Kept(self._with_choice(plan, choice), (choice,), messages, epoch_estimate, frozen=frozen)
 
     def _remote_speed(self) -> tuple[StoreModel | None, tuple[str, ...]]:
         """Return how fast the store is read that many machines share; where it cannot be used, None and why."""
@@ -206,7 +208,7 @@ class _Decision:
     def _write_remote_name(self, key: str, name: str) -> None:
         """Write down in the remote store, for people, what entries are of; the first job of a machine does so."""
         note = f"{NAME}{key} in {self.cache.remote_url}"
-        if self.cache.remote_url is None or self.store.noted(note) is not None:
+        if self.cache.remote_url is None or self.store.read_note(note) is not None:
             return
         objects = EntryObjects(self.cache.remote_url)
         try:
@@ -220,7 +222,7 @@ class _Decision:
     def _costs(self, plan: Plan) -> SampledCosts | None:
         """Return what the store has noted of a plan's costs, or what a sample shows, which it then notes."""
         note = f"profile {prefix_key(plan, self.engine, self.seed)}"
-        written = self.store.noted(note)
+        written = self.store.read_note(note)
         costs = None if written is None else _costs_from_json(written)
         if costs is None:
             costs = self.costs(plan)
@@ -228,13 +230,13 @@ class _Decision:
                 self.store.note(note, json.dumps(asdict(costs)))
         return costs
 
-    def _made_of_join(self, plan: Plan, head: Join) -> Kept:
-        inputs = [self.made(branch) for branch in head.inputs]
+    def _decide_join(self, plan: Plan, head: Join) -> Kept:
+        inputs = [self.decide(branch) for branch in head.inputs]
         joined = replace(head, inputs=tuple(one.plan for one in inputs))
         choices = tuple(choice for one in inputs for choice in one.choices)
-        said = tuple(text for one in inputs for text in one.said)
+        message = tuple(text for one in inputs for text in one.notes)
         frozen = tuple(text for one in inputs for text in one.frozen)
-        return Kept(replace(plan, head=joined), choices, said, frozen=frozen)
+        return Kept(replace(plan, head=joined), choices, message, frozen=frozen)
 
     def _profile(self, plan: Plan, source: Source) -> ExecutionProfile | None:
         """Return what is known of a plan's costs: written down by an earlier job, or sampled now."""
@@ -340,10 +342,10 @@ def prefix_key(plan: Plan, engine: EngineName, seed: int) -> str:
 
     That is so where a function holds something without a stable text: two different ones would look alike.
     """
-    text = json.dumps([FORMAT_VERSION, OUTPUT_BITS, engine, seed, described(plan, strict=True)])
+    text = json.dumps([FORMAT_VERSION, OUTPUT_BITS, engine, seed, describe_plan(plan, strict=True)])
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def name_of(store: EntryStore, key: str) -> str:
     """Say what entries of a kind are of: the pipeline and the point that they were kept for first."""
-    return store.noted(f"{NAME}{key}") or "a pipeline"
+    return store.read_note(f"{NAME}{key}") or "a pipeline"

@@ -22,7 +22,7 @@ from pecan_ray.caching.store import EntryStore
 from pecan_ray.engines.contract import EngineOptions
 from pecan_ray.engines.entry_format import EntryReader, EntryWriter
 from pecan_ray.engines.entry_objects import EntryObjects
-from pecan_ray.engines.inprocess import AllLeases
+from pecan_ray.engines.in_process import AllLeases
 from pecan_ray.engines.python import PythonEngine
 from pecan_ray.engines.slots import HeapSlot
 from pecan_ray.engines.timers import ThreadTimer
@@ -86,7 +86,7 @@ class StoreSpeed:
 
 def store_speed(store: EntryStore) -> StoreSpeed:
     """Return the speed of a store as it was measured, now if it was not before."""
-    written = store.noted(SPEED)
+    written = store.read_note(SPEED)
     if written is not None:
         try:
             told = json.loads(written)
@@ -112,7 +112,7 @@ def memory_speed(cache: Cache) -> tuple[StoreModel, int] | None:
 
 def note_speed(store: EntryStore, speed: StoreSpeed) -> None:
     """Write a store's speed down for later jobs."""
-    store.note(SPEED, json.dumps({"reading": _noted(speed.reading), "delivery": speed.delivery}))
+    store.note(SPEED, json.dumps({"reading": _as_json(speed.reading), "delivery": speed.delivery}))
 
 
 def measured_speed(store: EntryStore) -> StoreSpeed:
@@ -125,7 +125,7 @@ def remote_speed(store: EntryStore, objects: EntryObjects) -> StoreModel:
 
     It is noted in `store`.  Raises CacheError or a SourceError where the store cannot be written and read.
     """
-    written = store.noted(f"{SPEED} {objects.root}")
+    written = store.read_note(f"{SPEED} {objects.root}")
     if written is not None:
         try:
             return StoreModel(**json.loads(written))
@@ -137,11 +137,11 @@ def remote_speed(store: EntryStore, objects: EntryObjects) -> StoreModel:
 def measured_remote_speed(store: EntryStore, objects: EntryObjects) -> StoreModel:
     """Measure how fast entries come from a store that many machines share, and note it in `store`."""
     model = _remote_reading(objects)
-    store.note(f"{SPEED} {objects.root}", json.dumps(_noted(model)))
+    store.note(f"{SPEED} {objects.root}", json.dumps(_as_json(model)))
     return model
 
 
-def _noted(model: StoreModel) -> dict[str, Any]:
+def _as_json(model: StoreModel) -> dict[str, Any]:
     return {name: value for name, value in asdict(model).items() if name != "most_bytes_per_s"}
 
 
@@ -153,11 +153,11 @@ def _remote_reading(objects: EntryObjects) -> StoreModel:
     """
     kind, mine, wall, cpu = "bench", secrets.token_hex(8), 0.0, 0.0
     reads: list[tuple[float, float, float]] = []
-    given_up, began, kept = threading.Event(), time.perf_counter(), list[str]()
+    given_up, started, kept = threading.Event(), time.perf_counter(), list[str]()
     with unless_given_up(given_up, patience_s=objects.wait_s):
         try:
             for number, (elements, nbytes) in enumerate(sorted(BENCHED, key=lambda one: one[0] * one[1])):
-                if reads and time.perf_counter() - began > REMOTE_BENCH_S:
+                if reads and time.perf_counter() - started > REMOTE_BENCH_S:
                     break
                 key = f"{mine}-{number}"
                 objects.put(kind, key, _benchmark_entry(elements, nbytes), elements=elements, seconds=0.0)
@@ -205,7 +205,7 @@ def _reading(store: EntryStore) -> StoreModel:
     finally:
         store.remove([kind])
     if not reads:
-        raise CacheError(f"nothing can be kept in {store.folder}: {store.trouble}.")
+        raise CacheError(f"nothing can be kept in {store.folder}: {store.last_error}.")
     return StoreModel.fit(reads)
 
 
@@ -238,11 +238,11 @@ def _same(value: dict[str, Any]) -> dict[str, Any]:
 
 def _delivery_seconds(engine: PythonEngine, plan: Plan) -> float:
     """Return the CPU time of putting a plan's elements into batches: it never waits, and others use the machine too."""
-    began = time.process_time()
+    started = time.process_time()
     for made in engine.batches(AllLeases(tuple(plan.sources()), 0, 1)):
         if made.slot is not None:
             made.slot.release()
-    return max(time.process_time() - began, 1e-9)
+    return max(time.process_time() - started, 1e-9)
 
 
 class WarmSlots:

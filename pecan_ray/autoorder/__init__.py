@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pecan_ray.autoorder.facts import OpSample, OpSequenceSample, SampleProfile
+from pecan_ray.autoorder.op_samples import OpSample, OpSequenceSample, SampleProfile
 from pecan_ray.autoorder.order import sample_profile
 
 __all__ = ["OpSample", "OpSequenceSample", "SampleProfile", "sample_profile"]

@@ -23,7 +23,7 @@ import cloudpickle
 from pecan_ray.autoorder.late_look import JobEnd
 from pecan_ray.by_value import dumps
 from pecan_ray.engines.registry import ENGINES, load_framework
-from pecan_ray.errors import PecanError, told
+from pecan_ray.errors import PecanError, describe_error
 from pecan_ray.options import EngineName
 
 T = TypeVar("T")
@@ -36,7 +36,7 @@ WITHOUT_ACCELERATORS = {"CUDA_VISIBLE_DEVICES": "-1", "ROCR_VISIBLE_DEVICES": "-
 LAST_WORDS = 2000
 PROGRAM = (
     "import sys; sys.path[0] or sys.path.pop(0); import pecan_ray.autoorder.order; "
-    "from pecan_ray.autoorder.call_in_subprocess import answer; answer(*sys.argv[1:])"
+    "from pecan_ray.autoorder.call_in_subprocess import serve_call; serve_call(*sys.argv[1:])"
 )
 """What most calls need is imported while they are sent.  The working folder holds no modules of a program whose own
 path does not have it."""
@@ -59,12 +59,12 @@ class OwnProcess:
 
     def __init__(self, engine: EngineName) -> None:
         # Without a name: of a trainer that is killed, nothing stays.
-        self._answer = tempfile.TemporaryFile(prefix="pecan-")  # noqa: SIM115 - `close` closes it
+        self._response_file = tempfile.TemporaryFile(prefix="pecan-")  # noqa: SIM115 - `close` closes it
         paths = [os.getcwd() if path == "" else path for path in sys.path]
         # Decision 29: not a fork, which would copy locks of the trainer's threads in whatever state they are.
         self._process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, engine, str(self._answer.fileno())],
-            pass_fds=(self._answer.fileno(),),
+            [sys.executable, "-c", PROGRAM, engine, str(self._response_file.fileno())],
+            pass_fds=(self._response_file.fileno(),),
             env={**os.environ, **WITHOUT_ACCELERATORS, "PYTHONPATH": os.pathsep.join(paths)},
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
@@ -80,8 +80,8 @@ class OwnProcess:
             _, errors = self._process.communicate(payload, timeout=START_S + seconds + GRACE_S)
         except subprocess.TimeoutExpired as error:
             raise PecanError(f"a process of its own has not ended within {error.timeout:.0f} s.") from error
-        self._answer.seek(0)
-        written = self._answer.read()
+        self._response_file.seek(0)
+        written = self._response_file.read()
         if not written or self._process.returncode:
             words = errors.decode(errors="replace")[-LAST_WORDS:].strip()
             raise PecanError(f"a process of its own ended {_ending(self._process.returncode)}: {words}")
@@ -102,7 +102,7 @@ class OwnProcess:
                 with contextlib.suppress(BrokenPipeError):
                     pipe.close()
         self._process.wait()
-        self._answer.close()
+        self._response_file.close()
 
 
 def _ended(process: subprocess.Popen[bytes]) -> None:
@@ -139,7 +139,7 @@ def call_in_subprocess(
     return found
 
 
-def answer(engine: EngineName, descriptor: str) -> NoReturn:
+def serve_call(engine: EngineName, descriptor: str) -> NoReturn:
     """Be the process: make the call that comes on the standard input, and write its answer to an open file."""
     faulthandler.enable()
     try:
@@ -153,11 +153,11 @@ def answer(engine: EngineName, descriptor: str) -> NoReturn:
         written = dumps((True, function(*arguments)))
     except BaseException as error:
         try:
-            written = dumps((False, error if isinstance(error, Exception) else PecanError(told(error))))
+            written = dumps((False, error if isinstance(error, Exception) else PecanError(describe_error(error))))
             # Loaded here once: an exception may be pickled and then not be made again.
             cloudpickle.loads(written)
         except BaseException:  # an exception that cannot be sent
-            written = dumps((False, PecanError(told(error))))
+            written = dumps((False, PecanError(describe_error(error))))
     faulthandler.cancel_dump_traceback_later()
     with open(int(descriptor), "wb") as file:
         file.write(written)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pecan_ray.autocache.decision import SampledCosts
-from pecan_ray.autoorder.adopted import OpSequenceOrder
-from pecan_ray.autoorder.facts import OpSample
+from pecan_ray.autoorder.accepted import OpSequenceOrder
+from pecan_ray.autoorder.op_samples import OpSample
 from pecan_ray.cache.execution_profile import OperatorCost, SourceCost
 from pecan_ray.plan.operators import Plan
 from pecan_ray.plan.shape import element_ops_from

@@ -83,49 +83,50 @@ class ColumnDifference:
     elements: int
     changed: int
     """Of those, how many are not exactly equal."""
-    apart: float = 0.0
+    distance: float = 0.0
     """Distance of a value from itself, in standard deviations of the column: the mean of the elements' means."""
     most: float = 0.0
     """That of the element that differs most."""
 
-    def told(self) -> str:
+    def description(self) -> str:
         """Say it in words."""
         if not self.changed:
             return f"{self.column!r}: equal on {self.elements} elements"
         return (
-            f"{self.column!r}: {self.changed} of {self.elements} elements differ, a value by {self.apart:.2g} standard "
+            f"{self.column!r}: {self.changed} of {self.elements} elements differ, a value by {self.distance:.2g} "
+            "standard "
             f"deviations in the mean, by {self.most:.2g} in the element that differs most"
         )
 
 
-class RewrittenElements:
+class RewriteCheck:
     """Pairs of results: of an order as it is, and with decoders that take over work in it."""
 
     def __init__(self) -> None:
-        self._apart: dict[str, list[tuple[float, float]]] = {}
+        self._distance_pairs: dict[str, list[tuple[float, float]]] = {}
 
     def add(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
         """Take one more element into account."""
         usual, new = leaves(before), leaves(after)
         for column in usual.keys() | new.keys():
-            self._apart.setdefault(column, []).append(_apart(usual.get(column), new.get(column)))
+            self._distance_pairs.setdefault(column, []).append(_distance(usual.get(column), new.get(column)))
 
     def detected_changes(self) -> tuple[ColumnDifference, ...]:
         """Return by how much each column differs."""
         found = []
-        for column, pairs in sorted(self._apart.items()):
+        for column, pairs in sorted(self._distance_pairs.items()):
             scale = float(np.mean([spread for _, spread in pairs])) or 1.0
             shares = [apart / scale for apart, _ in pairs]
             changed = sum(one > 0 for one in shares)
             found.append(ColumnDifference(column, len(shares), changed, float(np.mean(shares)), max(shares)))
         return tuple(found)
 
-    def told_refused(self) -> str:
+    def rejection_reason(self) -> str:
         """Return why decoders may not take over that work; empty if they may."""
         for one in self.detected_changes():
             if math.isinf(one.most):
                 return f"column {one.column!r} becomes another one"
-            if one.apart > REWRITTEN or one.most > REWRITTEN_MOST * REWRITTEN:
+            if one.distance > REWRITTEN or one.most > REWRITTEN_MOST * REWRITTEN:
                 return (
                     f"column {one.column!r}: a value of an element differs from itself by {one.most:.2g} standard "
                     "deviations in the mean"
@@ -133,10 +134,10 @@ class RewrittenElements:
         return ""
 
 
-def _apart(u: Any, x: Any) -> tuple[float, float]:
+def _distance(u: Any, x: Any) -> tuple[float, float]:
     """Return the mean distance of two values' numbers, infinite for what is no amount, and the spread of the first."""
     if not (isinstance(u, np.ndarray) and isinstance(x, np.ndarray)):
         return (0.0 if same(u, x) else math.inf), 0.0
     found = moved(u, x, [])
     spread = float(np.nan_to_num(u.astype(np.float64)).std()) if u.dtype.kind in "biuf" and u.size else 0.0
-    return (0.0 if not found.refused else found.by or math.inf), spread
+    return (0.0 if not found.rejected else found.by or math.inf), spread

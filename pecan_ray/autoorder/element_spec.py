@@ -147,7 +147,7 @@ def _difference(mine: set[tuple[str, Shape | None]], others: set[tuple[str, Shap
     """Say what of another order's values is not as here: a type, a number of dimensions, a side that was fixed."""
     known, types = {kind for kind, _ in mine}, {kind for kind, _ in others}
     if not types <= known:
-        return f"its dtype is {_listed(types - known)} instead of {_listed(known)}"
+        return f"its dtype is {_join(types - known)} instead of {_join(known)}"
     by_rank = {len(shape): list[Shape]() for _, shape in mine if shape is not None}
     for _, shape in mine:
         if shape is not None:
@@ -158,7 +158,7 @@ def _difference(mine: set[tuple[str, Shape | None]], others: set[tuple[str, Shap
 
 def _other_shape(by_rank: Mapping[int, Sequence[Shape]], shape: Shape) -> str:
     if len(shape) not in by_rank:
-        return f"it has {len(shape)} dimensions instead of {_listed(by_rank)}"
+        return f"it has {len(shape)} dimensions instead of {_join(by_rank)}"
     sides = zip(*by_rank[len(shape)], strict=True)
     fixed = [side[0] if len(set(side)) == 1 else None for side in sides]
     if all(side in (None, found) for side, found in zip(fixed, shape, strict=True)):
@@ -166,7 +166,7 @@ def _other_shape(by_rank: Mapping[int, Sequence[Shape]], shape: Shape) -> str:
     return f"its shape is {_to_str(shape)} instead of {_to_str(fixed)}"
 
 
-def _listed(values: Iterable[object]) -> str:
+def _join(values: Iterable[object]) -> str:
     return " or ".join(sorted(str(value) for value in values))
 
 

@@ -15,11 +15,11 @@ import numpy as np
 
 from pecan_ray.autoorder.element_moved import ColumnMoved, element_moved
 from pecan_ray.autoorder.element_spec import equal, leaves
-from pecan_ray.autoorder.op_facts import facts_of
+from pecan_ray.autoorder.op_properties import op_properties
 from pecan_ray.autoorder.op_runner import OP_FAILURES, Token, run_through
 from pecan_ray.autoorder.sample import Sampled
 from pecan_ray.autoorder.thumbnail import thumbnail
-from pecan_ray.reorder.never import OpFacts, never
+from pecan_ray.reorder.never import OpProperties, never
 from pecan_ray.reorder.policy import Pair
 from pecan_ray.reorder.relative_bound import Moved
 
@@ -56,18 +56,20 @@ class ExchangeResult:
     """Where."""
     values: tuple[str, str] = ("", "")
     """Some values of it there in the user's order, and in the other one,"""
-    pictures: tuple[str, str] = ("", "")
+    images: tuple[str, str] = ("", "")
     """and pictures of both, as data URLs, if it is an image."""
 
-    def told(self) -> str:
+    def description(self) -> str:
         """Say it in words."""
-        said = f"{self.second!r} before {self.first!r}"
+        message = f"{self.second!r} before {self.first!r}"
         if not self.changed:
-            return f"{said} leaves all {self.elements} elements that were compared equal"
+            return f"{message} leaves all {self.elements} elements that were compared equal"
         if not self.share:
-            return f"{said} rounds values elsewhere, and changes nothing else ({self.elements} elements were compared)"
+            return (
+                f"{message} rounds values elsewhere, and changes nothing else ({self.elements} elements were compared)"
+            )
         return (
-            f"{said} changes {_percent(self.share)} of what they do to {self.column!r}; the most different of "
+            f"{message} changes {_percent(self.share)} of what they do to {self.column!r}; the most different of "
             f"{self.elements} elements is {self.element}: {_percent(self.worst)}, in a part of it "
             f"{_percent(self.local)} (values from its middle: {self.values[0]}; now {self.values[1]})"
         )
@@ -97,16 +99,16 @@ class ExchangeCheck:
     def __init__(self, sampled: Sampled, *, exactly: bool) -> None:
         """`exactly`: results have to be equal."""
         self._sampled, self._runner, self._exactly = sampled, sampled.runner, exactly
-        self._user: OpOrder = sampled.stretch.names
-        self._known: dict[str, OpFacts] | None = None
+        self._user: OpOrder = sampled.sequence.names
+        self._known: dict[str, OpProperties] | None = None
         self._measured: dict[Pair, _Measured] = {}
         self._why: dict[Pair, str] = {}
 
     @property
-    def facts(self) -> dict[str, OpFacts]:
+    def op_properties(self) -> dict[str, OpProperties]:
         """What is known of how the operators are made."""
         if self._known is None:
-            self._known = facts_of(self._sampled)
+            self._known = op_properties(self._sampled)
         return self._known
 
     def may(self, pair: Pair) -> bool:
@@ -119,7 +121,7 @@ class ExchangeCheck:
         """Return the pairs that were asked about and may not be exchanged, and why."""
         return {pair: why for pair, why in self._why.items() if why}
 
-    def refused_on(self, order: OpOrder, numbers: range) -> Pair | None:
+    def rejected_on(self, order: OpOrder, numbers: range) -> Pair | None:
         """Try the exchanges of an order on more elements; return one that is refused there."""
         # Element by element, so that all exchanges have had the same elements when the time is over.
         for number in numbers:
@@ -127,7 +129,7 @@ class ExchangeCheck:
                 if not self._sampled.in_time():
                     return None
                 self._measure(pair, number)
-                if why := self._refused(pair):
+                if why := self._rejection_reason(pair):
                     self._why[pair] = why
                     return pair
         return None
@@ -150,32 +152,32 @@ class ExchangeCheck:
             return found
         user, other = made
         values, pictures = (_some_values(user), _some_values(other)), (thumbnail(user), thumbnail(other))
-        return replace(found, values=values, pictures=pictures)
+        return replace(found, values=values, images=pictures)
 
     def _evaluate(self, pair: Pair) -> str:
         # Decision 114: structure decides before numbers, because a sample seldom shows what happens to few elements.
-        if why := never(self.facts[pair[0]], self.facts[pair[1]]):
+        if why := never(self.op_properties[pair[0]], self.op_properties[pair[1]]):
             return why
         for number in range(min(FIRST_ELEMENTS, len(self._sampled.held))):
             if not self._sampled.in_time():
                 return NO_TIME
             self._measure(pair, number)
-            if why := self._refused(pair):
+            if why := self._rejection_reason(pair):
                 return why
         return self._insufficient_evidence(pair)
 
-    def _refused(self, pair: Pair) -> str:
+    def _rejection_reason(self, pair: Pair) -> str:
         one = self._measured[pair]
         if one.failed:
             return one.failed
         if self._exactly and one.changed:
             return f"{one.where} becomes another one, where it has to stay equal"
-        if one.worst.moved.refused:
-            return f"column {one.worst.column!r} of {one.where}: {one.worst.moved.told()}"
+        if one.worst.moved.rejected:
+            return f"column {one.worst.column!r} of {one.where}: {one.worst.moved.description()}"
         return ""
 
     def _insufficient_evidence(self, pair: Pair) -> str:
-        one, (a, b) = self._measured[pair], (self.facts[name] for name in pair)
+        one, (a, b) = self._measured[pair], (self.op_properties[name] for name in pair)
         if not (a.writes & (b.reads | b.writes) or b.writes & (a.reads | a.writes)):
             return ""
         # Decision 99: equal results prove something only if both operators have changed the same element.
@@ -194,7 +196,7 @@ class ExchangeCheck:
                 # The exchanged ones first: what one leaves in a variable for the other is that of another element.
                 exchanged = self._both(other[-2:], number, piece)
                 sides = (self._both(usual[-2:], number, piece), exchanged)
-                self._compare(one, number, piece, sides, each=all(self.facts[name].pointwise for name in pair))
+                self._compare(one, number, piece, sides, each=all(self.op_properties[name].pointwise for name in pair))
         except OP_FAILURES as error:
             one.failed = f"it fails: {error.message.splitlines()[0]}"
 
@@ -237,7 +239,7 @@ class ExchangeCheck:
     def place(self, number: int, token: Token) -> str:
         """Return an element's name, for people."""
         where = getattr(token, "where", None)
-        return f"element #{self._sampled.places[number]}" if where is None else str(where())
+        return f"element #{self._sampled.positions[number]}" if where is None else str(where())
 
 
 def _some_values(array: np.ndarray[Any, Any]) -> str:

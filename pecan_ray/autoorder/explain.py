@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
-from pecan_ray.autoorder.adopted import VALUES_MAY_DIFFER, OpSequenceOrder, Ordering
+from pecan_ray.autoorder.accepted import VALUES_MAY_DIFFER, OpSequenceOrder, Ordering
 from pecan_ray.autoorder.exchange_check import ExchangeResult
-from pecan_ray.autoorder.facts import OpSample
+from pecan_ray.autoorder.op_samples import OpSample
 from pecan_ray.autoorder.rewrites import ROWS_AT_ONCE, Pushed
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.operators import ElementOp, Op, Plan
@@ -41,7 +41,7 @@ class Row:
         """Whether it changed place among its neighbours."""
         return self.why.startswith("moved")
 
-    def cells(self) -> tuple[str, ...]:
+    def columns(self) -> tuple[str, ...]:
         """Return the row as text."""
         factor = sizes = seconds = "-"
         if (given := self.load or self.sample) is not None and given.measured and given.seconds is not None:
@@ -92,7 +92,7 @@ def rows(ordering: Ordering) -> list[Row]:
     whys: dict[str, str] = {}
     samples: dict[str, OpSample] = {}
     loads: dict[str, OpSample] = {}
-    for stretch in ordering.stretches:
+    for stretch in ordering.sequences:
         loads.update({load.name: load for load in stretch.loads})
         whys.update(_reason_by_op(stretch))
         samples.update({op.name: op for op in stretch.sample.ops})
@@ -110,7 +110,7 @@ def rows(ordering: Ordering) -> list[Row]:
 
 
 def _reason_by_op(stretch: OpSequenceOrder) -> dict[str, str]:
-    plan = stretch.adopted
+    plan = stretch.accepted
     whys = {op.name: "free" for op in plan.ops}
     whys.update({fixed.name: f"fixed: {fixed.reason}" for fixed in plan.fixed})
     whys.update({move.name: f"moved: {move.reason}" for move in plan.moves})
@@ -122,39 +122,41 @@ def _why_not_sampled(op: Op, ordering: Ordering) -> str:
         return "barrier"
     if op.keep_position:
         return "fixed: keep_position=True"
-    stretch_known = any(op.name in one.names for one in ordering.stretches)
+    stretch_known = any(op.name in one.names for one in ordering.sequences)
     return "free" if stretch_known else "not sampled: it works on batches, or there is nothing to exchange it with"
 
 
-def gains(stretch: OpSequenceOrder) -> str:
+def describe_speedup(stretch: OpSequenceOrder) -> str:
     """Say what a new order, and what is rewritten, is worth; empty for the user's own."""
-    said, found = list[str](), stretch.measured
+    messages, found = list[str](), stretch.measured
     decoding = stretch.taken_over.measured or stretch.users_taken_over.measured
     if decoding is not None and stretch.taken_over.pushed:
-        rewritten = " and ".join(one.told() for one in stretch.taken_over.pushed)
-        said.append(f"that {rewritten}: {decoding.told()}")
-    if stretch.adopted.changed and stretch.adopted.expected_speedup is not None:
-        said.append(f"expected {stretch.adopted.expected_speedup:.2f}x")
-    if stretch.adopted.changed and found is not None:
-        said.append(
+        rewritten = " and ".join(one.description() for one in stretch.taken_over.pushed)
+        messages.append(f"that {rewritten}: {decoding.description()}")
+    if stretch.accepted.changed and stretch.accepted.expected_speedup is not None:
+        messages.append(f"expected {stretch.accepted.expected_speedup:.2f}x")
+    if stretch.accepted.changed and found is not None:
+        messages.append(
             f"measured {found.speedup:.2f}x (±{found.error:.2f}; {_milliseconds(found.seconds_before)} -> "
             f"{_milliseconds(found.seconds_after)} per element, on {found.elements} elements)"
         )
-    if (said or stretch.adopted.changed) and stretch.whole_speedup is not None:
-        said.append(f"the whole pipeline {stretch.whole_speedup:.2f}x, of whose time these take {stretch.share:.0%}")
-    return ", ".join(said)
+    if (messages or stretch.accepted.changed) and stretch.whole_speedup is not None:
+        messages.append(
+            f"the whole pipeline {stretch.whole_speedup:.2f}x, of whose time these take {stretch.share:.0%}"
+        )
+    return ", ".join(messages)
 
 
-def _listed(ordering: Ordering) -> Iterator[tuple[str, list[str]]]:
+def _changes(ordering: Ordering) -> Iterator[tuple[str, list[str]]]:
     """Yield what differs from the user's order, and what was refused, each with a heading, as far as there is any."""
-    detected_changes, refused = list[str](), list[str]()
-    for stretch in ordering.stretches:
-        detected_changes += [exchange.told() for exchange in stretch.exchanges]
-        detected_changes += [f"what decoders take over changes {one.told()}" for one in stretch.detected_changes]
-        refused += [f"{' -> '.join(one.order)}: {one.reason}" for one in stretch.refused]
+    detected_changes, rejected = list[str](), list[str]()
+    for stretch in ordering.sequences:
+        detected_changes += [exchange.description() for exchange in stretch.exchanges]
+        detected_changes += [f"what decoders take over changes {one.description()}" for one in stretch.detected_changes]
+        rejected += [f"{' -> '.join(one.order)}: {one.reason}" for one in stretch.rejected]
     for heading, told in (
         ("results beside those of the order as it is written", detected_changes),
-        ("tried and not done", refused),
+        ("tried and not done", rejected),
     ):
         if told:
             yield heading, told
@@ -168,9 +170,9 @@ def as_text(name: str, ordering: Ordering) -> str:
     ]
     if ordering.changed:
         lines.append(f"  now:    {' -> '.join(_names(ordering.plan))}")
-    lines += [f"  {said}" for stretch in ordering.stretches if (said := gains(stretch))]
-    lines += ["", *_table([HEADINGS, *(row.cells() for row in rows(ordering))])]
-    for heading, told in _listed(ordering):
+    lines += [f"  {message}" for stretch in ordering.sequences if (message := describe_speedup(stretch))]
+    lines += ["", *_table([HEADINGS, *(row.columns() for row in rows(ordering))])]
+    for heading, told in _changes(ordering):
         lines += ["", f"{heading}:", *(f"  {one}" for one in told)]
     if notes := _notes(ordering):
         lines += ["", *(f"note: {note}" for note in notes)]
@@ -178,13 +180,13 @@ def as_text(name: str, ordering: Ordering) -> str:
 
 
 def _summary_line(ordering: Ordering) -> str:
-    if not ordering.stretches:
+    if not ordering.sequences:
         if not ordering.final:
             return ordering.notes[0]
         why = "it is switched off" if ordering.mode == "off" else "there are no two operators to exchange"
         return f"AutoOrder left the order as it is written: {why}"
     did = "changed the order" if ordering.changed else "left the order as it is written"
-    elements = max(stretch.sample.elements for stretch in ordering.stretches)
+    elements = max(stretch.sample.elements for stretch in ordering.sequences)
     warned = f". {VALUES_MAY_DIFFER}" if ordering.may_change_values else ""
     return f'AutoOrder (mode "{ordering.mode}") {did}; sampled {elements} elements in {ordering.seconds:.1f} s{warned}'
 
@@ -205,29 +207,34 @@ def _table(cells: list[tuple[str, ...]]) -> list[str]:
 
 def as_html(name: str, ordering: Ordering) -> str:
     """Return the same as HTML, for a notebook."""
-    said = [_summary_line(ordering), *(text for stretch in ordering.stretches if (text := gains(stretch)))]
+    messages = [
+        _summary_line(ordering),
+        *(text for stretch in ordering.sequences if (text := describe_speedup(stretch))),
+    ]
     head = "".join(f"<th style='text-align:left'>{html.escape(heading)}</th>" for heading in HEADINGS)
     body = "".join(map(_html_row, rows(ordering)))
     parts = [
-        f"<div><b>{html.escape(name)}</b><br>{'<br>'.join(map(html.escape, said))}",
+        f"<div><b>{html.escape(name)}</b><br>{'<br>'.join(map(html.escape, messages))}",
         f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>",
     ]
-    for heading, told in _listed(ordering):
+    for heading, told in _changes(ordering):
         parts.append(f"{heading}:<ul>{''.join(f'<li>{html.escape(one)}</li>' for one in told)}</ul>")
-    parts += [_image_html(one) for stretch in ordering.stretches for one in stretch.exchanges if all(one.pictures)]
+    parts += [_image_html(one) for stretch in ordering.sequences for one in stretch.exchanges if all(one.images)]
     parts += [f"<p>note: {html.escape(note)}</p>" for note in _notes(ordering)]
     return "".join(parts) + "</div>"
 
 
 def _html_row(row: Row) -> str:
-    cells = "".join(f"<td>{html.escape(cell)}</td>" for cell in row.cells())
+    cells = "".join(f"<td>{html.escape(cell)}</td>" for cell in row.columns())
     return f"<tr{_STYLE if row.moved else ''}>{cells}</tr>"
 
 
 def _image_html(one: ExchangeResult) -> str:
     """Return the most different element of an exchange, in the user's order and in the new one."""
-    said = html.escape(f"{one.element}: {one.first!r} before {one.second!r}, as it is written, and the other way round")
-    return f"<p>{said}<br>{' '.join(f'<img src={picture!r} alt={said!r}>' for picture in one.pictures)}</p>"
+    message = html.escape(
+        f"{one.element}: {one.first!r} before {one.second!r}, as it is written, and the other way round"
+    )
+    return f"<p>{message}<br>{' '.join(f'<img src={picture!r} alt={message!r}>' for picture in one.images)}</p>"
 
 
 _STYLE = " style='background:rgba(80,160,80,.2)'"
@@ -243,15 +250,15 @@ def as_json(name: str, ordering: Ordering) -> str:
             "seconds": ordering.seconds,
             "before": _names(ordering.before),
             "after": _names(ordering.plan),
-            "operators": [_row_facts(row) for row in rows(ordering)],
-            "stretches": [_op_sequence_json(stretch) for stretch in ordering.stretches],
+            "operators": [_row_json(row) for row in rows(ordering)],
+            "stretches": [_op_sequence_json(stretch) for stretch in ordering.sequences],
             "notes": _notes(ordering),
         },
         indent=2,
     )
 
 
-def _row_facts(row: Row) -> dict[str, Any]:
+def _row_json(row: Row) -> dict[str, Any]:
     facts: dict[str, Any] = {"name": row.name, "now": row.now, "was": row.was, "why": row.why, "moved": row.moved}
     if (load := row.load) is not None:
         facts["in_new_order"] = {what: getattr(load, what) for what in ("name", *COUNTS)} | {"seconds": load.seconds}
@@ -273,7 +280,7 @@ def _pushed_json(pushed: Sequence[Pushed]) -> dict[str, Any]:
 
 
 def _op_sequence_json(stretch: OpSequenceOrder) -> dict[str, Any]:
-    adopted, found = stretch.adopted, stretch.measured
+    adopted, found = stretch.accepted, stretch.measured
     return {
         "before": stretch.names,
         "after": adopted.order,
@@ -288,7 +295,7 @@ def _op_sequence_json(stretch: OpSequenceOrder) -> dict[str, Any]:
         "exchanges": [asdict(one) for one in stretch.exchanges],
         "moves": [{**move._asdict(), "from": move.from_} for move in adopted.moves],
         "fixed": [fixed._asdict() for fixed in adopted.fixed],
-        "refused": [asdict(one) for one in stretch.refused],
+        "refused": [asdict(one) for one in stretch.rejected],
     }
 
 

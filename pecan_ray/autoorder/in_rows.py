@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from pecan_ray.autoorder.adopted import NOTHING_TAKEN_OVER, Refused, TakenOver
+from pecan_ray.autoorder.accepted import NOTHING_TAKEN_OVER, RejectedOrder, TakenOver
 from pecan_ray.autoorder.element_spec import equal
-from pecan_ray.autoorder.facts import OpSample
 from pecan_ray.autoorder.op_runner import OP_FAILURES, Stage, Token
+from pecan_ray.autoorder.op_samples import OpSample
 from pecan_ray.autoorder.rewrites import ROWS_AT_ONCE, rows_at_once
 from pecan_ray.autoorder.sample import Sampled
 from pecan_ray.autoorder.speed import SpeedComparison
@@ -53,7 +53,7 @@ def try_in_rows(sampled: Sampled, maps: Sequence[Map], mode: Mode) -> TakenOver:
         return NOTHING_TAKEN_OVER
     rewrite = rows_at_once(maps, exactly=mode == "strict")
     try:
-        if any(op.profiled.random or op.facts.draws or op.facts.unequal for op in ops):
+        if any(op.profiled.random or op.stats.draws or op.stats.unequal for op in ops):
             raise NotInRowsError("one of them draws random numbers, or holds state")
         measured = _measured(sampled, RowMaps(maps, EngineOptions(), exactly=mode == "strict"))
     except NotInRowsError as error:
@@ -62,7 +62,7 @@ def try_in_rows(sampled: Sampled, maps: Sequence[Map], mode: Mode) -> TakenOver:
         why = f"it fails: {error.message.splitlines()[0]}"
     else:
         return TakenOver((rewrite,), measured=measured)
-    return TakenOver(refused=(Refused(rewrite.ops, f"(rule {ROWS_AT_ONCE}) {why}"),))
+    return TakenOver(rejected=(RejectedOrder(rewrite.ops, f"(rule {ROWS_AT_ONCE}) {why}"),))
 
 
 def is_tiny(op: OpSample) -> bool:
@@ -89,7 +89,7 @@ def _measured(sampled: Sampled, maps: RowMaps) -> SpeedComparison:
     saved = found.seconds_before - found.seconds_after
     share = LEAST_SHARE * (found.seconds_before + (runner.reading_s or 0.0))
     if found.speedup < LEAST_GAIN or saved < max(LEAST_SAVED_S, share):
-        raise NotInRowsError(f"it is not worth it: {found.told()}, {1e6 * saved:.1f} us of an element")
+        raise NotInRowsError(f"it is not worth it: {found.description()}, {1e6 * saved:.1f} us of an element")
     return found
 
 

@@ -12,25 +12,25 @@ from dataclasses import replace
 
 from pecan_ray import part_decoding
 from pecan_ray.autocache.decision import Kept, with_kept_points
-from pecan_ray.autoorder.adopted import Ordering
+from pecan_ray.autoorder.accepted import Ordering
 from pecan_ray.autoorder.element_costs import costs_of
 from pecan_ray.autoorder.exchange_check import NO_TIME
 from pecan_ray.autoorder.explain import as_json
-from pecan_ray.autoorder.kept_order import KeptOrder, OrderFolder, check_decoders, check_fits, default_order_folder
+from pecan_ray.autoorder.kept_order import KeptOrder, OrderFolder, check_decoders, check_matches, default_order_folder
 from pecan_ray.autoorder.late_look import JobEnd, LateLook
-from pecan_ray.autoorder.order import order_plan, runs_apart
-from pecan_ray.autoorder.order_check import order_refused, reorder_after_epoch
+from pecan_ray.autoorder.order import order_plan, uses_subprocess
+from pecan_ray.autoorder.order_check import order_rejection, reorder_after_epoch
 from pecan_ray.autoorder.order_key import order_key
 from pecan_ray.autoorder.order_request import LEAST_RUNS, JobSize, OrderRequest, mode_under, runs_allowed
 from pecan_ray.autoorder.ordered import Ordered, ReorderAfterEpoch, ReorderResult
-from pecan_ray.autoorder.rewrites import choices, rewritten
+from pecan_ray.autoorder.rewrites import apply_rewrites, choices
 from pecan_ray.engines.available_cpus import available_cpus
 from pecan_ray.engines.counting import OpCount
-from pecan_ray.errors import ColumnError, StateError, told
+from pecan_ray.errors import ColumnError, StateError, describe_error
 from pecan_ray.options import Config, EngineName
-from pecan_ray.plan.fingerprint import described, described_behind
+from pecan_ray.plan.fingerprint import describe_operators, describe_plan
+from pecan_ray.plan.op_sequences import OpOrders, op_order_of, op_sequences
 from pecan_ray.plan.operators import Autocache, ElementOp, Plan
-from pecan_ray.plan.stretches import OpOrders, orders_in, stretches
 
 logger = logging.getLogger("pecan_ray")
 
@@ -73,12 +73,12 @@ class JobOrder:
     @functools.cached_property
     def parts(self) -> tuple[tuple[str, str], ...]:
         """What the plan consists of, which can take a while where data lies in memory."""
-        return described(self._plan)
+        return describe_plan(self._plan)
 
     @functools.cached_property
     def parts_behind(self) -> tuple[tuple[str, str], ...]:
         """The same without the first source."""
-        return self.parts[1:] if "parts" in vars(self) else described_behind(self._plan)
+        return self.parts[1:] if "parts" in vars(self) else describe_operators(self._plan)
 
     @functools.cached_property
     def _key(self) -> str:
@@ -99,7 +99,7 @@ class JobOrder:
     def pinned(self, order: OpOrders, decoders: tuple[str, ...] = (), *, cuts_elements: bool) -> JobOrder:
         """Return the order under which a state was taken, so that values stay what they were.
 
-        A file that pins another one comes first, unless the state `cuts_elements`: their outputs are told by places.
+        A file that pins another one comes first, unless the state `splits_elements`: their outputs are told by places.
         Raises StateError then, and for an order of other operators.
         """
         if not order:
@@ -109,18 +109,18 @@ class JobOrder:
             raise StateError(f"the state was taken under the order {_to_str(order)}, which this pipeline cannot have.")
         if self._config.order_file is not None:
             file = self._pinned()
-            if cuts_elements and file is not None and orders_in(file.plan) != order:
+            if cuts_elements and file is not None and op_order_of(file.plan) != order:
                 raise StateError(
                     f"the state was taken under the order {_to_str(order)}, and elements are partly delivered in it; "
-                    f"{os.fspath(self._config.order_file)} pins {_to_str(orders_in(file.plan))}. Go on without "
+                    f"{os.fspath(self._config.order_file)} pins {_to_str(op_order_of(file.plan))}. Go on without "
                     "Config(order_file=...), or pin the order of the state."
                 )
             return self
-        other = self._again(self._config)
+        other = self._copy_for(self._config)
         other._state_pins = state
         return other
 
-    def _again(self, config: Config, *, seeded: bool | None = None) -> JobOrder:
+    def _copy_for(self, config: Config, *, seeded: bool | None = None) -> JobOrder:
         """Return another one for the same pipeline, which has found nothing yet."""
         seeded = self._seeded if seeded is None else seeded
         return JobOrder(self._plan, name=self._name, engine=self._engine, seed=self._seed, config=config, seeded=seeded)
@@ -139,80 +139,80 @@ class JobOrder:
         pinned, end = self._pinned() is not None, JobEnd()
         if not (pinned or self._can_change):
             text = as_json(self._name, Ordering(self._plan, self._plan, self._mode))
-            return Ordered(self._plan, orders_in(self._plan), order_text=text, end=end)
+            return Ordered(self._plan, op_order_of(self._plan), order_text=text, end=end)
         try:
-            return self._decided(end, skip_bad=skip_bad, once=once, job=job)
+            return self._decide(end, skip_bad=skip_bad, once=once, job=job)
         except BaseException as error:  # whatever a user's function, object or source can raise
             # The job runs as it is written, and what still looks for it would look in vain.
-            end.come()
+            end.finish()
             # A missing column is the user's own order's, on an element.
             if pinned or isinstance(error, (KeyboardInterrupt, ColumnError)):
                 raise
-            said = _ended_with(error)
-            logger.warning("%s: %s", self._name, said)
-            return Ordered(self._plan, orders_in(self._plan), (said.partition("\n")[0],))
+            message = _ended_with(error)
+            logger.warning("%s: %s", self._name, message)
+            return Ordered(self._plan, op_order_of(self._plan), (message.partition("\n")[0],))
 
     @property
     def _can_change(self) -> bool:
         """Whether there may be another order, a rewrite, or a point at which something is kept."""
         return self.movable or any(isinstance(op, Autocache) for op in self._plan.all_ops())
 
-    def _decided(self, end: JobEnd, *, skip_bad: bool, once: bool, job: JobSize | None) -> Ordered:
+    def _decide(self, end: JobEnd, *, skip_bad: bool, once: bool, job: JobSize | None) -> Ordered:
         ordering, beside = self._ordering(end, skip_bad=skip_bad, once=once, job=job)
         plan = ordering.plan if ordering.changed else self._plan
-        order = orders_in(plan)
+        order = op_order_of(plan)
         keeps = self._keeps(plan, ordering, JobSize(1.0, 1.0) if job is None else job)
         told = (
-            *(one.told() for one in rewritten(plan, self._engine, ordering.decoders)[1]),
-            *keeps.said,
+            *(one.description() for one in apply_rewrites(plan, self._engine, ordering.decoders)[1]),
+            *keeps.notes,
             *self._seed_notes(),
         )
-        said = [text for text in (ordering.summary(), *told) if text]
+        messages = [text for text in (ordering.summary(), *told) if text]
         loud = (*keeps.frozen, *([ordering.summary()] if ordering.may_change_values else ()))
-        self._log(said, loud)
+        self._log(messages, loud)
         pinned = self._config.order_file is not None or self._state_pins is not None
         look = None if once or pinned else self._after_epoch(ordering, end, skip_bad=skip_bad)
         reverted = None if pinned else functools.partial(self._replace, self._plan)
         return Ordered(
             keeps.plan,
             order,
-            tuple(said),
+            tuple(messages),
             ordering.op_seconds(),
             _row_seconds(ordering, late=beside is not None and not ordering.final),
             reorder_after_epoch=look,
-            beside=beside,
-            reverted=reverted,
+            background_search=beside,
+            on_fallback=reverted,
             decoders=ordering.decoders,
             epoch_estimate=keeps.epoch_estimate,
             order_text=as_json(self._name, ordering),
             end=end,
         )
 
-    def _log(self, said: Collection[str], loud: Collection[str]) -> None:
-        for text in said:
+    def _log(self, messages: Collection[str], loud: Collection[str]) -> None:
+        for text in messages:
             logger.log(logging.WARNING if text in loud else logging.INFO, "%s: %s", self._name, text)
 
     def order_text(self, *, again: bool = False) -> Ordering:
         """Return the order with what was measured of every operator; `again`: look anew, whatever is kept."""
         pinned = self._pinned()
         if pinned is not None:
-            return self._with_facts(pinned)
+            return self._with_sample(pinned)
         found = None if again else self._known()
-        if found is not None and not found.stretches and found.origin:
-            found = self._with_facts(found)
-        elif found is None or len(found.stretches) < len(stretches(self._plan)):
-            known = () if found is None else found.stretches
-            found = self._keep(order_plan(self._asked(), known), again=again)
-        said = [text for text in self._seed_notes() if text not in found.notes]
-        found = self._found = replace(found, notes=(*found.notes, *said))
+        if found is not None and not found.sequences and found.origin:
+            found = self._with_sample(found)
+        elif found is None or len(found.sequences) < len(op_sequences(self._plan)):
+            known = () if found is None else found.sequences
+            found = self._keep(order_plan(self._command_request(), known), again=again)
+        messages = [text for text in self._seed_notes() if text not in found.notes]
+        found = self._found = replace(found, notes=(*found.notes, *messages))
         return found
 
-    def told(self, *, again: bool = False) -> Ordering:
+    def explain_ordering(self, *, again: bool = False) -> Ordering:
         """Return what `order_text` does; among its notes is what a job on this machine would keep, and why."""
         found = self.order_text(again=again)
         plan = found.plan if found.changed else self._plan
         keeps = self._keeps(plan, found, JobSize(1.0, available_cpus()))
-        return replace(found, notes=(*found.notes, *keeps.said))
+        return replace(found, notes=(*found.notes, *keeps.notes))
 
     def save(self, path: str | os.PathLike[str], *, again: bool = False) -> None:
         """Write the order to a file, by which it can be pinned.
@@ -220,7 +220,7 @@ class JobOrder:
         A seed does not matter here: an order that is pinned is the same each time.
         """
         if self._seeded:
-            self._again(replace(self._config, order_file=None), seeded=False).save(path, again=again)
+            self._copy_for(replace(self._config, order_file=None), seeded=False).save(path, again=again)
             return
         found = self.order_text(again=again)
         KeptOrder.of(found, self._name, self._key).save(path)
@@ -229,11 +229,11 @@ class JobOrder:
 
     def _keeps(self, ordered: Plan, ordering: Ordering, job: JobSize) -> Kept:
         """Return an ordered plan as it is to run, with what it keeps."""
-        plan, _ = rewritten(ordered, self._engine, ordering.decoders)
-        known = len(ordering.stretches) == len(stretches(self._plan))  # also those in which nothing can move
+        plan, _ = apply_rewrites(ordered, self._engine, ordering.decoders)
+        known = len(ordering.sequences) == len(op_sequences(self._plan))  # also those in which nothing can move
         as_sampled = _on_elements(plan) == _on_elements(ordered)
 
-        def facts() -> Ordering:
+        def measured_order() -> Ordering:
             # Costs are those of the operators that run: a rewritten plan is sampled by itself.
             if known and as_sampled:
                 return ordering
@@ -242,7 +242,7 @@ class JobOrder:
 
         return with_kept_points(
             plan,
-            lambda branch: costs_of(branch, facts().stretches),
+            lambda branch: costs_of(branch, measured_order().sequences),
             name=self._name,
             engine=self._engine,
             seed=self._seed,
@@ -261,7 +261,7 @@ class JobOrder:
         request = OrderRequest.under(self._config, self._plan, self._engine, self._seed, self._mode)
         return replace(request, skip_bad=skip_bad, sample_all=sample_all, job=job)
 
-    def _asked(self) -> OrderRequest:
+    def _command_request(self) -> OrderRequest:
         """Return the request of a command, which no job waits for."""
         request = self._request(skip_bad=False, sample_all=True)
         return replace(request, seconds=ASKED_TIMES * request.seconds)
@@ -284,27 +284,27 @@ class JobOrder:
         if known is not None:
             # Decision 115: a sample does not show all, so long jobs compare a kept order on other elements.
             again = pinned is None and known.changed and runs_allowed(self._plan, job) >= LEAST_RUNS
-            return known, functools.partial(self._compare_again, known, end, skip_bad) if again else None
+            return known, functools.partial(self._compare_order, known, end, skip_bad) if again else None
         request = self._request(skip_bad=skip_bad, job=self._bound(job))
-        request = replace(request, apart=runs_apart(request))
+        request = replace(request, in_subprocess=uses_subprocess(request))
         look = self._joined(request, end)
         # Decision 139: a look holds up a job no longer. What it finds is a later version of the plan.
-        if not self._waits_for_look(request, job) and not wait([look.found], self._waited_s).done:
+        if not self._needs_order(request, job) and not wait([look.found], self._waited_s).done:
             written = Ordering(self._plan, self._plan, self._mode, notes=(STILL_LOOKING,), final=False)
             return written, None if once else functools.partial(self._found_late, look)
         self._look = None
         return look.found.result(), None
 
-    def _waits_for_look(self, request: OrderRequest, job: JobSize | None) -> bool:
+    def _needs_order(self, request: OrderRequest, job: JobSize | None) -> bool:
         """Tell whether a job needs its order before it begins."""
         keeps = any(isinstance(op, Autocache) for op in self._plan.all_ops())  # entries belong to an order
-        return job is None or not job.continues or not request.apart or keeps
+        return job is None or not job.continues or not request.in_subprocess or keeps
 
     def _joined(self, request: OrderRequest, end: JobEnd) -> LateLook[Ordering]:
         """Return the look that is under way, or one that begins, for a job."""
         look = self._look
         if look is None or not look.joined(end):
-            look = self._look = LateLook(functools.partial(self._looked, request))
+            look = self._look = LateLook(functools.partial(self._search_later, request))
             look.joined(end)
         return look
 
@@ -312,7 +312,7 @@ class JobOrder:
     def _waited_s(self) -> float:
         return max(WAITED_S, self._config.sample_seconds or 0.0)
 
-    def _looked(self, request: OrderRequest, end: JobEnd) -> Ordering:
+    def _search_later(self, request: OrderRequest, end: JobEnd) -> Ordering:
         found = order_plan(request, job=end)
         # Decision 24: a look whose time was over says nothing about the pipeline, so the next job looks again.
         if found.final:
@@ -329,9 +329,12 @@ class JobOrder:
             return ReorderResult(None, (), found.summary())
         if found.may_change_values:
             logger.warning("%s: %s", self._name, found.summary())
-        plan, done = rewritten(found.plan, self._engine, found.decoders)
-        text, order_text = "; ".join((found.summary(), *(one.told() for one in done))), as_json(self._name, found)
-        return ReorderResult(plan, orders_in(found.plan), text, found.decoders, order_text)
+        plan, done = apply_rewrites(found.plan, self._engine, found.decoders)
+        text, order_text = (
+            "; ".join((found.summary(), *(one.description() for one in done))),
+            as_json(self._name, found),
+        )
+        return ReorderResult(plan, op_order_of(found.plan), text, found.decoders, order_text)
 
     def _pinned(self) -> Ordering | None:
         path = self._config.order_file
@@ -341,9 +344,11 @@ class JobOrder:
         if path is None:
             return None
         order = KeptOrder.load(path)
-        check_fits(order, self._plan, path, self._name)
+        check_matches(order, self._plan, path, self._name)
         # Decision 24: a pinned file needs the names alone, so facts that another version has written are left out.
-        found = order.ordering(self._plan, self._mode) or replace(order, facts=None).ordering(self._plan, self._mode)
+        found = order.ordering(self._plan, self._mode) or replace(order, measurements=None).ordering(
+            self._plan, self._mode
+        )
         assert found is not None
         check_decoders(found, self._engine, path, self._name)
         return replace(found, origin=f"{os.fspath(path)} pins it")
@@ -354,10 +359,10 @@ class JobOrder:
             kept = self._folder.load(self._key)
             found = None if kept is None else kept.ordering(self._plan, self._mode)
             if found is not None and kept is not None:
-                self._found = self._told_where(found, kept)
+                self._found = self._note_location(found, kept)
         return self._found
 
-    def _told_where(self, found: Ordering, kept: KeptOrder) -> Ordering:
+    def _note_location(self, found: Ordering, kept: KeptOrder) -> Ordering:
         assert self._folder is not None
         why = f" ({kept.why})" if kept.why else ""
         place = f"it is kept in {self._folder.file(self._key)} since {kept.found}{why}"
@@ -365,7 +370,7 @@ class JobOrder:
 
     def _keep(self, found: Ordering, *, again: bool = False) -> Ordering:
         """Keep what a look has found; return what another process has kept meanwhile, if one has."""
-        if self._folder is None or not (found.final and found.stretches and self.movable):
+        if self._folder is None or not (found.final and found.sequences and self.movable):
             return found
         mine = KeptOrder.of(found, self._name, self._key)
         if again:
@@ -379,15 +384,15 @@ class JobOrder:
         if other is None or (_names(other.plan), other.decoders) == (_names(found.plan), found.decoders):
             self._folder.replace(self._key, mine)
             return found
-        return self._told_where(other, kept)
+        return self._note_location(other, kept)
 
-    def _with_facts(self, known: Ordering) -> Ordering:
+    def _with_sample(self, known: Ordering) -> Ordering:
         """Return an order with what a sample shows of the operators, if nothing was written down with it."""
-        if known.stretches:
+        if known.sequences:
             return known
-        found = order_plan(replace(self._asked(), plan=known.plan, mode="off"))
+        found = order_plan(replace(self._command_request(), plan=known.plan, mode="off"))
         notes = tuple(dict.fromkeys([*known.notes, *found.notes]))
-        return replace(known, stretches=found.stretches, seconds=found.seconds, notes=notes)
+        return replace(known, sequences=found.sequences, seconds=found.seconds, notes=notes)
 
     def _after_epoch(self, ordering: Ordering, end: JobEnd, *, skip_bad: bool) -> ReorderAfterEpoch | None:
         """Return what asks AutoOrder again after the first epoch, in mode "pecan"."""
@@ -398,23 +403,23 @@ class JobOrder:
             found = reorder_after_epoch(ordering, counts, self._request(skip_bad=skip_bad), end)
             if found is None:
                 return None
-            plan, said = found
-            self._replace(plan, said)
-            return ReorderResult(plan, orders_in(plan), said)
+            plan, message = found
+            self._replace(plan, message)
+            return ReorderResult(plan, op_order_of(plan), message)
 
         return look
 
-    def _compare_again(self, kept: Ordering, end: JobEnd, skip_bad: bool) -> ReorderResult | None:
+    def _compare_order(self, kept: Ordering, end: JobEnd, skip_bad: bool) -> ReorderResult | None:
         """Compare a few elements under a kept order again; if they differ, this job and later ones run the user's."""
         try:
             request = replace(self._request(skip_bad=skip_bad), elements=CHECKED_AGAIN)
-            refused = order_refused(request, orders_in(kept.plan), end)
+            rejected = order_rejection(request, op_order_of(kept.plan), end)
         except Exception as error:  # whatever a user's function, a source or the process can raise
-            logger.info("%s: the order that is kept was not compared again: %s", self._name, told(error))
+            logger.info("%s: the order that is kept was not compared again: %s", self._name, describe_error(error))
             return None
-        if not refused or refused == NO_TIME:
+        if not rejected or rejected == NO_TIME:
             return None
-        why = f"results of the order that was kept are others than those of the order as it is written: {refused}"
+        why = f"results of the order that was kept are others than those of the order as it is written: {rejected}"
         self._replace(self._plan, why)
         return ReorderResult(None, (), f"{why}. The job goes back to your order, and later jobs run it", dropped=True)
 
@@ -424,13 +429,13 @@ class JobOrder:
         found = kept.ordering(self._plan, self._mode)
         if self._folder is not None:
             self._folder.replace(self._key, kept)
-            self._found = None if found is None else self._told_where(found, kept)
+            self._found = None if found is None else self._note_location(found, kept)
         else:
             self._found = None if found is None else replace(found, origin=why)
 
 
 def _ended_with(error: BaseException) -> str:
-    return f"AutoOrder left the order as it is written, since its look ended with {told(error)}"
+    return f"AutoOrder left the order as it is written, since its look ended with {describe_error(error)}"
 
 
 def _row_seconds(ordering: Ordering, *, late: bool) -> float | None:
@@ -446,7 +451,7 @@ SEEDED = (
 
 
 def _can_move(plan: Plan) -> bool:
-    return any(stretch.movable > 1 for stretch in stretches(plan))
+    return any(stretch.movable > 1 for stretch in op_sequences(plan))
 
 
 def _switches(config: Config) -> str:
@@ -468,7 +473,7 @@ def _names(plan: Plan) -> list[str]:
 
 def _decoding(plan: Plan, engine: EngineName) -> tuple[tuple[str, str], ...]:
     """Return whether parts of images can be decoded here, where a plan could use it: another order is best then."""
-    ways = (way for one in stretches(plan) for found in choices(one.ops, engine) for way in found)
+    ways = (way for one in op_sequences(plan) for found in choices(one.ops, engine) for way in found)
     if not any(way.only_parts for way in ways):
         return ()
     return (("decodes parts", str(not isinstance(part_decoding.library(), str))),)

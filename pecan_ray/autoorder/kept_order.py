@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pecan_ray.autoorder.adopted import OpSequenceOrder, Ordering
+from pecan_ray.autoorder.accepted import OpSequenceOrder, Ordering
 from pecan_ray.autoorder.exchange_check import OpOrder
-from pecan_ray.autoorder.facts_json import FactJson, from_json, to_json
+from pecan_ray.autoorder.op_samples_json import FactJson, from_json, to_json
 from pecan_ray.autoorder.rewrites import choices
 from pecan_ray.errors import PecanError, PlanError
 from pecan_ray.options import EngineName
+from pecan_ray.plan.op_sequences import apply_op_order, op_order_of, op_sequences
 from pecan_ray.plan.operators import Join, Plan
-from pecan_ray.plan.stretches import orders_in, reordered, stretches
 
 logger = logging.getLogger("pecan_ray")
 
@@ -36,7 +36,7 @@ def _are_names(written: FactJson) -> bool:
 class KeptOrder:
     """The order of every stretch of a pipeline whose operators can be exchanged."""
 
-    orders: tuple[OpOrder, ...]
+    op_order: tuple[OpOrder, ...]
     """The operators of each stretch, as they are to run."""
     pipeline: str = ""
     mode: str = ""
@@ -46,7 +46,7 @@ class KeptOrder:
     """When, in ISO 8601."""
     why: str = ""
     """Where it is not what a look has found."""
-    facts: FactJson = None
+    measurements: FactJson = None
     """What was measured, as JSON."""
     decoders: tuple[str, ...] = ()
     """Operators that take over the work of those that directly follow them (`pecan_ray.autoorder.rewrites`)."""
@@ -54,9 +54,9 @@ class KeptOrder:
     @classmethod
     def of(cls, ordering: Ordering, pipeline: str, fingerprint: str, why: str = "") -> KeptOrder:
         """Return what a look at a pipeline has found."""
-        orders = tuple(one.adopted.order for one in ordering.stretches)
+        orders = tuple(one.accepted.order for one in ordering.sequences)
         facts = {
-            "stretches": to_json(ordering.stretches),
+            "stretches": to_json(ordering.sequences),
             "seconds": ordering.seconds,
             "notes": list(ordering.notes),
         }
@@ -65,7 +65,7 @@ class KeptOrder:
     @classmethod
     def in_place(cls, plan: Plan, pipeline: str, mode: str, fingerprint: str, why: str) -> KeptOrder:
         """Return the order of a plan as it is, in place of one that a look has found."""
-        return cls(orders_in(plan), pipeline, mode, fingerprint, _now(), why)
+        return cls(op_order_of(plan), pipeline, mode, fingerprint, _now(), why)
 
     def to_json(self) -> dict[str, FactJson]:
         """Return it as a value that JSON has."""
@@ -76,9 +76,9 @@ class KeptOrder:
             "fingerprint": self.fingerprint,
             "found": self.found,
             "why": self.why,
-            "orders": [list(order) for order in self.orders],
+            "orders": [list(order) for order in self.op_order],
             "decoders": list(self.decoders),
-            "facts": self.facts,
+            "facts": self.measurements,
         }
 
     @classmethod
@@ -97,15 +97,15 @@ class KeptOrder:
         told = {name: str(written.get(name, "")) for name in ("pipeline", "mode", "fingerprint", "found", "why")}
         facts = written.get("facts")
         facts = facts if isinstance(facts, dict) else None
-        return cls(tuple(map(tuple, orders)), facts=facts, decoders=tuple(decoders), **told)
+        return cls(tuple(map(tuple, orders)), measurements=facts, decoders=tuple(decoders), **told)
 
     def ordering(self, plan: Plan, mode: Any) -> Ordering | None:
         """Return the plan in this order, with what was measured; None where it was written for other operators."""
-        known = {tuple(sorted(one.names)): one.names for one in stretches(plan)}
-        if any(tuple(sorted(order)) not in known for order in self.orders):
+        known = {tuple(sorted(one.names)): one.names for one in op_sequences(plan)}
+        if any(tuple(sorted(order)) not in known for order in self.op_order):
             return None
-        after = reordered(plan, {known[tuple(sorted(order))]: order for order in self.orders})
-        facts = self.facts or {}
+        after = apply_op_order(plan, {known[tuple(sorted(order))]: order for order in self.op_order})
+        facts = self.measurements or {}
         try:
             found: tuple[OpSequenceOrder, ...] = from_json(facts.get("stretches", []))
             seconds = float(facts.get("seconds", 0.0))
@@ -139,7 +139,7 @@ class KeptOrder:
 def check_decoders(found: Ordering, engine: EngineName, path: str | os.PathLike[str], pipeline: str) -> None:
     """Raise `PlanError` for a pinned order with a decoder that has nothing to take over in it."""
     source = None if isinstance(found.plan.head, Join) else found.plan.head
-    runs = [*(choices(one.ops, engine) for one in stretches(found.plan)), choices(found.plan.ops, engine, source)]
+    runs = [*(choices(one.ops, engine) for one in op_sequences(found.plan)), choices(found.plan.ops, engine, source)]
     able = list(dict.fromkeys(way.decoder for run in runs for some in run for way in some))
     for name in found.decoders:
         if name not in able:
@@ -149,16 +149,17 @@ def check_decoders(found: Ordering, engine: EngineName, path: str | os.PathLike[
             )
 
 
-def check_fits(order: KeptOrder, plan: Plan, path: str | os.PathLike[str], pipeline: str) -> None:
+def check_matches(order: KeptOrder, plan: Plan, path: str | os.PathLike[str], pipeline: str) -> None:
     """Raise `PlanError` for a pinned order that is not one of the pipeline's operators."""
-    runs = [one.names for one in stretches(plan)]
-    for names in order.orders:
+    runs = [one.names for one in op_sequences(plan)]
+    for names in order.op_order:
         if sorted(names) in map(sorted, runs):
             continue
-        said = [f"there is none of the name {name!r}" for name in names if not any(name in run for run in runs)]
+        messages = [f"there is none of the name {name!r}" for name in names if not any(name in run for run in runs)]
         raise PlanError(
             f"the order file {path} has the order {_to_str(names)}, which the pipeline {pipeline} cannot have"
-            f"{': ' + said[0] if said else ''}. An order names each operator once of those that can be exchanged with "
+            f"{': ' + messages[0] if messages else ''}. An order names each operator once of those that can be "
+            "exchanged with "
             f"each other, which are {'; or '.join(map(_to_str, runs)) or 'none'}. Correct it, or write it anew by "
             f"`pecan explain --save {path}`."
         )
@@ -194,7 +195,7 @@ class OrderFolder:
 
     def keep(self, key: str, order: KeptOrder) -> KeptOrder:
         """Keep an order, unless one is kept; return the one that is."""
-        with self._told_if_it_fails(), _written(self.file(key), order) as written:
+        with self._warn_on_failure(), _written(self.file(key), order) as written:
             try:
                 # A link fails if the name is taken, so of two processes the first one's order is kept (decision 24).
                 os.link(written, self.file(key))
@@ -209,11 +210,11 @@ class OrderFolder:
 
     def replace(self, key: str, order: KeptOrder) -> None:
         """Keep an order in place of whatever is kept."""
-        with self._told_if_it_fails():
+        with self._warn_on_failure():
             order.save(self.file(key))
 
     @contextlib.contextmanager
-    def _told_if_it_fails(self) -> Iterator[None]:
+    def _warn_on_failure(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:

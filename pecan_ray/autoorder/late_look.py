@@ -25,7 +25,7 @@ class JobEnd:
         """Whether it has come."""
         return self._over
 
-    def come(self) -> None:
+    def finish(self) -> None:
         """End what was to end; once."""
         with self._lock:
             self._over = True
@@ -87,4 +87,4 @@ class LateLook(Generic[T]):
             if self._jobs:
                 return
         # Outside of the lock: this ends a process, and `joined` must not wait for that.
-        self._end.come()
+        self._end.finish()

@@ -25,8 +25,8 @@ class LookClock:
     """
 
     def __init__(self) -> None:
-        self._began = self._wall = time.perf_counter()
-        self._cpu_began = self._cpu = time.process_time()
+        self._started = self._wall = time.perf_counter()
+        self._cpu_start = self._cpu = time.process_time()
         self._queued = _queued_s()
         self.waited_s = 0.0
         """Seconds in which nothing of this process wanted a CPU."""
@@ -35,7 +35,7 @@ class LookClock:
         """Return the seconds since it was made."""
         if time.perf_counter() - self._wall >= STEP_S:
             self._count_waiting()
-        wall, cpu = time.perf_counter() - self._began, time.process_time() - self._cpu_began
+        wall, cpu = time.perf_counter() - self._started, time.process_time() - self._cpu_start
         return max(cpu + self.waited_s / WAITING_PER_CPU, wall / WALL_PER_CPU)
 
     def _count_waiting(self) -> None:

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from pecan_ray.autoorder.element_spec import has_custom_type, kind_of, leaves, rank_of, shape_of
-from pecan_ray.autoorder.facts import OpSample
+from pecan_ray.autoorder.op_samples import OpSample
 from pecan_ray.engines.counting import OpCount, column_bytes, element_bytes
 from pecan_ray.plan.operators import ElementOp, Filter, FlatMap, is_pass_dependent, wants_epoch
 from pecan_ray.plan.splits import Element
-from pecan_ray.reorder.never import OpFacts
+from pecan_ray.reorder.never import OpProperties
 from pecan_ray.reorder.profile import ProfiledOp
 
 OUTLIER_SHARE = 1 / 32
@@ -36,7 +36,7 @@ class OpAccumulator:
     count: OpCount = field(default_factory=OpCount)
     timed: list[float] = field(default_factory=list)
     """Seconds of runs,"""
-    watched: list[float] = field(default_factory=list)
+    observed: list[float] = field(default_factory=list)
     """and of those right behind another one on the same element: used only where there are few others."""
     reads: set[str] = field(default_factory=set)
     writes: set[str] = field(default_factory=set)
@@ -44,7 +44,7 @@ class OpAccumulator:
     drops: set[str] = field(default_factory=set)
     sizes: dict[str, int] = field(default_factory=dict)
     """Bytes of the columns that it was given while it was watched."""
-    watching_s: float = 0.0
+    extra_s: float = 0.0
     """Time that the watched runs have taken in addition."""
     draws: bool = False
     """Whether it draws from a generator that others share, and so other numbers in every run."""
@@ -54,12 +54,12 @@ class OpAccumulator:
     """Columns that were arrays of numbers, or held some."""
     lengths: dict[str, set[tuple[int, int]]] = field(default_factory=dict)
     """Of columns with one or two dimensions that it changed: how long they were before and behind it."""
-    resizes: dict[str, set[int]] = field(default_factory=dict)
+    changed_axes: dict[str, set[int]] = field(default_factory=dict)
     """The axes whose length it changed."""
     input_types: dict[str, str] = field(default_factory=dict)
     ranks_in: dict[str, int] = field(default_factory=dict)
     created_types: set[str] = field(default_factory=set)
-    rank_made: int = 0
+    created_rank: int = 0
     """Most dimensions of a created column."""
     changes_kind: bool = False
     changes_rank: bool = False
@@ -68,7 +68,7 @@ class OpAccumulator:
     def ran(self, before_bytes: int, outputs: Sequence[Element], seconds: float, *, watched: bool) -> None:
         """Add one timed run."""
         self.count += OpCount(1, len(outputs), before_bytes, sum(element_bytes(output) for output in outputs))
-        (self.watched if watched else self.timed).append(seconds)
+        (self.observed if watched else self.timed).append(seconds)
 
     def compare(self, before: Element, outputs: Sequence[Element]) -> None:
         """Compare an element with what it became: columns, kinds, dimensions, types."""
@@ -87,7 +87,7 @@ class OpAccumulator:
         for name, value in output.items():
             if name not in before:
                 self.created_types |= set() if _is_nothing(value) else {kind_of(value)}
-                self.rank_made = max(self.rank_made, rank_of(value) or 0)
+                self.created_rank = max(self.created_rank, rank_of(value) or 0)
             elif value is not before[name]:
                 self._compare_column(name, before[name], value)
             self.custom_dtype_cast |= has_custom_type(value) and not has_custom_type(before.get(name))
@@ -99,7 +99,7 @@ class OpAccumulator:
         sides, made = shape_of(before), shape_of(after)
         if sides and len(sides) == len(made):
             changed = {axis for axis, side in enumerate(sides) if side != made[axis]}
-            self.resizes.setdefault(name, set()).update(changed)
+            self.changed_axes.setdefault(name, set()).update(changed)
             if len(sides) <= 2:
                 self.lengths.setdefault(name, set()).add((sides[0], made[0]))
 
@@ -115,15 +115,20 @@ class OpAccumulator:
     def _replaces_rank(self) -> bool:
         """Tell whether columns that it reads and drops go on in others, of more or fewer dimensions."""
         used_up = [self.ranks_in[name] for name in self.drops & self.reads if name in self.ranks_in]
-        return bool(used_up and self.creates) and max(used_up) != self.rank_made
+        return bool(used_up and self.creates) and max(used_up) != self.created_rank
 
     def sample(self) -> OpSample:
         """Return the sums as facts."""
-        usual = self.timed if len(self.timed) >= LEAST_TIMED else [*self.timed, *self.watched]
+        usual = self.timed if len(self.timed) >= LEAST_TIMED else [*self.timed, *self.observed]
         seconds = trimmed_mean(usual) if usual else None
         spreads = isinstance(self.op, FlatMap)
         return OpSample(
-            self.op.name, self._profiled(seconds), self._facts(), **vars(self.count), seconds=seconds, spreads=spreads
+            self.op.name,
+            self._profiled(seconds),
+            self._stats(),
+            **vars(self.count),
+            seconds=seconds,
+            yields_several=spreads,
         )
 
     def _profiled(self, seconds: float | None) -> ProfiledOp:
@@ -152,10 +157,10 @@ class OpAccumulator:
             fixed=HOLDS_STATE if stateful else BY_EPOCH if wants_epoch(self.op.fn) else "",
         )
 
-    def _facts(self) -> OpFacts:
+    def _stats(self) -> OpProperties:
         count, random = self.count, self._random()
         uneven = isinstance(self.op, FlatMap) and (not count.elements_in or count.elements_out % count.elements_in != 0)
-        return OpFacts(
+        return OpProperties(
             name=self.op.name,
             reads=frozenset(self.reads),
             writes=frozenset(self.writes | self.creates | self.drops),
@@ -163,8 +168,10 @@ class OpAccumulator:
             decides=isinstance(self.op, Filter) or uneven,
             draws=self.draws,
             unequal=self.unequal and not self.draws,
-            removes=frozenset(name for name, sizes in self.lengths.items() if not random and _by_content(sizes)),
-            resizes={name: frozenset(axes) for name, axes in self.resizes.items() if axes},
+            filtered_columns=frozenset(
+                name for name, sizes in self.lengths.items() if not random and _by_content(sizes)
+            ),
+            changed_axes={name: frozenset(axes) for name, axes in self.changed_axes.items() if axes},
         )
 
     def _random(self) -> bool | None:

@@ -31,9 +31,9 @@ class SampleLimits:
     """Reading of the clock after which nothing more is begun."""
     bytes: int = 256 << 20
     """Bytes of the elements that are held."""
-    enough: float = float("inf")
+    soft_limit: float = float("inf")
     """Reading of the clock after which a few elements are enough,"""
-    scarce: float = float("inf")
+    hard_limit: float = float("inf")
     """and after which as many are as times can be measured on."""
     spread: bool = True
     """Draw them from the whole data; else they are the first ones."""

@@ -12,14 +12,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from pecan_ray.autoorder.adopted import OpSequenceOrder, Ordering
+from pecan_ray.autoorder.accepted import OpSequenceOrder, Ordering
 from pecan_ray.autoorder.call_in_subprocess import call_in_subprocess, can_be_sent, needs_own_process
 from pecan_ray.autoorder.exchange_check import OpOrder
-from pecan_ray.autoorder.facts import OpSequenceSample, SampleProfile
 from pecan_ray.autoorder.in_rows import try_in_rows
 from pecan_ray.autoorder.late_look import JobEnd
 from pecan_ray.autoorder.look_clock import WALL_PER_CPU, LookClock
 from pecan_ray.autoorder.op_runner import SampleLimits
+from pecan_ray.autoorder.op_samples import OpSequenceSample, SampleProfile
 from pecan_ray.autoorder.order_request import LEAST_RUNS, RUNS_OF_AN_ELEMENT, SHARE_OF_JOB, OrderRequest, runs_allowed
 from pecan_ray.autoorder.rewrites import maps_from_source
 from pecan_ray.autoorder.sample import (
@@ -27,16 +27,16 @@ from pecan_ray.autoorder.sample import (
     Sampled,
     load_engine,
     private_copy,
+    restore_globals,
     sample_op_sequence,
-    undisturbed,
 )
 from pecan_ray.autoorder.search import OrderSearch
 from pecan_ray.autoorder.trial import make_trial, trial_error
 from pecan_ray.autoorder.whole import apply_pipeline_threshold
 from pecan_ray.options import EngineName
+from pecan_ray.plan.op_sequences import OpSequence, apply_op_order, op_sequences
 from pecan_ray.plan.operators import ElementOp, Join, Map, Plan
 from pecan_ray.plan.shape import plan_shape
-from pecan_ray.plan.stretches import OpSequence, reordered, stretches
 from pecan_ray.reorder import NEUTRAL_BAND, Mode, OrderPlan, ProfiledOp, auto_order
 
 logger = logging.getLogger("pecan_ray")
@@ -71,8 +71,8 @@ def order_plan(request: OrderRequest, known: Sequence[OpSequenceOrder] = (), job
     the `job` ends that it is for.
     """
     plan, mode = request.plan, request.mode
-    began = time.perf_counter()
-    wanted = _wanted_stretches(request)
+    started = time.perf_counter()
+    wanted = _sequences_to_sample(request)
     if not wanted:
         return Ordering(plan, plan, mode)
     found = {one.names: one for one in known}
@@ -84,12 +84,12 @@ def order_plan(request: OrderRequest, known: Sequence[OpSequenceOrder] = (), job
     found.update({one.names: one for one in _look(request, missing, job)})
     orders = [found[one.names] for one in wanted]
     cut_short = runs < math.inf or any(one.sample.elements < LEAST_ELEMENTS for one in orders)
-    return _adopted(plan, mode, orders, time.perf_counter() - began, cut_short=cut_short)
+    return _accepted_ordering(plan, mode, orders, time.perf_counter() - started, cut_short=cut_short)
 
 
-def _wanted_stretches(request: OrderRequest) -> list[OpSequence]:
+def _sequences_to_sample(request: OrderRequest) -> list[OpSequence]:
     """Return the stretches to sample: those in which operators may move, or all."""
-    found = stretches(request.plan)
+    found = op_sequences(request.plan)
     if request.sample_all:
         return found
     return [one for one in found if request.mode != "off" and one.movable > 1]
@@ -97,32 +97,34 @@ def _wanted_stretches(request: OrderRequest) -> list[OpSequence]:
 
 def _look(request: OrderRequest, missing: Sequence[OpOrder], job: JobEnd | None) -> list[OpSequenceOrder]:
     """Sample stretches, in a process of its own where the request says so; return what they adopt."""
-    apart = runs_apart(request) if request.apart is None else request.apart
+    apart = uses_subprocess(request) if request.in_subprocess is None else request.in_subprocess
     if apart:
         seconds = WALL_PER_CPU * request.seconds
-        return call_in_subprocess(_orders, request, missing, engine=request.engine, seconds=seconds, job=job)
-    return _orders(request, missing)
+        return call_in_subprocess(_order_sequences, request, missing, engine=request.engine, seconds=seconds, job=job)
+    return _order_sequences(request, missing)
 
 
-def _adopted(plan: Plan, mode: Mode, orders: Sequence[OpSequenceOrder], seconds: float, *, cut_short: bool) -> Ordering:
+def _accepted_ordering(
+    plan: Plan, mode: Mode, orders: Sequence[OpSequenceOrder], seconds: float, *, cut_short: bool
+) -> Ordering:
     """Return the plan in the orders that its stretches have adopted; `cut_short`: more elements may tell more."""
     pushed = [pushed for one in orders for pushed in one.taken_over.pushed]
     notes = [note for one in orders for note in (*one.sample.notes, *one.notes, *one.taken_over.notes)]
-    notes += [one.told() for one in pushed]
+    notes += [one.description() for one in pushed]
     return Ordering(
         before=plan,
-        plan=reordered(plan, {one.names: one.adopted.order for one in orders}),
+        plan=apply_op_order(plan, {one.names: one.accepted.order for one in orders}),
         mode=mode,
-        stretches=tuple(orders),
+        sequences=tuple(orders),
         seconds=seconds,
         notes=tuple(dict.fromkeys(notes)),
         # What was adopted has run on the sample, and is kept however short the look was.
-        final=not cut_short or bool(pushed) or any(one.adopted.changed for one in orders),
+        final=not cut_short or bool(pushed) or any(one.accepted.changed for one in orders),
         decoders=tuple(one.decoder for one in pushed),
     )
 
 
-def runs_apart(request: OrderRequest) -> bool:
+def uses_subprocess(request: OrderRequest) -> bool:
     """Tell whether a sample runs in a process of its own: where it can be sent there.
 
     Not one of a source that is part of the cluster that this process is connected to.
@@ -160,7 +162,7 @@ def sample_profile(pipeline: Pipeline, elements: int = 300, seconds: float = 20.
     plan, engine, seed = pipeline.plan, pipeline.engine, pipeline.seed
     request = OrderRequest(plan, engine, "off", seed, elements=elements, seconds=seconds, sample_all=True)
     found = order_plan(request)
-    samples = tuple(one.sample for one in found.stretches)
+    samples = tuple(one.sample for one in found.sequences)
     known = {op.name: op.profiled for sample in samples for op in sample.ops}
     most = max((sample.elements for sample in samples), default=0)
     return SampleProfile(samples, tuple(_profiled(plan, known)), most, found.seconds, found.notes)
@@ -178,14 +180,14 @@ def _profiled(plan: Plan, known: Mapping[str, ProfiledOp]) -> Iterator[ProfiledO
         yield known[op.name] if op.name in known else ProfiledOp(op.name, 1.0, fixed=why)
 
 
-def _orders(request: OrderRequest, names: Sequence[OpOrder]) -> list[OpSequenceOrder]:
+def _order_sequences(request: OrderRequest, names: Sequence[OpOrder]) -> list[OpSequenceOrder]:
     """Order the stretches of these operators, in this process."""
     load_engine(request.engine)
     # Behind the import of a framework, which is no time of the look's (`START_S`).
     clock = LookClock()
-    copies = {one.names: one for one in stretches(private_copy(request.plan))}
+    copies = {one.names: one for one in op_sequences(private_copy(request.plan))}
     found = []
-    with undisturbed():
+    with restore_globals():
         for number, one in enumerate(names):
             now = clock()
             # What a stretch leaves of its share goes to those behind it.
@@ -208,7 +210,7 @@ def _order_op_sequence(
     """
     now = clock()
     half, late = (now + share * (limits.deadline - now) for share in (PROFILE_SHARE, LATE_SHARE))
-    first = replace(limits, deadline=late, enough=min(half, now + ENOUGH_S), scarce=half)
+    first = replace(limits, deadline=late, soft_limit=min(half, now + ENOUGH_S), hard_limit=half)
     sampled = sample_op_sequence(stretch, request.engine, request.seed, first, clock=clock, skip_bad=request.skip_bad)
     sample = sampled.profile()
     element_s = sampled.read_s + (sample.seconds or 0.0)
@@ -217,7 +219,7 @@ def _order_op_sequence(
     why = "" if request.mode == "off" else _why_nothing_is_tried(sample, request.mode)
     if request.mode != "off" and not why:
         try:
-            return _try_orders(stretch, sampled, request, user)
+            return _search_order(stretch, sampled, request, user)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # whatever a user's function or object can raise where it is run otherwise
@@ -227,7 +229,7 @@ def _order_op_sequence(
     return OpSequenceOrder(sample, user, user, notes=(f"{why}: the order stays as it is written",) if why else ())
 
 
-def _try_orders(stretch: OpSequence, sampled: Sampled, request: OrderRequest, user: OrderPlan) -> OpSequenceOrder:
+def _search_order(stretch: OpSequence, sampled: Sampled, request: OrderRequest, user: OrderPlan) -> OpSequenceOrder:
     ops = {op.name: op for op in stretch.ops}
     maps = maps_from_source(request.plan) if request.engine == "python" and request.rewrites else ()
     copies = [op for one in maps if isinstance(op := ops.get(one.name), Map)]
@@ -236,7 +238,7 @@ def _try_orders(stretch: OpSequence, sampled: Sampled, request: OrderRequest, us
         return OpSequenceOrder(sampled.profile(), user, user, taken_over=in_rows, users_taken_over=in_rows)
     trial = make_trial(sampled, request)
     found = OrderSearch(sampled.profile(), trial, request.mode if request.exchanges else "off").run()
-    return replace(found, refused=(*found.refused, *in_rows.refused))
+    return replace(found, rejected=(*found.rejected, *in_rows.rejected))
 
 
 def _why_nothing_is_tried(sample: OpSequenceSample, mode: Mode) -> str:

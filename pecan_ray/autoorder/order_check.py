@@ -9,25 +9,25 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from pecan_ray.autoorder.adopted import OpSequenceOrder, Ordering
+from pecan_ray.autoorder.accepted import OpSequenceOrder, Ordering
 from pecan_ray.autoorder.call_in_subprocess import call_in_subprocess, can_be_sent
 from pecan_ray.autoorder.exchange_check import OpOrder
 from pecan_ray.autoorder.late_look import JobEnd
 from pecan_ray.autoorder.look_clock import WALL_PER_CPU, LookClock
 from pecan_ray.autoorder.op_runner import SampleLimits
 from pecan_ray.autoorder.order_request import OrderRequest
-from pecan_ray.autoorder.sample import load_engine, private_copy, sample_op_sequence, undisturbed
+from pecan_ray.autoorder.sample import load_engine, private_copy, restore_globals, sample_op_sequence
 from pecan_ray.autoorder.trial import make_trial, trial_error
 from pecan_ray.engines.counting import OpCount
+from pecan_ray.plan.op_sequences import apply_op_order, op_sequences
 from pecan_ray.plan.operators import Plan
 from pecan_ray.plan.shape import plan_shape
-from pecan_ray.plan.stretches import reordered, stretches
 from pecan_ray.reorder import OrderPlan, ProfiledOp, revalidate
 
 logger = logging.getLogger("pecan_ray")
 
 
-def order_refused(request: OrderRequest, orders: Sequence[OpOrder], job: JobEnd | None = None) -> str:
+def order_rejection(request: OrderRequest, orders: Sequence[OpOrder], job: JobEnd | None = None) -> str:
     """Return why stretches may not run in these orders; empty if they may, or if the plan cannot be sent.
 
     What a mode asks of values is asked of the request's number of elements; nothing is timed.  Raises `PecanError`
@@ -36,28 +36,28 @@ def order_refused(request: OrderRequest, orders: Sequence[OpOrder], job: JobEnd 
     if not can_be_sent(request):
         return ""
     seconds = WALL_PER_CPU * request.seconds
-    return call_in_subprocess(_refused, request, tuple(orders), engine=request.engine, seconds=seconds, job=job)
+    return call_in_subprocess(_rejection, request, tuple(orders), engine=request.engine, seconds=seconds, job=job)
 
 
-def _refused(request: OrderRequest, orders: Sequence[OpOrder]) -> str:
+def _rejection(request: OrderRequest, orders: Sequence[OpOrder]) -> str:
     load_engine(request.engine)
     clock = LookClock()
     limits = SampleLimits(request.elements, request.seconds, spread=not plan_shape(request.plan).serial, later=True)
-    with undisturbed():
-        for stretch in stretches(private_copy(request.plan)):
+    with restore_globals():
+        for stretch in op_sequences(private_copy(request.plan)):
             order = next((one for one in orders if sorted(one) == sorted(stretch.names)), stretch.names)
             if order == stretch.names:
                 continue
             sampled = sample_op_sequence(stretch, request.engine, request.seed, limits, clock=clock, skip_bad=True)
             try:
                 trial = make_trial(sampled, request)
-                refused = (trial.look(order) or trial.verify(order)[0]) if sampled.held else ""
+                rejected = (trial.look(order) or trial.verify(order)[0]) if sampled.held else ""
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # whatever a user's function or object can raise where it is run otherwise
                 return trial_error(error)
-            if refused:
-                return refused
+            if rejected:
+                return rejected
     return ""
 
 
@@ -77,25 +77,25 @@ def reorder_after_epoch(
     own, with results of the same form.
     """
     orders, reasons = {}, []
-    for stretch in ordering.stretches:
-        orders[stretch.names] = stretch.adopted.order
+    for stretch in ordering.sequences:
+        orders[stretch.names] = stretch.accepted.order
         new = new_order(stretch, counts)
         if new is None:
             continue
-        if refused := order_refused(replace(request, plan=ordering.before, skip_bad=True), [new.order], job):
-            logger.info("the order stays, though the first epoch shows that %s: %s", new.reason, refused)
+        if rejected := order_rejection(replace(request, plan=ordering.before, skip_bad=True), [new.order], job):
+            logger.info("the order stays, though the first epoch shows that %s: %s", new.reason, rejected)
         else:
             orders[stretch.names] = new.order
             order = " -> ".join(new.order)
             reasons.append(f"AutoOrder now runs {order}, as the first epoch shows: {new.reason}")
-    return (reordered(ordering.before, orders), "; ".join(reasons)) if reasons else None
+    return (apply_op_order(ordering.before, orders), "; ".join(reasons)) if reasons else None
 
 
 def new_order(stretch: OpSequenceOrder, counts: Mapping[str, OpCount]) -> OrderPlan | None:
     """Ask the policy again, with the factors of the whole pass where an operator was counted."""
-    old = replace(stretch.adopted, mode=stretch.policy_order.mode, forbidden=stretch.policy_order.forbidden)
+    old = replace(stretch.accepted, mode=stretch.policy_order.mode, forbidden=stretch.policy_order.forbidden)
     new = revalidate(old, [_with_count(op, counts.get(op.name)) for op in old.ops])
-    if new is None or any(new.order == refused.order for refused in stretch.refused):
+    if new is None or any(new.order == rejected.order for rejected in stretch.rejected):
         return None
     return new
 

@@ -80,7 +80,7 @@ class OrderRequest:
     """Whether operators may be exchanged,"""
     rewrites: bool = True
     """and rewritten."""
-    apart: bool | None = None
+    in_subprocess: bool | None = None
     """Whether the sample runs in a process of its own, as far as that is known before."""
     runs: float = math.inf
     """The look may take so many times as long as one element takes."""
@@ -147,8 +147,8 @@ def num_elements(plan: Plan) -> float | None:
     if any(count is None for count in counts):
         return None
     total = float(sum(count for count in counts if count is not None))
-    repetitions = plan_shape(plan).repetitions
-    total *= math.inf if repetitions is None and total else repetitions or 1
+    num_passes = plan_shape(plan).num_passes
+    total *= math.inf if num_passes is None and total else num_passes or 1
     # Behind `batch`, `take` counts batches.
     size = 1
     for op in plan.ops:

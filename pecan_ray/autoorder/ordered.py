@@ -9,8 +9,8 @@ from typing import NamedTuple, TypeAlias
 from pecan_ray.autocache.decision import EpochEstimate
 from pecan_ray.autoorder.late_look import JobEnd
 from pecan_ray.engines.counting import OpCount
+from pecan_ray.plan.op_sequences import OpOrders
 from pecan_ray.plan.operators import Plan
-from pecan_ray.plan.stretches import OpOrders
 
 
 class ReorderResult(NamedTuple):
@@ -19,7 +19,7 @@ class ReorderResult(NamedTuple):
     plan: Plan | None
     """In another order than before; None: it stays."""
     order: OpOrders
-    said: str
+    reason: str
     """Why."""
     decoders: tuple[str, ...] = ()
     order_text: str = ""
@@ -39,16 +39,16 @@ class Ordered:
     plan: Plan
     order: OpOrders = ()
     """Of the operators, before decoders took over what follows them."""
-    said: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     """What it changed, for people."""
     op_seconds: tuple[tuple[str, float], ...] = ()
     """Seconds that each operator takes of an element of the source; empty where not all were measured."""
     row_seconds: float | None = None
     """Seconds of one thread for a row of a batch; None: not measured, infinite: the look is too slow for its job."""
     reorder_after_epoch: ReorderAfterEpoch | None = None
-    beside: Callable[[], ReorderResult | None] | None = None
+    background_search: Callable[[], ReorderResult | None] | None = None
     """Looks beside the job, for an order or at the kept one that it runs, and returns what it has found."""
-    reverted: Callable[[str], None] | None = None
+    on_fallback: Callable[[str], None] | None = None
     """To be told that a job went back to the user's order, and why."""
     decoders: tuple[str, ...] = ()
     """Those that did."""

@@ -20,7 +20,7 @@ from pecan_ray.autoorder.op_runner import (
     SampleLimits,
     Stage,
 )
-from pecan_ray.autoorder.rewrites import rewritten_ops
+from pecan_ray.autoorder.rewrites import rewrite_ops
 from pecan_ray.autoorder.spread import entering
 from pecan_ray.engines.contract import EngineOptions
 from pecan_ray.engines.counting import element_bytes
@@ -33,9 +33,9 @@ from pecan_ray.engines.python.stream import ItemStream
 from pecan_ray.engines.recording import Recording
 from pecan_ray.engines.timers import ThreadTimer
 from pecan_ray.options import EngineName
+from pecan_ray.plan.op_sequences import OpSequence
 from pecan_ray.plan.operators import Autocache, ElementOp
 from pecan_ray.plan.splits import Element
-from pecan_ray.plan.stretches import OpSequence
 
 TRIES = 4
 """On so many elements an operator is run without each column that it does not seem to read."""
@@ -73,7 +73,7 @@ class PythonRunner:
         stream = ItemStream(plan, sources, self._options, leases, SkippedPositions(), pool=None, call=complete_call)
         self._items = _items(stream)
         self._reading: list[float] = []
-        self._begins = all(isinstance(op, Autocache) for op in plan.ops)
+        self._starts_at_source = all(isinstance(op, Autocache) for op in plan.ops)
         """Its elements are what the source gives."""
         self._remote_bytes = storage.remote_bytes()
         self._nbytes = 0
@@ -97,11 +97,11 @@ class PythonRunner:
     def reading_s(self) -> float | None:
         """Return the mean, as `reading_seconds` takes it."""
         fetched = storage.remote_bytes() - self._remote_bytes
-        return reading_seconds(self._reading, fetched, self._nbytes if self._begins else fetched)
+        return reading_seconds(self._reading, fetched, self._nbytes if self._starts_at_source else fetched)
 
     def stages(self, order: Sequence[str], *, fused: bool = False, decoders: Collection[str] = ()) -> list[Stage]:
         """Return the operators as chains."""
-        ops = rewritten_ops([self._ops[name] for name in order], self._engine, decoders)
+        ops = rewrite_ops([self._ops[name] for name in order], self._engine, decoders)
         return [ChainStage(run, self._options) for run in ([ops] if fused else [[op] for op in ops])]
 
     def fresh(self, token: Item) -> Item:

@@ -63,7 +63,7 @@ class Pushed:
     only_parts: bool = False
     """Whether the decoder does nothing else than decoding a part, by a library of its own (python engine)."""
 
-    def told(self) -> str:
+    def description(self) -> str:
         """Say it in words."""
         return f"{self.why} (rule {self.rule})"
 
@@ -74,7 +74,7 @@ class Match(NamedTuple):
     rewrite: Pushed
     replaced: int
     """So many operators are replaced, from the first one on,"""
-    made: tuple[Op, ...]
+    replacement: tuple[Op, ...]
     """by these."""
 
 
@@ -196,7 +196,7 @@ def only_casts(op: Map) -> bool:
         made = array_of(op.fn(RowsColumn(given, watch)), watch)
     except Exception:  # what it raises it may raise of this alone
         return False
-    return not watch.refused and made.dtype.kind == "f" and np.array_equal(made, given)
+    return not watch.rejected and made.dtype.kind == "f" and np.array_equal(made, given)
 
 
 def _is_decoder(op: Map) -> bool:
@@ -271,28 +271,28 @@ def matches(ops: Sequence[Op], engine: EngineName, source: Source | None = None)
         yield from rule.matches(ops, engine, source)
 
 
-def rewritten(plan: Plan, engine: EngineName, names: Collection[str]) -> tuple[Plan, tuple[Pushed, ...]]:
+def apply_rewrites(plan: Plan, engine: EngineName, names: Collection[str]) -> tuple[Plan, tuple[Pushed, ...]]:
     """Return the plan with what an order's `names` say done to it, to joins' inputs too, and that."""
     if not names:
         return plan, ()
     head, before, source = plan.head, list[Pushed](), None
     if isinstance(head, Join):
-        branches = [rewritten(branch, engine, names) for branch in head.inputs]
+        branches = [apply_rewrites(branch, engine, names) for branch in head.inputs]
         before = [one for _, some in branches for one in some]
         head = replace(head, inputs=tuple(branch for branch, _ in branches))
     else:
         source = head
-    ops, done = _rewritten_ops(plan.ops, engine, names, source)
+    ops, done = _rewrite_ops(plan.ops, engine, names, source)
     return replace(plan, head=head, ops=ops), (*before, *done)
 
 
-def rewritten_ops(ops: Sequence[ElementOp], engine: EngineName, names: Collection[str]) -> list[ElementOp]:
+def rewrite_ops(ops: Sequence[ElementOp], engine: EngineName, names: Collection[str]) -> list[ElementOp]:
     """Do the same to operators on elements."""
-    found = _rewritten_ops(ops, engine, names)[0] if names else ops
+    found = _rewrite_ops(ops, engine, names)[0] if names else ops
     return [op for op in found if isinstance(op, ElementOp)]
 
 
-def _rewritten_ops(
+def _rewrite_ops(
     given: Sequence[Op], engine: EngineName, names: Collection[str], source: Source | None = None
 ) -> tuple[tuple[Op, ...], tuple[Pushed, ...]]:
     ops, done, at = list(given), list[Pushed](), 0
@@ -300,7 +300,7 @@ def _rewritten_ops(
         found = matches(ops[at:], engine, None if at else source)
         taken = next((one for one in found if one.rewrite.decoder in names), None)
         if taken is not None:
-            ops[at : at + taken.replaced] = taken.made
+            ops[at : at + taken.replaced] = taken.replacement
             done.append(taken.rewrite)
         at += 1
     return tuple(ops), tuple(done)

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 import cloudpickle
 
 from pecan_ray.autoorder.element_spec import ElementSpec, equal
-from pecan_ray.autoorder.facts import OpSequenceSample
 from pecan_ray.autoorder.op_accumulator import OpAccumulator
 from pecan_ray.autoorder.op_runner import (
     OP_FAILURES,
@@ -24,13 +23,14 @@ from pecan_ray.autoorder.op_runner import (
     Token,
     run_through,
 )
+from pecan_ray.autoorder.op_samples import OpSequenceSample
 from pecan_ray.by_value import dumps
 from pecan_ray.engines.counting import element_bytes
 from pecan_ray.engines.registry import ENGINES
 from pecan_ray.errors import ElementError
 from pecan_ray.options import EngineName
+from pecan_ray.plan.op_sequences import OpSequence, with_ops
 from pecan_ray.plan.operators import Op, Plan
-from pecan_ray.plan.stretches import OpSequence, with_ops
 from pecan_ray.storage.retry import patience_at_most
 
 READ_SHARE = 1 / 3
@@ -65,7 +65,7 @@ def private_copy(plan: Plan) -> Plan:
 
 
 @contextlib.contextmanager
-def undisturbed() -> Iterator[None]:
+def restore_globals() -> Iterator[None]:
     """Put back what a sample changes in this process: shared random generators, and OpenCV's number of threads."""
     randomness = GlobalRandomState()
     cv2 = sys.modules.get("cv2")
@@ -105,13 +105,13 @@ def make_runner(
 class Sampled:
     """A stretch after its elements were run in the user's order, ready for other orders."""
 
-    stretch: OpSequence
+    sequence: OpSequence
     runner: OpRunner
     limits: SampleLimits
     clock: SampleClock
     held: list[Token] = field(default_factory=list)
     """The elements that entered the stretch, and that all its operators took."""
-    places: list[int] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
     """Where each stood among those that were read."""
     results: list[int] = field(default_factory=list)
     """What became of each: the number of elements that came out."""
@@ -119,13 +119,13 @@ class Sampled:
     spec: ElementSpec = field(default_factory=ElementSpec)
     """What the results have in common in the user's order."""
     notes: list[str] = field(default_factory=list)
-    began: float = 0.0
+    started: float = 0.0
     read_s: float = 0.0
     """Time of reading an element."""
 
     def profile(self) -> OpSequenceSample:
         """Return the facts."""
-        samples = tuple(self.accumulators[op.name].sample() for op in self.stretch.ops)
+        samples = tuple(self.accumulators[op.name].sample() for op in self.sequence.ops)
         return OpSequenceSample(samples, len(self.held), tuple(self.notes), self.runner.reading_s)
 
     def token(self, number: int) -> Token:
@@ -153,7 +153,7 @@ class Sampled:
 
     def read(self, until: float) -> None:
         """Read the elements, within the limits."""
-        size, began = 0, self.clock()
+        size, started = 0, self.clock()
         for token in self.runner.inputs():
             self.held.append(token)
             size += element_bytes(self.runner.columns(token))
@@ -161,7 +161,7 @@ class Sampled:
                 break
         self.runner.close()
         count, asked = len(self.held), self.limits.elements
-        self.read_s = (self.clock() - began) / max(1, count)
+        self.read_s = (self.clock() - started) / max(1, count)
         if count >= asked:
             return
         if size >= self.limits.bytes:
@@ -176,8 +176,8 @@ class Sampled:
     def run_all(self, skip_bad: bool) -> None:
         """Run the elements that are held in the user's order; keep those that come through."""
         tokens, self.held = self.held, []
-        self.began, bad = self.clock(), 0
-        stages = self.runner.stages(self.stretch.names)
+        self.started, bad = self.clock(), 0
+        stages = self.runner.stages(self.sequence.names)
         for number, token in enumerate(tokens):
             try:
                 # A copy, because the element itself is kept for the other orders.
@@ -193,8 +193,8 @@ class Sampled:
                 self.notes.append(f"ran {number} of {len(tokens)} elements: the time was over")
                 return
             # Decision 24: slow operators are tried on few elements, because the trainer waits for its first batch.
-            enough = FEW if self.clock() <= self.limits.scarce else LEAST_ELEMENTS
-            if len(self.held) >= enough and self.clock() > self.limits.enough:
+            enough = FEW if self.clock() <= self.limits.hard_limit else LEAST_ELEMENTS
+            if len(self.held) >= enough and self.clock() > self.limits.soft_limit:
                 few = f"ran {number} of {len(tokens)} elements, which are enough: the operators are slow"
                 self.notes.append(few)
                 return
@@ -202,7 +202,7 @@ class Sampled:
 
     def _keep(self, token: Token, place: int, outputs: list[Token]) -> None:
         self.held.append(token)
-        self.places.append(place)
+        self.positions.append(place)
         self.results.append(len(outputs))
         for output in outputs:
             self.spec.add(self.runner.columns(output))
@@ -233,13 +233,13 @@ class Sampled:
             return True
         if self.runner.traced and number >= WATCHED_IF_TRACED:
             return False
-        share = WATCHED_SHARE * (self.clock() - self.began) / len(self.accumulators)
-        return (number < OFTEN_WATCHED or number % 2 == 0) and self.accumulators[name].watching_s < share
+        share = WATCHED_SHARE * (self.clock() - self.started) / len(self.accumulators)
+        return (number < OFTEN_WATCHED or number % 2 == 0) and self.accumulators[name].extra_s < share
 
     def _watch(self, stage: Stage, piece: Token) -> list[Token]:
         """Run an operator twice on equal input with equal random numbers, and compare."""
         (name,) = stage.names
-        tally, began = self.accumulators[name], self.clock()
+        tally, started = self.accumulators[name], self.clock()
         before = dict(self.runner.columns(piece))
         randomness = GlobalRandomState()
         try:
@@ -249,9 +249,9 @@ class Sampled:
             examined = None
         # The timed run draws what the watched one drew: if results differ, the operator holds a state.
         randomness.restore()
-        tally.watching_s += self.clock() - began
+        tally.extra_s += self.clock() - started
         outputs = timed_run(self.runner, self.accumulators, stage, piece, watched=True)
-        began = self.clock()
+        started = self.clock()
         after = [self.runner.columns(output) for output in outputs]
         tally.compare(before, after)
         if examined is None:
@@ -265,7 +265,7 @@ class Sampled:
             if examined.comparable:
                 again = [self.runner.columns(output) for output in examined.outputs]
                 tally.unequal |= not equal(again, after)
-        tally.watching_s += self.clock() - began
+        tally.extra_s += self.clock() - started
         return outputs
 
 

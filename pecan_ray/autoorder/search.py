@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import chain, combinations
 
-from pecan_ray.autoorder.adopted import OpSequenceOrder, Refused
+from pecan_ray.autoorder.accepted import OpSequenceOrder, RejectedOrder
 from pecan_ray.autoorder.exchange_check import OpOrder, exchanges
-from pecan_ray.autoorder.facts import OpSample, OpSequenceSample
+from pecan_ray.autoorder.op_samples import OpSample, OpSequenceSample
 from pecan_ray.autoorder.speed import SpeedComparison, too_slow
 from pecan_ray.autoorder.trial import Trial
 from pecan_ray.reorder import NEUTRAL_BAND, Mode, OrderPlan, auto_order
@@ -24,7 +24,7 @@ class OrderSearch:
     def __init__(self, sample: OpSequenceSample, trial: Trial, mode: Mode) -> None:
         self._sample, self._trial, self._mode = sample, trial, mode
         self._fixed = list(draws_would_change(sample.ops))
-        self._refused: dict[OpOrder, str] = {}
+        self._rejected: dict[OpOrder, str] = {}
         self._notes: list[str] = []
         self._user: OpOrder = tuple(op.name for op in sample.ops)
 
@@ -38,14 +38,14 @@ class OrderSearch:
         policy_order = self._policy()
         adopted, measured = self._search(policy_order) if policy_order.changed else (None, None)
         taken_over = self._trial.measure_taken_over(adopted.order) if adopted is not None else users
-        refused = [Refused(order, reason) for order, reason in self._refused.items()]
-        refused += [Refused(pair[::-1], why) for pair, why in self._trial.exchanges.rejects().items()]
+        rejected = [RejectedOrder(order, reason) for order, reason in self._rejected.items()]
+        rejected += [RejectedOrder(pair[::-1], why) for pair, why in self._trial.exchanges.rejects().items()]
         return OpSequenceOrder(
             sample=self._sample,
-            adopted=adopted or auto_order(self._sample.profiled, "off", neutral_band=NEUTRAL_BAND),
+            accepted=adopted or auto_order(self._sample.profiled, "off", neutral_band=NEUTRAL_BAND),
             policy_order=policy_order,
             measured=measured,
-            refused=(*refused, *dict.fromkeys([*users.refused, *taken_over.refused])),
+            rejected=(*rejected, *dict.fromkeys([*users.rejected, *taken_over.rejected])),
             notes=tuple(self._notes),
             loads=self._trial.loads(adopted.order) if adopted is not None else (),
             exchanges=self._trial.exchanges.found(adopted.order) if adopted is not None else (),
@@ -66,10 +66,10 @@ class OrderSearch:
         kept = [whole] if self._mode == "pecan" and self._runs(policy_order.order) else self._moves(policy_order)
         while kept:
             plan = self._policy(list(chain(*kept)))
-            found, refused, blamed = self._verified(plan)
-            if not refused:
+            found, rejected, blamed = self._verify(plan)
+            if not rejected:
                 return plan, found
-            self._refused[plan.order] = refused
+            self._rejected[plan.order] = rejected
             if kept == [whole] and self._mode == "pecan" and len(policy_order.moves) > 1:
                 kept = self._moves(policy_order)
             else:
@@ -85,10 +85,10 @@ class OrderSearch:
             its.sort(key=lambda pair: abs(self._user.index(pair[0]) - self._user.index(pair[1])))
             while its:
                 other = self._policy([*chain(*kept), *its]).order
-                refused = "" if other in (order, *self._refused) else self._unworthy(other, order)
-                if refused:
-                    self._refused[other] = refused
-                if other in (order, *self._refused):
+                rejected = "" if other in (order, *self._rejected) else self._rejection_reason(other, order)
+                if rejected:
+                    self._rejected[other] = rejected
+                if other in (order, *self._rejected):
                     its.pop()
                     continue
                 kept, order = [*kept, its], other
@@ -96,32 +96,32 @@ class OrderSearch:
         return kept
 
     def _runs(self, order: OpOrder) -> bool:
-        if refused := self._trial.look(order):
-            self._refused[order] = refused
-        return not refused
+        if rejected := self._trial.look(order):
+            self._rejected[order] = rejected
+        return not rejected
 
-    def _unworthy(self, order: OpOrder, beside: OpOrder) -> str:
+    def _rejection_reason(self, order: OpOrder, beside: OpOrder) -> str:
         """Return why an order is not run in place of another one; empty if it is."""
-        refused = self._trial.look(order)
-        if refused or self._mode == "pecan":
-            return refused
+        rejected = self._trial.look(order)
+        if rejected or self._mode == "pecan":
+            return rejected
         # Decision 179: estimates only propose. A move has to earn its place by measurement.
         found, failed = self._trial.compare(order, beside=beside)
         return failed or too_slow(found)
 
-    def _verified(self, plan: OrderPlan) -> tuple[SpeedComparison | None, str, Pair | None]:
+    def _verify(self, plan: OrderPlan) -> tuple[SpeedComparison | None, str, Pair | None]:
         """Return how an order compares with the user's, and why it is refused on more elements, by which pair."""
         found: SpeedComparison | None = None
         if self._mode != "pecan":
             self._trial.measure_taken_over(plan.order)
             found, failed = self._trial.compare(plan.order)
-            if refused := failed or too_slow(found):
-                return found, refused, None
-        refused, pair, ran = self._trial.verify(plan.order)
-        refused = refused or self._cut_short(plan, found, ran)
-        if not refused and ran < self._sample.elements:
+            if rejected := failed or too_slow(found):
+                return found, rejected, None
+        rejected, pair, ran = self._trial.verify(plan.order)
+        rejected = rejected or self._cut_short(plan, found, ran)
+        if not rejected and ran < self._sample.elements:
             self._notes.append(f"the new order was verified on {ran} of {self._sample.elements} elements")
-        return found, refused, pair
+        return found, rejected, pair
 
     def _cut_short(self, plan: OrderPlan, found: SpeedComparison | None, ran: int) -> str:
         """Return why an order stays out where the time was too short; empty if it would be found each time.
@@ -147,5 +147,5 @@ def draws_would_change(ops: Sequence[OpSample]) -> Iterator[Pair]:
     """
     for first, second in combinations(ops, 2):
         one, other = first.profiled.random, second.profiled.random
-        if (first.spreads and (second.spreads or other)) or (second.spreads and one):
+        if (first.yields_several and (second.yields_several or other)) or (second.yields_several and one):
             yield first.name, second.name

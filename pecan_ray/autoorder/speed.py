@@ -54,7 +54,7 @@ class SpeedComparison:
     """Elements that were run."""
 
     @property
-    def faster(self) -> bool:
+    def is_better(self) -> bool:
         """Whether the other order is certainly so much faster that it is worth it: what is within the noise is not."""
         return self.least >= WORTH
 
@@ -69,13 +69,13 @@ class SpeedComparison:
         if self.speedup + CERTAINTY * self.error < WORTH:
             return True
         # Decision 155: a small gain is measured until another look would decide alike.
-        return self.least >= SURELY or (self.faster and self.error <= PRECISE * self.speedup)
+        return self.least >= SURELY or (self.is_better and self.error <= PRECISE * self.speedup)
 
     def exceeds_threshold(self, times: float) -> bool:
         """Tell whether the other order is certainly faster, and so many times at least."""
         return self.speedup - CERTAINTY * self.error > 1.0 and self.speedup >= times
 
-    def told(self) -> str:
+    def description(self) -> str:
         """Say it in words."""
         return f"{self.speedup:.2f}x (±{self.error:.2f}) measured on {self.elements} elements"
 
@@ -84,7 +84,7 @@ def too_slow(found: SpeedComparison | None) -> str:
     """Return why an order is not adopted for its speed; empty if it is."""
     if found is None:
         return "there was no time to measure it"
-    return "" if found.faster else f"it is not faster: {found.told()}"
+    return "" if found.is_better else f"it is not faster: {found.description()}"
 
 
 def compare_speed(sampled: Sampled, stages: Sequence[Sequence[Stage]]) -> SpeedComparison | None:

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 
 from pecan_ray.autoorder.op_runner import SampleClock, SampleLimits
 from pecan_ray.engines.contract import Leases
-from pecan_ray.engines.inprocess import AllLeases
+from pecan_ray.engines.in_process import AllLeases
+from pecan_ray.plan.op_sequences import OpSequence, without_buffers
 from pecan_ray.plan.operators import Join, Plan
 from pecan_ray.plan.shape import plan_shape
 from pecan_ray.plan.splits import OUTPUT_BITS, Element, Lease, Source, Split
-from pecan_ray.plan.stretches import OpSequence, without_buffers
-from pecan_ray.sources.files import with_files_ahead
+from pecan_ray.sources.files import prefetching_files
 from pecan_ray.sources.listing import FirstSplits, list_splits
 
 MOST_OPENED = 32
@@ -33,7 +33,7 @@ class Bounded:
 
     def splits(self) -> Iterator[Split]:
         """Yield the source's splits, in time."""
-        splits = with_files_ahead(self._source, self._source.splits()) if self._first is None else [Split(0)]
+        splits = prefetching_files(self._source, self._source.splits()) if self._first is None else [Split(0)]
         for split in splits:
             if self.over:
                 return
@@ -77,11 +77,11 @@ def evenly(count: int) -> Iterator[int]:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class SampleSize:
     """How many elements of a source a sample is to have."""
 
     elements: int
-    again: bool = True
+    retry: bool = True
     """Come back to splits for more, where others hold few: else another source gives more."""
     later: bool = False
     """Leave out those that come first without this, or take them last."""
@@ -91,7 +91,7 @@ class SpreadLeases:
     """Leases on a few elements of each split; round by round on more of them, where the splits hold few."""
 
     def __init__(
-        self, listings: Sequence[FirstSplits], wanted: Sequence[Wanted], over: Callable[[], bool] = lambda: False
+        self, listings: Sequence[FirstSplits], wanted: Sequence[SampleSize], over: Callable[[], bool] = lambda: False
     ) -> None:
         """`over`: tells whether the time is up, and no more is wanted."""
         self._over = over
@@ -106,10 +106,10 @@ class SpreadLeases:
         """Do nothing: nobody asks."""
 
 
-def _leases(branch: int, splits: Sequence[Split], wanted: Wanted) -> Iterator[Lease]:
+def _leases(branch: int, splits: Sequence[Split], wanted: SampleSize) -> Iterator[Lease]:
     opened = min(MOST_OPENED, len(splits))
     few = -(-wanted.elements // opened) if opened else 0
-    starts = list(range(0, wanted.elements if wanted.again else 1, max(1, few)))
+    starts = list(range(0, wanted.elements if wanted.retry else 1, max(1, few)))
     # A first look has read the first round, so this comes last if other elements are wanted.
     for start in [*(starts[1:] or [few]), 0] if wanted.later else starts:
         for place in evenly(len(splits)):
@@ -126,21 +126,21 @@ def sample_leases(plan: Plan, sources: Sequence[Source], elements: int, *, sprea
     Not spread is what needs the beginning of its data, and what would compute all of it before it has splits.
     """
     if not spread or plan_shape(plan).serial or any(hasattr(source, "first") for source in plan.sources()):
-        return AllLeases(sources, epoch=0, repetitions=1)
-    wanted = [replace(one, later=later) for one in _wanted(plan, elements)]
+        return AllLeases(sources, epoch=0, num_passes=1)
+    wanted = [replace(one, later=later) for one in _sample_sizes(plan, elements)]
     over = [source for source in sources if isinstance(source, Bounded)]
     return SpreadLeases([list_splits(source) for source in sources], wanted, lambda: any(one.over for one in over))
 
 
-def _wanted(plan: Plan, elements: int, *, again: bool = True) -> Iterator[Wanted]:
+def _sample_sizes(plan: Plan, elements: int, *, again: bool = True) -> Iterator[SampleSize]:
     """Yield how many elements are wanted of each source: where sources follow each other, of each its share."""
     if not isinstance(plan.head, Join):
-        yield Wanted(elements, again)
+        yield SampleSize(elements, again)
         return
     concat = plan.head.kind == "concat"
     share = -(-elements // len(plan.head.inputs)) if concat else elements
     for branch in plan.head.inputs:
-        yield from _wanted(branch, share, again=again and not concat)
+        yield from _sample_sizes(branch, share, again=again and not concat)
 
 
 def entering(stretch: OpSequence, limits: SampleLimits, clock: SampleClock) -> tuple[Plan, list[Source], Leases]:

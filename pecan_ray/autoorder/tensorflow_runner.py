@@ -15,7 +15,7 @@ from pecan_ray.autoorder.op_runner import (
     SampleLimits,
     Stage,
 )
-from pecan_ray.autoorder.rewrites import rewritten_ops
+from pecan_ray.autoorder.rewrites import rewrite_ops
 from pecan_ray.autoorder.spread import entering
 from pecan_ray.engines.contract import EngineOptions
 from pecan_ray.engines.tensorflow.single import (
@@ -28,9 +28,9 @@ from pecan_ray.engines.tensorflow.single import (
 )
 from pecan_ray.engines.timers import ProcessTimer
 from pecan_ray.options import EngineName
+from pecan_ray.plan.op_sequences import OpSequence
 from pecan_ray.plan.operators import ElementOp, Map
 from pecan_ray.plan.splits import Element
-from pecan_ray.plan.stretches import OpSequence
 
 OVERHEAD_RUNS = 21
 
@@ -98,7 +98,7 @@ class TensorFlowRunner:
 
     def stages(self, order: Sequence[str], *, fused: bool = False, decoders: Collection[str] = ()) -> list[Stage]:
         """Return the operators, compiled for what arrives at their places."""
-        ops = rewritten_ops([self._ops[name] for name in order], self._engine, decoders)
+        ops = rewrite_ops([self._ops[name] for name in order], self._engine, decoders)
         spec = self._single_elements.spec
         found: list[Stage] = []
         for group in compile_groups(ops) if fused else [[op] for op in ops]:

@@ -9,18 +9,18 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 from pecan_ray import part_decoding
-from pecan_ray.autoorder.adopted import NOTHING_TAKEN_OVER, Refused, TakenOver
-from pecan_ray.autoorder.element_moved import ColumnDifference, RewrittenElements, element_moved
+from pecan_ray.autoorder.accepted import NOTHING_TAKEN_OVER, RejectedOrder, TakenOver
+from pecan_ray.autoorder.element_moved import ColumnDifference, RewriteCheck, element_moved
 from pecan_ray.autoorder.element_spec import ElementSpec, equal
 from pecan_ray.autoorder.exchange_check import NO_TIME, ExchangeCheck, OpOrder, exchanges
-from pecan_ray.autoorder.facts import OpSample
 from pecan_ray.autoorder.op_accumulator import OpAccumulator
 from pecan_ray.autoorder.op_runner import OP_FAILURES, Stage, Token, run_through
+from pecan_ray.autoorder.op_samples import OpSample
 from pecan_ray.autoorder.order_request import Check, OrderRequest
 from pecan_ray.autoorder.rewrites import Pushed, choices
 from pecan_ray.autoorder.sample import LEAST_ELEMENTS, Sampled, timed_run
 from pecan_ray.autoorder.speed import SpeedComparison, compare_speed, too_slow
-from pecan_ray.errors import told
+from pecan_ray.errors import describe_error
 from pecan_ray.options import EngineName
 from pecan_ray.plan.splits import Element
 from pecan_ray.reorder import Mode
@@ -50,12 +50,12 @@ class Trial:
         self, sampled: Sampled, check: Check | None, engine: EngineName, mode: Mode, *, rewrites: bool = True
     ) -> None:
         self._sampled, self._check = sampled, check
-        self._comparing, self._strict = mode in COMPARING, mode == "strict"
+        self._comparison, self._strict = mode in COMPARING, mode == "strict"
         self._decoding: EngineName | None = engine if mode in COMPARING and rewrites else None
         """The engine whose decoders may take work over; None: none does."""
-        self._ops = {op.name: op for op in sampled.stretch.ops}
+        self._ops = {op.name: op for op in sampled.sequence.ops}
         self._taken_over: dict[OpOrder, TakenOver] = {}
-        self._runner, self._names = sampled.runner, sampled.stretch.names
+        self._runner, self._names = sampled.runner, sampled.sequence.names
         self._timed: dict[OpOrder, dict[str, OpAccumulator]] = {}
         """What operators did in orders that were looked at."""
         self.exchanges = ExchangeCheck(sampled, exactly=self._strict)
@@ -74,8 +74,8 @@ class Trial:
     def look(self, order: OpOrder) -> str:
         """Run an order on the first elements and note the operators' times in it; return why it is refused, or ""."""
         accumulators = self._timed[order] = {name: OpAccumulator(self._ops[name]) for name in order}
-        refused, ran = self._refused_on(order, range(FIRST_LOOK), accumulators=accumulators)
-        return refused or (NO_TIME if ran < min(FIRST_LOOK, len(self._sampled.held)) else "")
+        rejected, ran = self._rejected_on(order, range(FIRST_LOOK), accumulators=accumulators)
+        return rejected or (NO_TIME if ran < min(FIRST_LOOK, len(self._sampled.held)) else "")
 
     def verify(self, order: OpOrder) -> tuple[str, Pair | None, int]:
         """Run an order, and its exchanges one by one, on the other elements of the sample.
@@ -84,27 +84,27 @@ class Trial:
         """
         held = len(self._sampled.held)
         until = self._sampled.clock() + VERIFYING_SHARE * self._sampled.left_s()
-        refused, ran = self._refused_on(order, range(FIRST_LOOK, held), until)
+        rejected, ran = self._rejected_on(order, range(FIRST_LOOK, held), until)
         pair = None
-        if self._comparing and not refused:
-            pair = self.exchanges.refused_on(order, range(FIRST_LOOK, min(held, FIRST_LOOK + ran)))
+        if self._comparison and not rejected:
+            pair = self.exchanges.rejected_on(order, range(FIRST_LOOK, min(held, FIRST_LOOK + ran)))
         if pair is not None:
-            refused = self.exchanges.rejects()[pair]
-        return refused, pair, min(held, FIRST_LOOK) + ran
+            rejected = self.exchanges.rejects()[pair]
+        return rejected, pair, min(held, FIRST_LOOK) + ran
 
-    def _refused_on(
+    def _rejected_on(
         self,
         order: OpOrder,
         numbers: range,
         until: float = math.inf,
         accumulators: Mapping[str, OpAccumulator] | None = None,
     ) -> tuple[str, int]:
-        usual = self._names if self._comparing or self._check is not None else None
-        return self._beside(
+        usual = self._names if self._comparison or self._check is not None else None
+        return self._run_variant(
             usual, order, numbers, until, functools.partial(self._mismatch, order), accumulators=accumulators
         )
 
-    def _beside(
+    def _run_variant(
         self,
         usual: OpOrder | None,
         order: OpOrder,
@@ -132,8 +132,8 @@ class Trial:
                     return f"it lets {len(after)} elements through where the user's order lets {count}", ran
                 for mine, other in zip(before, after, strict=True):
                     spec.add(other)
-                    if usual is not None and (refused := judge(number, mine, other)):
-                        return f"{self.exchanges.place(number, sampled.held[number])}: {refused}", ran
+                    if usual is not None and (rejected := judge(number, mine, other)):
+                        return f"{self.exchanges.place(number, sampled.held[number])}: {rejected}", ran
                 ran += 1
         except OP_FAILURES as error:
             return f"it fails: {error.message.splitlines()[0]}", ran
@@ -154,15 +154,15 @@ class Trial:
 
     def _mismatch(self, order: OpOrder, number: int, mine: Element, other: Element) -> str:
         """Return why an element's result in an order is not what the user meant; empty if it may be."""
-        if self._check is not None and (refused := refused_by_check(self._check, mine, other)):
-            return refused
-        if not self._comparing or equal(mine, other):
+        if self._check is not None and (rejected := rejected_by_check(self._check, mine, other)):
+            return rejected
+        if not self._comparison or equal(mine, other):
             return ""
         if self._strict:
             return "its result is not equal to that of the user's order"
         given, without = self._without(order, self._sampled.held[number])
         found = element_moved(mine, other, [without] if self._sampled.results[number] == 1 else [], given)
-        return f"column {found.column!r}: {found.moved.told()}" if found.moved.refused else ""
+        return f"column {found.column!r}: {found.moved.description()}" if found.moved.rejected else ""
 
     def _without(self, order: OpOrder, token: Token) -> tuple[dict[str, Any], dict[str, Any] | None]:
         """Return what enters the operators that are exchanged, and an element's result without those passed by."""
@@ -202,13 +202,13 @@ class Trial:
         if order not in self._taken_over:
             users, ways = self._taken_over.get(self._names), self._choices(order)
             alike = users is not None and ways == self._choices(self._names)
-            self._taken_over[order] = users if alike and users is not None else self._if_faster(order, ways)
+            self._taken_over[order] = users if alike and users is not None else self._accept_if_better(order, ways)
         return self._taken_over[order]
 
     def _choices(self, order: OpOrder) -> list[list[Pushed]]:
         return choices([self._ops[name] for name in order], self._decoding) if self._decoding else []
 
-    def _if_faster(self, order: OpOrder, ways: list[list[Pushed]]) -> TakenOver:
+    def _accept_if_better(self, order: OpOrder, ways: list[list[Pushed]]) -> TakenOver:
         found = self._try_pushdown(order, ways)
         if not found.pushed:
             return found
@@ -216,16 +216,16 @@ class Trial:
         measured, failed = self._in_turn(stages)
         if not (why := failed or too_slow(measured)):
             return replace(found, measured=measured)
-        refused = self._taken_over_not(found, why)
+        rejected = self._taken_over_not(found, why)
         exact = [[one for one in some if not one.reduces] for some in ways]
         if exact == ways or not self.in_time():
-            return refused
+            return rejected
         # It may be faster with equal pixels: small photographs are hardly decoded smaller, but in part.
-        equally = self._if_faster(order, exact)
-        return replace(equally, refused=(*refused.refused, *equally.refused))
+        equally = self._accept_if_better(order, exact)
+        return replace(equally, rejected=(*rejected.rejected, *equally.rejected))
 
     def _taken_over_not(self, found: TakenOver, why: str) -> TakenOver:
-        return TakenOver(refused=(*found.refused, *(_not_taken_over(one, why) for one in found.pushed)))
+        return TakenOver(rejected=(*found.rejected, *(_not_taken_over(one, why) for one in found.pushed)))
 
     def _try_pushdown(self, order: OpOrder, ways: list[list[Pushed]]) -> TakenOver:
         """Run an order with what each decoder could take over in it, one after the other."""
@@ -233,11 +233,11 @@ class Trial:
         for some in ways:
             for one in some:
                 before = part_decoding.counts()
-                refused, detected_changes = self._pushdown_rejection(order, found.decoders, one)
-                if refused:
-                    found = replace(found, refused=(*found.refused, _not_taken_over(one, refused)))
+                rejected, detected_changes = self._pushdown_rejection(order, found.decoders, one)
+                if rejected:
+                    found = replace(found, rejected=(*found.rejected, _not_taken_over(one, rejected)))
                     continue
-                told = part_decoding.told(part_decoding.counts() - before)
+                told = part_decoding.decode_summary(part_decoding.counts() - before)
                 notes = (*found.notes, *([f"{one.decoder}: {told}"] if told else []))
                 found = replace(found, pushed=(*found.pushed, one), detected_changes=detected_changes, notes=notes)
                 # The ways come with the most first, so that the others would take over less.
@@ -252,27 +252,29 @@ class Trial:
             return "images would be decoded at a reduced size, or warped at once, which changes their pixels", ()
         if one.only_parts and isinstance(library := part_decoding.library(), str):
             return library, ()
-        sampled, pairs = self._sampled, RewrittenElements()
+        sampled, pairs = self._sampled, RewriteCheck()
         judge = functools.partial(self._check_rewrite, pairs)
         until = sampled.clock() + max(TAKEN_OVER_S, RUNS_OF_LEAST * LEAST_ELEMENTS * (sampled.profile().seconds or 0.0))
         numbers = range(TAKEN_OVER_ELEMENTS)
-        refused, ran = self._beside(order, order, numbers, until, judge, decoders=(*others, one.decoder))
-        if not refused and ran < min(LEAST_ELEMENTS, len(sampled.held)):
+        rejected, ran = self._run_variant(order, order, numbers, until, judge, decoders=(*others, one.decoder))
+        if not rejected and ran < min(LEAST_ELEMENTS, len(sampled.held)):
             return NO_TIME, ()
-        refused = refused or pairs.told_refused() or self._changed_decision(order[order.index(one.ops[0]) :], pairs)
-        return refused, pairs.detected_changes()
+        rejected = (
+            rejected or pairs.rejection_reason() or self._changed_decision(order[order.index(one.ops[0]) :], pairs)
+        )
+        return rejected, pairs.detected_changes()
 
-    def _check_rewrite(self, pairs: RewrittenElements, number: int, mine: Element, other: Element) -> str:
+    def _check_rewrite(self, pairs: RewriteCheck, number: int, mine: Element, other: Element) -> str:
         pairs.add(mine, other)
         if self._strict and not equal(mine, other):
             return "its result is not equal to that of the user's order"
-        return refused_by_check(self._check, mine, other) if self._check is not None else ""
+        return rejected_by_check(self._check, mine, other) if self._check is not None else ""
 
-    def _changed_decision(self, behind: OpOrder, pairs: RewrittenElements) -> str:
+    def _changed_decision(self, behind: OpOrder, pairs: RewriteCheck) -> str:
         """Return which operator decides by a column that has other values; empty if none does."""
         changed = [one.column for one in pairs.detected_changes() if one.changed]
         for name in behind if changed else ():
-            facts = self.exchanges.facts[name]
+            facts = self.exchanges.op_properties[name]
             for column in sorted(facts.reads) if facts.decides else ():
                 if any(one.startswith(column) for one in changed):
                     return f"{name!r} decides by column {column!r} which elements there are, and it has other values"
@@ -286,17 +288,17 @@ def make_trial(sampled: Sampled, request: OrderRequest) -> Trial:
 
 def trial_error(error: BaseException) -> str:
     """Return why a trial was given up, in words."""
-    return f"trying another way to run them ended with {told(error)}".partition("\n")[0]
+    return f"trying another way to run them ended with {describe_error(error)}".partition("\n")[0]
 
 
-def _not_taken_over(one: Pushed, why: str) -> Refused:
-    return Refused(one.ops, f"the decoder takes nothing over (rule {one.rule}): {why}")
+def _not_taken_over(one: Pushed, why: str) -> RejectedOrder:
+    return RejectedOrder(one.ops, f"the decoder takes nothing over (rule {one.rule}): {why}")
 
 
-def refused_by_check(check: Check, before: dict[str, Any], after: dict[str, Any]) -> str:
+def rejected_by_check(check: Check, before: dict[str, Any], after: dict[str, Any]) -> str:
     """Return why a user's check refuses an element; empty if it does not."""
     try:
         answer = check(before, after)
     except Exception as error:  # a check may be made of assertions
-        return f"check= raised {told(error)}".strip()
+        return f"check= raised {describe_error(error)}".strip()
     return "" if answer is None or answer else "check= returned False"

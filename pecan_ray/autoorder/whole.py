@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pecan_ray.autoorder.adopted import NOTHING_TAKEN_OVER, OpSequenceOrder, Refused, TakenOver, whole_speedup
+from pecan_ray.autoorder.accepted import NOTHING_TAKEN_OVER, OpSequenceOrder, RejectedOrder, TakenOver, whole_speedup
 from pecan_ray.autoorder.rewrites import ROWS_AT_ONCE
 from pecan_ray.autoorder.speed import WORTH
+from pecan_ray.plan.op_sequences import op_sequences
 from pecan_ray.plan.operators import Join, Plan
-from pecan_ray.plan.stretches import stretches
 from pecan_ray.reorder import auto_order
 
 LEAST_SAVED_S = 3e-6
@@ -25,7 +25,7 @@ def apply_pipeline_threshold(plan: Plan, orders: Sequence[OpSequenceOrder]) -> l
 
     Another order has to be worth it beside what decoders take over in the user's.
     """
-    told = [_told(plan, one) for one in orders]
+    told = [_seconds_of(plan, one) for one in orders]
     parts = [(one.sample.reading_s or 0.0) + own for one, own in zip(orders, told, strict=True)]
     whole = max(*parts, sum(told))
     shared = [replace(one, share=own / whole if whole else 1.0) for one, own in zip(orders, told, strict=True)]
@@ -35,13 +35,13 @@ def apply_pipeline_threshold(plan: Plan, orders: Sequence[OpSequenceOrder]) -> l
 def _evaluate(one: OpSequenceOrder, whole: float) -> OpSequenceOrder:
     in_rows = any(pushed.rule == ROWS_AT_ONCE for pushed in one.users_taken_over.pushed)  # which is judged by itself
     gain, least, users = one.whole_speedup, one.least_speedup, one.users_taken_over.measured
-    if gain is None or least is None or one.adopted.mode == "pecan" or in_rows:
+    if gain is None or least is None or one.accepted.mode == "pecan" or in_rows:
         return one
     # Decision 155: the gain that is certain has to be worth it, so that another look decides alike.
-    if not _worth(whole, whole_speedup(one.share, least)):
+    if not _saves_time(whole, whole_speedup(one.share, least)):
         return _as_written(one, gain, NOTHING_TAKEN_OVER)
     decoding = 1.0 if users is None else whole_speedup(one.share, users.speedup)
-    if one.adopted.changed and _worth(whole, decoding) and not _worth(whole / decoding, gain / decoding):
+    if one.accepted.changed and _saves_time(whole, decoding) and not _saves_time(whole / decoding, gain / decoding):
         return _as_written(one, gain / decoding, one.users_taken_over)
     return one
 
@@ -52,12 +52,12 @@ def _as_written(one: OpSequenceOrder, gain: float, taken_over: TakenOver) -> OpS
         f"it would make the whole pipeline {gain:.2f} times as fast, which is not worth another order "
         f"(these operators take {one.share:.0%} of the time)"
     )
-    tried = [one.adopted.order] if one.adopted.changed else [pushed.ops for pushed in one.taken_over.pushed]
+    tried = [one.accepted.order] if one.accepted.changed else [pushed.ops for pushed in one.taken_over.pushed]
     return OpSequenceOrder(
         one.sample,
-        auto_order(one.adopted.ops, "off", neutral_band=one.adopted.neutral_band),
+        auto_order(one.accepted.ops, "off", neutral_band=one.accepted.neutral_band),
         one.policy_order,
-        refused=(*one.refused, *(Refused(order, reason) for order in tried)),
+        rejected=(*one.rejected, *(RejectedOrder(order, reason) for order in tried)),
         notes=one.notes,
         share=one.share,
         taken_over=taken_over,
@@ -65,12 +65,12 @@ def _as_written(one: OpSequenceOrder, gain: float, taken_over: TakenOver) -> OpS
     )
 
 
-def _worth(seconds: float, gain: float) -> bool:
+def _saves_time(seconds: float, gain: float) -> bool:
     """Tell whether it is worth it that what takes so long becomes so many times as fast."""
     return gain >= WORTH and seconds * (1.0 - 1.0 / gain) >= LEAST_SAVED_S
 
 
-def _told(plan: Plan, one: OpSequenceOrder) -> float:
+def _seconds_of(plan: Plan, one: OpSequenceOrder) -> float:
     """Return the seconds of a stretch's operators for an element of the plan's sources."""
     return (one.sample.seconds or 0.0) * _elements(plan, one.names)
 
@@ -81,7 +81,7 @@ def _elements(plan: Plan, names: tuple[str, ...]) -> float:
         return 1.0
     head = plan.head
     for number, branch in enumerate(head.inputs):
-        if any(stretch.names == names for stretch in stretches(branch)):
+        if any(stretch.names == names for stretch in op_sequences(branch)):
             share = head.weights[number] / sum(head.weights) if head.weights else 1.0 / len(head.inputs)
             return share * _elements(branch, names)
     return 1.0 / len(head.inputs) if head.kind == "zip" else 1.0

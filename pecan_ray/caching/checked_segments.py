@@ -69,7 +69,7 @@ class _HeldSegment:
             del self.starts[bisect_left(self.starts, start)]
             self.nbytes -= known[0]
 
-    def there(self, start: int, stop: int) -> NDArray[Any]:
+    def pages_in_memory(self, start: int, stop: int) -> NDArray[Any]:
         """Tell of each page in which some bytes lie whether it is in this process's page table."""
         first = (self.address + start) // mmap.PAGESIZE
         pages = (self.address + stop - 1) // mmap.PAGESIZE - first + 1
@@ -84,20 +84,20 @@ class _HeldSegment:
         # The highest bit, which says that a page is there, is the sign of the number.
         return told < 0
 
-    def stays(self, start: int, nbytes: int) -> bool:
+    def is_in_memory(self, start: int, nbytes: int) -> bool:
         """Tell whether all pages of an entry are in this process's page table."""
-        return bool(self.there(start, start + nbytes).all())
+        return bool(self.pages_in_memory(start, start + nbytes).all())
 
     def populate_range(self, start: int, nbytes: int) -> bool:
         """Let the system bring in all pages of an entry, and tell whether they are there."""
         before = start % mmap.PAGESIZE
         self.memory.madvise(MADV_POPULATE_READ, start - before, before + nbytes)
-        return self.stays(start, nbytes)
+        return self.is_in_memory(start, nbytes)
 
     def forget_around(self, start: int, nbytes: int) -> None:
         """Forget the entries of which pages are away now that may come along with those of this one, unlooked at."""
         low, high = max(0, start - AROUND_BYTES), min(len(self.memory), start + nbytes + AROUND_BYTES)
-        there, page = self.there(low, high), low // mmap.PAGESIZE
+        there, page = self.pages_in_memory(low, high), low // mmap.PAGESIZE
         # Entries do not overlap: only the last one that begins before may reach into it.
         for other in self.starts[max(0, bisect_left(self.starts, low) - 1) : bisect_left(self.starts, high)]:
             last = (other + self.checked[other][0] - 1) // mmap.PAGESIZE
@@ -121,7 +121,7 @@ class CheckedSegments:
         self._supported: bool | None = None
         """Whether this system tells of its pages; None: it was not asked yet."""
         self._last_sweep = float("-inf")
-        self.refused = False
+        self.rejected = False
         """Whether there was no room for something since the last sweep."""
 
     def entry(self, path: str, start: int, nbytes: int, checksum: int) -> memoryview | None:
@@ -131,7 +131,7 @@ class CheckedSegments:
             if segment is None:
                 return None
             data = memoryview(segment.memory)[start : start + nbytes]
-            if self._knows(segment, start, nbytes, checksum):
+            if self._is_checked(segment, start, nbytes, checksum):
                 return data
             if not self._has_room(segment, start, nbytes):
                 return None
@@ -157,7 +157,7 @@ class CheckedSegments:
             segment = self._segment(path, start, nbytes)
         except (OSError, ValueError):
             segment = None
-        if segment is not None and self._knows(segment, start, nbytes, checksum):
+        if segment is not None and self._is_checked(segment, start, nbytes, checksum):
             return True
         found = EntryChecksum.of(data) == checksum
         if found and segment is not None and self._has_room(segment, start, nbytes):
@@ -185,8 +185,8 @@ class CheckedSegments:
         """
         self._last_sweep = self._clock()
         # Only if room is wanted, because each segment costs a query of the index.
-        if starts_in is not None and self.refused:
-            self.refused = False
+        if starts_in is not None and self.rejected:
+            self.rejected = False
             for path, held in self._held.items():
                 listed = starts_in(path)
                 for start in [one for one in held.starts if one not in listed]:
@@ -204,18 +204,18 @@ class CheckedSegments:
         """Let go of everything; bytes that were given stay where they are as long as somebody has them."""
         self._held.clear()
 
-    def _knows(self, segment: _HeldSegment, start: int, nbytes: int, checksum: int) -> bool:
+    def _is_checked(self, segment: _HeldSegment, start: int, nbytes: int, checksum: int) -> bool:
         same = segment.checked.get(start) == (nbytes, checksum)
-        return same and (self._in_memory or segment.stays(start, nbytes))
+        return same and (self._in_memory or segment.is_in_memory(start, nbytes))
 
     def _has_room(self, segment: _HeldSegment, start: int, nbytes: int) -> bool:
         # First, so that an entry that is checked again does not count twice.
         segment.forget(start)
-        return self._fits(nbytes)
+        return self._has_space(nbytes)
 
-    def _fits(self, nbytes: int) -> bool:
+    def _has_space(self, nbytes: int) -> bool:
         fits = self.nbytes + nbytes <= self._most_bytes
-        self.refused |= not fits
+        self.rejected |= not fits
         return fits
 
     def _segment(self, path: str, start: int, nbytes: int) -> _HeldSegment | None:
@@ -229,7 +229,7 @@ class CheckedSegments:
         if known is not None and known.is_of(_file_version(now), start + nbytes):
             return known
         self._held.pop(path, None)
-        if now.st_size < start + nbytes or not self._fits(nbytes) or not self._may_map(now.st_size):
+        if now.st_size < start + nbytes or not self._has_space(nbytes) or not self._may_map(now.st_size):
             return None
         # Decision 83: two changes within one tick of the file system's clock look the same.
         if not _settled(path, _file_version(now)):
@@ -245,7 +245,7 @@ class CheckedSegments:
         # Whole segments are mapped, of which a removed one takes its room until it is let go of.
         full = self._held and self.mapped_bytes + nbytes > MAPPED_TIMES * self._most_bytes
         if full or len(self._held) >= MOST_SEGMENTS:
-            self.refused = True
+            self.rejected = True
             return False
         return True
 
@@ -260,7 +260,7 @@ def _has_page_status() -> bool:
     """Tell whether a page that was brought in is said to be there, and one that was not is not."""
     probe = _HeldSegment.of((0, 0, 0), mmap.mmap(-1, mmap.PAGESIZE))
     try:
-        return not probe.stays(0, mmap.PAGESIZE) and probe.populate_range(0, mmap.PAGESIZE)
+        return not probe.is_in_memory(0, mmap.PAGESIZE) and probe.populate_range(0, mmap.PAGESIZE)
     except OSError:
         return False
 

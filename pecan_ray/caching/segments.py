@@ -141,7 +141,7 @@ class SegmentWriter:
         self.end = at
         return start, checksum.value
 
-    def gone(self) -> bool:
+    def is_removed(self) -> bool:
         """Tell whether the file has been removed, as one that was worth least."""
         return os.fstat(self._fd).st_nlink == 0
 

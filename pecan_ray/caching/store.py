@@ -67,8 +67,8 @@ class EntryPlace:
 class EntryStore:
     """The entries of a folder, by key; not safe for threads: one at a time.
 
-    What is wrong with the disk never comes out of `put` and `get`: nothing is kept then, or found, and `trouble` says
-    why.  Nor is what the index says believed: an entry is only what was put under its key.
+    What is wrong with the disk never comes out of `put` and `get`: nothing is kept then, or found, and `last_error`
+    says why.  Nor is what the index says believed: an entry is only what was put under its key.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class EntryStore:
         self.folder, self.policy = folder, policy
         """The policy may be changed at any time."""
         self._segments = str(folder / "segments")
-        self.rooms: Mapping[str, int] | None = None
+        self.cache_limits: Mapping[str, int] | None = None
         """Bytes that some kinds may take at most, as `bound` was told last; None: nobody bounds them."""
         self._max_bytes = checked_count("EntryStore(max_bytes=...)", max_bytes)
         self._segment_bytes = max(1, min(segment_bytes, self._max_bytes // LEAST_SEGMENTS))
@@ -102,7 +102,7 @@ class EntryStore:
         """Segments that were read from and are not noted yet."""
         self._reads = 0
         self._checked = CheckedSegments(0) if checked is None else checked
-        self.trouble = ""
+        self.last_error = ""
         """Why something could not be kept, or read, lately."""
         try:
             if private:
@@ -185,7 +185,7 @@ class EntryStore:
         """
         nbytes = sum(memoryview(part).nbytes for part in parts)
         if nbytes > self._max_bytes:
-            self.trouble = f"an entry of {nbytes} bytes does not fit into a cache of {self._max_bytes}"
+            self.last_error = f"an entry of {nbytes} bytes does not fit into a cache of {self._max_bytes}"
             return False
         if nbytes > self._room(kind):
             return False
@@ -209,24 +209,24 @@ class EntryStore:
                 self._write_uses({*self._used, writing.name})
                 gone = self._evict(kind)
         except (OSError, sqlite3.Error) as error:
-            self.trouble = f"an entry of {nbytes} bytes could not be written: {error}"
+            self.last_error = f"an entry of {nbytes} bytes could not be written: {error}"
             return False
         # Behind the transaction: if that fails, the files that the index names are still there.
         self._unlink(gone)
         # What has gone may be the new entry itself.
         return key in self
 
-    def bound(self, rooms: Mapping[str, int] | None) -> None:
+    def bound(self, cache_limits: Mapping[str, int] | None) -> None:
         """Bound what kinds may take from now on; what is too much goes."""
-        if rooms == self.rooms:
+        if cache_limits == self.cache_limits:
             return
-        self.rooms = rooms
+        self.cache_limits = cache_limits
         self._stop_writing()  # what it was writing of a kind may be what goes
         try:
             with self._index:
                 gone = self._evict(None)
         except sqlite3.Error as error:
-            self.trouble = f"the index in {self.folder} cannot be written: {error}"
+            self.last_error = f"the index in {self.folder} cannot be written: {error}"
             return
         self._unlink(gone)
 
@@ -259,14 +259,14 @@ class EntryStore:
             with self._index:
                 self._index.execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", (key, text))
         except sqlite3.Error as error:
-            self.trouble = f"a note could not be written: {error}"
+            self.last_error = f"a note could not be written: {error}"
 
-    def noted(self, key: str) -> str | None:
+    def read_note(self, key: str) -> str | None:
         """Return what was written down by a key; None where nothing was."""
         try:
             row = self._index.execute("SELECT text FROM notes WHERE key = ?", (key,)).fetchone()
         except sqlite3.Error as error:
-            self.trouble = f"the index in {self.folder} cannot be read: {error}"
+            self.last_error = f"the index in {self.folder} cannot be read: {error}"
             return None
         return None if row is None else str(row[0])
 
@@ -277,7 +277,7 @@ class EntryStore:
                 "SELECT key, text FROM notes WHERE substr(key, 1, ?) = ?", (len(prefix), prefix)
             ).fetchall()
         except sqlite3.Error as error:
-            self.trouble = f"the index in {self.folder} cannot be read: {error}"
+            self.last_error = f"the index in {self.folder} cannot be read: {error}"
             return {}
         return {key[len(prefix) :]: str(text) for key, text in rows}
 
@@ -297,7 +297,7 @@ class EntryStore:
             ).fetchall()
         return tuple(KindSize(*row) for row in rows)
 
-    def places(self) -> tuple[EntryPlace, ...]:
+    def locations(self) -> tuple[EntryPlace, ...]:
         """Return where every entry lies, segment by segment; raises CacheError where the index cannot be read."""
         with self._reporter():
             rows = self._index.execute(
@@ -354,7 +354,7 @@ class EntryStore:
         try:
             row: tuple[object, ...] | None = self._index.execute(query, (key,)).fetchone()
         except sqlite3.Error as error:
-            self.trouble = f"the index in {self.folder} cannot be read: {error}"
+            self.last_error = f"the index in {self.folder} cannot be read: {error}"
             return None
         return row
 
@@ -364,11 +364,11 @@ class EntryStore:
             rows = self._index.execute("SELECT start FROM entries WHERE segment = ?", (os.path.basename(path),))
             return {start for (start,) in rows}
         except sqlite3.Error as error:
-            self.trouble = f"the index in {self.folder} cannot be read: {error}"
+            self.last_error = f"the index in {self.folder} cannot be read: {error}"
             return set()
 
     def _drop(self, key: str, why: str) -> None:
-        self.trouble = f"the entry {key} was dropped: {why}"
+        self.last_error = f"the entry {key} was dropped: {why}"
         self.drop(key)  # or else the next one to read it does
 
     def _forget(self, segment: str) -> None:
@@ -403,20 +403,24 @@ class EntryStore:
 
     def _room(self, kind: str) -> int:
         """Return the bytes that a kind may take."""
-        return self._max_bytes if self.rooms is None else min(self._max_bytes, self.rooms.get(kind, self._max_bytes))
+        return (
+            self._max_bytes
+            if self.cache_limits is None
+            else min(self._max_bytes, self.cache_limits.get(kind, self._max_bytes))
+        )
 
     def _segment_for(self, kind: str, nbytes: int) -> SegmentWriter:
         """Return the segment that this process writes into, a new one where the entry no longer fits well."""
         of = kind if self._by_kind else ""
         most = max(nbytes, min(self._segment_bytes, self._room(kind) // LEAST_SEGMENTS))
         writing = self._writing.get(of)
-        if writing is not None and not writing.gone() and writing.end + nbytes <= most:
+        if writing is not None and not writing.is_removed() and writing.end + nbytes <= most:
             return writing
         if writing is not None:
             self._writing.pop(of).close()
         while of not in self._writing:
             made = SegmentWriter(self.folder / "segments", new_segment_name())
-            if made.held and not made.gone():  # else another process has just taken it for left over
+            if made.held and not made.is_removed():  # else another process has just taken it for left over
                 self._writing[of] = made
             else:
                 made.close()
@@ -424,7 +428,9 @@ class EntryStore:
 
     def _should_store(self, kind: str, nbytes: int) -> bool:
         """Tell whether there is room, or something may go."""
-        rows = sizes_of_segments(self._index, kind if self.rooms is not None and kind in self.rooms else None)
+        rows = sizes_of_segments(
+            self._index, kind if self.cache_limits is not None and kind in self.cache_limits else None
+        )
         if sum(size for _, size in rows) + nbytes <= self._room(kind):
             return True
         os.utime(self.folder / "segments")  # so the clock of the disk tells, which has stamped the others
@@ -433,11 +439,11 @@ class EntryStore:
         used = [path.stat().st_mtime for path in paths if path.exists()]
         return should_store(now - min(used, default=0.0), nbytes / self._segment_bytes, random.random())
 
-    def _surely_fits(self, kind: str | None) -> bool:
+    def _has_space_for_all(self, kind: str | None) -> bool:
         """Tell whether everything fits, as far as the sizes of segments tell; `kind`: that which has grown."""
         if self._segment_bytes_of(None) > self._max_bytes:
             return False
-        if self.rooms is None or (kind is not None and kind not in self.rooms):
+        if self.cache_limits is None or (kind is not None and kind not in self.cache_limits):
             return True
         return kind is not None and self._segment_bytes_of(kind) <= self._room(kind)
 
@@ -449,12 +455,12 @@ class EntryStore:
 
         `kind`: that which has grown; None: any may be too large.
         """
-        if self._surely_fits(kind):
+        if self._has_space_for_all(kind):
             return []  # what follows goes through all entries
         writing = {one.name for one in self._writing.values()}
         stored = stored_segments(self._index, writing)
         # Decision 40: segments go as a whole, because a reader of a hole in one would get zeros.
-        names = [(name,) for name in entries_over_quota(stored, self._max_bytes, self.rooms or {}, self.policy)]
+        names = [(name,) for name in entries_over_quota(stored, self._max_bytes, self.cache_limits or {}, self.policy)]
         self._index.executemany("DELETE FROM entries WHERE segment = ?", names)
         self._index.executemany("DELETE FROM segments WHERE name = ?", names)
         return [name for (name,) in names]

@@ -36,14 +36,14 @@ class TieredStore:
         held = CheckedSegments(min(HELD_BYTES, max_bytes), clock=clock)
         self.disk = EntryStore(folder, max_bytes=max_bytes, checked=held)
         self.memory: EntryStore | None = None
-        self.trouble = ""
+        self.last_error = ""
         """Why something could not be kept, or read, lately."""
         if memory is not None and memory_bytes:
             try:
                 held = CheckedSegments(min(HELD_BYTES, memory_bytes), in_memory=True, clock=clock)
                 self.memory = EntryStore(memory, max_bytes=memory_bytes, private=True, checked=held)
             except CacheError as error:
-                self.trouble = f"nothing is kept in memory: {error.message}"
+                self.last_error = f"nothing is kept in memory: {error.message}"
 
     def __contains__(self, key: str) -> bool:
         return key in self.disk or (self.memory is not None and key in self.memory)
@@ -115,7 +115,7 @@ class TieredStore:
 
     @contextlib.contextmanager
     def _reporter(self, store: EntryStore) -> Iterator[None]:
-        store.trouble = ""
+        store.last_error = ""
         yield
-        if store.trouble:
-            self.trouble = store.trouble
+        if store.last_error:
+            self.last_error = store.last_error

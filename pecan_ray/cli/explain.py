@@ -18,7 +18,9 @@ def add_explain_arguments(added: argparse.ArgumentParser) -> None:
         "goes before that, and so does what --name names."
     )
     added.add_argument("--save", metavar="ORDER", help="write the order to a file for Config(order_file=...)")
-    added.add_argument("--again", action="store_true", help="look anew, whatever order is kept of an earlier look")
+    added.add_argument(
+        "--again", dest="fresh", action="store_true", help="look anew, whatever order is kept of an earlier look"
+    )
     added.add_argument("--format", choices=get_args(ExplainFormat), default="text")
     add_script_arguments(added)
     added.set_defaults(run=run_explain)
@@ -28,8 +30,8 @@ def run_explain(asked: argparse.Namespace) -> int:
     """Print what a pipeline's operators do, and in which order they run."""
     found = read_pipeline(asked)
     if asked.save is not None:
-        found.save_order(asked.save, again=asked.again)
-    sys.stdout.write(f"{found.explain(asked.format, again=asked.again and asked.save is None)}\n")
+        found.save_order(asked.save, again=asked.fresh)
+    sys.stdout.write(f"{found.explain(asked.format, again=asked.fresh and asked.save is None)}\n")
     if asked.save is not None:
         sys.stderr.write(f'saved to {asked.save}: pin it by Config(order_file="{asked.save}")\n')
     return 0

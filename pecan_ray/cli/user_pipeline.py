@@ -29,12 +29,12 @@ def read_pipeline(asked: argparse.Namespace) -> PecanPipeline:
     """Return the pipeline of a user's program, which begins no job while it is read."""
     path = Path(asked.file)
     module = load(path)
-    if asked.name is None and asked.engine is None and not offered(module):
+    if asked.name is None and asked.engine is None and not has_pipeline(module):
         run_main_part(module)
     return find_pipeline(module, asked.name, asked.engine)
 
 
-def offered(module: ModuleType) -> bool:
+def has_pipeline(module: ModuleType) -> bool:
     """Tell whether a module has a pipeline, or a function that makes one."""
     if REACHED in vars(module):
         return True
@@ -50,25 +50,25 @@ def find_pipeline(module: ModuleType, name: str | None = None, engine: str | Non
     if name is not None:
         if not hasattr(module, name):
             raise PlanError(f"{module.__file__} has no {name!r}.")
-        return _made(module, name, getattr(module, name), engine)
+        return _build_pipeline(module, name, getattr(module, name), engine)
     for maker in MAKERS:
         made = getattr(module, maker, None)
         if callable(made) and not _needed(made):
-            return _made(module, maker, made, engine)
+            return _build_pipeline(module, maker, made, engine)
     if REACHED in vars(module):
-        return _made(module, "the first pipeline", vars(module)[REACHED], engine)
+        return _build_pipeline(module, "the first pipeline", vars(module)[REACHED], engine)
     found = {name: value for name, value in vars(module).items() if isinstance(value, PecanPipeline)}
     if len({id(value) for value in found.values()}) > 1:
         raise PlanError(f"{module.__file__} has several pipelines: {', '.join(sorted(found))}. Choose one by --name.")
     for variable, value in found.items():
-        return _made(module, variable, value, engine)
+        return _build_pipeline(module, variable, value, engine)
     raise PlanError(
         f"{module.__file__} has no pipeline: give it a function {MAKERS[0]}() that returns one and needs no argument, "
         "or a variable that holds one."
     )
 
 
-def _made(module: ModuleType, name: str, thing: Any, engine: str | None) -> PecanPipeline:
+def _build_pipeline(module: ModuleType, name: str, thing: Any, engine: str | None) -> PecanPipeline:
     if isinstance(thing, PecanPipeline):
         if engine not in (None, thing.engine):
             raise PlanError(f"{name} of {module.__file__} is made for the {thing.engine} engine; leave --engine out.")

@@ -165,7 +165,7 @@ class State:
     """Windows to come that do not count: they began under another number, or while things were being loaded."""
     best: Rate | None = None
     """The best number so far, while others are tried."""
-    begun: int = 0
+    initial: int = 0
     """The number that the search began with."""
     plan: tuple[Direction, ...] = ()
     """Directions to try, the current one first."""
@@ -236,7 +236,7 @@ def _measure(state: State, seen: ThreadWindow, limits: ThreadLimits) -> tuple[Th
         return _hold(state, "the throughput is not steady yet")
     used = state.windows[-BASE_WINDOWS:] if steady else state.windows
     plan, reason = _candidate_steps(_sum(used), limits)
-    return _next(replace(state, best=Rate.of(used), begun=state.threads, plan=plan), _sum(used), limits, reason)
+    return _next(replace(state, best=Rate.of(used), initial=state.threads, plan=plan), _sum(used), limits, reason)
 
 
 def _candidate_steps(seen: ThreadWindow, limits: ThreadLimits) -> tuple[tuple[Direction, ...], str]:
@@ -309,7 +309,7 @@ def _try(state: State, seen: ThreadWindow, limits: ThreadLimits) -> tuple[Thread
     told = f"{best.threads} -> {rate.threads} threads changed the throughput by {gain:+.0%} (+-{error:.0%})"
     if gain > (max(WORTH, error) if state.plan[0] == "more" else -min(max(LOSS, error), DOUBTFUL_LOSS)):
         return _accept(state, rate, limits, told)
-    if best.threads != state.begun:  # it came from the other side of the best
+    if best.threads != state.initial:  # it came from the other side of the best
         return _settle(state, told)
     return _next(replace(state, plan=state.plan[1:]), _sum(state.windows), limits, told)
 
@@ -331,7 +331,7 @@ def _settle(state: State, reason: str) -> tuple[ThreadDecision, State]:
     best = state.best
     assert best is not None
     # A look costs throughput while it tries, so `_watch` waits twice as long after each that changed nothing.
-    changed = best.threads != state.begun
+    changed = best.threads != state.initial
     settled = State(
         best.threads,
         "settled",

@@ -51,7 +51,7 @@ class SplitCache:
         """Guards the store and the names."""
         self._log_lock = threading.Lock()
         """Guards what was said; taken last."""
-        self._said: set[str] = set()
+        self._logged: set[str] = set()
         self._keys: OrderedDict[tuple[str, int], tuple[Split, str]] = OrderedDict()
         """Names by point and split, of those that were asked for last: a split is spelled out once on its way."""
         self._store: TieredStore | None = None
@@ -63,7 +63,7 @@ class SplitCache:
                 memory_bytes=cache.memory_bytes,
                 clock=time.monotonic,
             )
-            self._say(self._store.trouble)
+            self._say(self._store.last_error)
         except CacheError as error:
             self._say(f"nothing is kept: {error.message}")
         url = cache.remote_url
@@ -88,14 +88,14 @@ class SplitCache:
             if self._store is None:
                 return None
             key = self._key(point, split)
-            self._store.trouble = ""
+            self._store.last_error = ""
             data = self._store.get(key, own=own)
-            self._say(self._store.trouble)
+            self._say(self._store.last_error)
         # Outside of the lock: a bucket may take seconds to answer, and other threads find their entries meanwhile.
         remote = self._remote_of(point)
         if remote is not None and data is None:
             data = self._fetched(remote, point, key)
-        elif remote is not None and remote.lacks(point.key, key):
+        elif remote is not None and remote.is_missing(point.key, key):
             # Decision 49: what an outage or a full queue has lost needs no bookkeeping, because the next read sends it.
             self._send(remote, point, key)
         if data is None:
@@ -120,10 +120,10 @@ class SplitCache:
         with self._lock:
             if self._store is None:
                 return
-            self._store.trouble = ""
+            self._store.last_error = ""
             key = self._key(point, split)
             self._store.put(key, point.key, entry, elements=elements, seconds=seconds, anew=anew)
-            self._say(self._store.trouble)
+            self._say(self._store.last_error)
         remote = self._remote_of(point)
         if remote is not None:
             remote.put(point.key, key, entry, elements=elements, seconds=seconds, anew=anew)
@@ -158,12 +158,12 @@ class SplitCache:
         found = remote.get(point.key, key)
         if found is None:
             return None
-        facts = found.facts
+        facts = found.info
         with self._lock:
             if self._store is not None:
-                self._store.trouble = ""
+                self._store.last_error = ""
                 self._store.take_up(key, point.key, found.data, elements=facts.elements, seconds=facts.seconds)
-                self._say(self._store.trouble)
+                self._say(self._store.last_error)
         return found.data
 
     def _send(self, remote: RemoteTier, point: Autocache, key: str) -> None:
@@ -188,8 +188,8 @@ class SplitCache:
         # The same trouble with another entry is the same trouble.
         kind = text.partition(":")[0] if text else ""
         with self._log_lock:
-            new = bool(text) and kind not in self._said
-            self._said.add(kind)
+            new = bool(text) and kind not in self._logged
+            self._logged.add(kind)
         if new:
             logger.warning("autocache: %s", text)
 
@@ -205,12 +205,12 @@ def entry_key(point: Autocache, split: Split) -> str:
     return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=20).hexdigest()
 
 
-def renewed(point: Autocache, lease: Lease) -> bool:
+def is_computed_twice(point: Autocache, lease: Lease) -> bool:
     """Tell whether a split is computed again in an epoch, whatever is kept of it: the share that its point says."""
     if lease.epoch == 0 or not point.refresh:
         return False
     # By a hash and no generator: `_entry` and `_computed` ask one after the other, and any worker may ask.
-    text = f"{point.key} {lease.epoch} {lease.repetition} {lease.split.index}"
+    text = f"{point.key} {lease.epoch} {lease.pass_index} {lease.split.index}"
     drawn = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
     return drawn < point.refresh * 2**64
 
@@ -254,17 +254,17 @@ class SplitRecording:
     ) -> None:
         """`in_all`: what this worker's recordings hold."""
         self._cache, self._point, self._lease, self._skipped_positions = cache, point, lease, skipped_positions
-        self._in_all, self._counted = in_all, 0
+        self._in_all, self._row_count = in_all, 0
         self._lock = threading.Lock()
         """Guards all that follows."""
         self._writer: EntryWriter | None = EntryWriter()
-        self._began, self._anew = time.monotonic(), anew
+        self._started, self._restart = time.monotonic(), anew
         self._elements_read = self._done = 0
         """Elements that were read, and those of them that have come to the point, or were dropped before."""
         self._length = lease.split.elements
         self._read = False
 
-    def handed(self) -> None:
+    def note_read(self) -> None:
         """Note that an element was read."""
         with self._lock:
             self._elements_read += 1
@@ -302,20 +302,20 @@ class SplitRecording:
             for one in made:
                 self._writer.add(one.element, one.output, one.width, one.value)
         except NotPlainError as error:
-            self._give_up(str(error))
+            self._cancel(str(error))
             return
         recorded = self._count(self._writer.nbytes)
         if self._writer.nbytes > MOST_ENTRY_BYTES:
-            self._give_up(f"a split gives more than {MOST_ENTRY_BYTES >> 20} MiB here")
+            self._cancel(f"a split gives more than {MOST_ENTRY_BYTES >> 20} MiB here")
         elif recorded > MAX_RECORDED_BYTES:
-            self._give_up(f"splits that are read at a time give more than {MAX_RECORDED_BYTES >> 20} MiB here")
+            self._cancel(f"splits that are read at a time give more than {MAX_RECORDED_BYTES >> 20} MiB here")
 
     def _count(self, nbytes: int) -> int:
         """Count so many bytes for this recording; return what all recordings hold."""
-        more, self._counted = nbytes - self._counted, nbytes
+        more, self._row_count = nbytes - self._row_count, nbytes
         return self._in_all.add(more)
 
-    def _give_up(self, why: str) -> None:
+    def _cancel(self, why: str) -> None:
         self.drop()
         self._cache.cannot_keep(self._point, why)
 
@@ -332,10 +332,10 @@ class SplitRecording:
             and self._length is not None
             and self._lease.key not in self._skipped_positions.with_errors
         ):
-            seconds = max(0.0, time.monotonic() - self._began)  # some virtual machines' clocks jump
+            seconds = max(0.0, time.monotonic() - self._started)  # some virtual machines' clocks jump
             # A bad element would look like a filtered one in an entry, and no later epoch would tell of it.
             entry = writer.finish(self._length)
-            self._cache.keep(self._point, self._lease.split, entry, self._length, seconds, anew=self._anew)
+            self._cache.keep(self._point, self._lease.split, entry, self._length, seconds, anew=self._restart)
         self.drop()
 
 
@@ -401,14 +401,14 @@ class CachedReading:
         spans, stop = _ending(lease, entry), entry.length << OUTPUT_BITS
         if spans_between := intervals.spans_between(lease.key, spans, stop):
             self._skipped_positions.add(spans_between)
-        for first, last in intervals.asked(spans):
+        for first, last in intervals.requested_rows(spans):
             kept_tally.add(kept=last - first)
             yield KeptRows(lease, columns, intervals, spans, first, last)
         yield from self._ended(lease, entry)
 
     def _entry(self, lease: Lease, *, own: bool) -> EntryReader | None:
         # A part of a split cannot be recorded anew, so it comes from the entry even if the split is renewed.
-        if renewed(self._point, lease) and contains_all(lease):
+        if is_computed_twice(self._point, lease) and contains_all(lease):
             return None
         return self._cache.find(self._point, lease.split, own=own)
 
@@ -417,7 +417,7 @@ class CachedReading:
         if not contains_all(lease):
             yield from self._read_source(lease, self._leases)
             return
-        anew = renewed(self._point, lease)
+        anew = is_computed_twice(self._point, lease)
         about = (self._cache, self._point, lease, self._skipped_positions)
         recording = SplitRecording(*about, in_all=self._in_all, anew=anew)
         with self._lock:
@@ -429,7 +429,7 @@ class CachedReading:
         try:
             for item in self._read_source(lease, RecordedLeases(self._leases, recording)):
                 if item is not None:
-                    recording.handed()
+                    recording.note_read()
                     kept_tally.add(computed=1)
                 yield item
         except GeneratorExit:  # a pass has ended within the split, which is never whole then

@@ -19,7 +19,7 @@ from pecan_ray.engines.foreign import REGISTERED
 from pecan_ray.engines.layout import Layout
 from pecan_ray.engines.stages import Recognized
 from pecan_ray.engines.users_order import UsersOrder
-from pecan_ray.job.blocks import RowPlaces
+from pecan_ray.job.blocks import RowRange
 from pecan_ray.job.pending_leases import RowParts
 from pecan_ray.options import Cache, OnError, Order
 from pecan_ray.plan.operators import ElementOp, Plan
@@ -63,10 +63,10 @@ class Leases(Protocol):
 
 
 @runtime_checkable
-class LeasesBeside(Leases, Protocol):
+class ConcurrentLeases(Leases, Protocol):
     """Leases of which several may be worked on at a time, as long as that takes nothing from other workers."""
 
-    def take_beside(self, branch: int, reading: int, streams: int) -> Lease | None:
+    def take_concurrent(self, branch: int, reading: int, streams: int) -> Lease | None:
         """Return the next lease of a source while `reading` others are worked on; None: not now.
 
         With none being read it is waited for, and None is the end.  `streams`: so many are wanted at a time.
@@ -137,7 +137,7 @@ class Produced:
     """Of `spans`, what was filtered or skipped: it is dealt with even if the batch is not used."""
     row_parts: RowParts = ()
     """Of each row its last positions; may be empty where rows are not joined to batches."""
-    places: RowPlaces | None = None
+    row_range: RowRange | None = None
     """Which part of the epoch its rows are, where these come in order: the worker says it."""
     dropped: int = 0
     """So many elements of a remainder were left out; known where the whole epoch is run in this process."""
@@ -236,7 +236,7 @@ class EngineModule(Protocol):
         """Yield what a plan makes of leases in this process, for debugging."""
         ...
 
-    def run_again(self, ops: Sequence[ElementOp], bad: BadElement, seed: int) -> None:
+    def replay(self, ops: Sequence[ElementOp], bad: BadElement, seed: int) -> None:
         """Run operators on a quarantined element; raises what they raise."""
         ...
 

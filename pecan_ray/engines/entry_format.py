@@ -277,7 +277,7 @@ class EntryReader:
     def __init__(self, data: bytes | memoryview) -> None:
         self._data, self._memory = data, np.frombuffer(data, np.uint8)
         self._head = head_of(data)
-        facts = self._head.facts
+        facts = self._head.metadata
         if facts.get("format") != FORMAT_VERSION:
             raise ValueError(f"it has format {facts.get('format')!r}, and {FORMAT_VERSION} is read")
         self.length = whole(facts["length"])
@@ -369,7 +369,7 @@ class EntryReader:
 
     def _buffer(self, name: str, number: int) -> Array:
         """Return the bytes of a buffer of a column."""
-        place = self._head.places[name][number]
+        place = self._head.buffers[name][number]
         if place is None:
             return self._memory[:0]
         start, nbytes = place

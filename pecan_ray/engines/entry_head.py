@@ -27,10 +27,10 @@ BufferPlaces: TypeAlias = tuple[tuple[int, int] | None, ...]
 class EntryHead:
     """What the first bytes of an entry say of it."""
 
-    facts: Mapping[str, Any]
+    metadata: Mapping[str, Any]
     blobs: memoryview
     rows: int
-    places: Mapping[str, BufferPlaces]
+    buffers: Mapping[str, BufferPlaces]
     """By column."""
     end: int
     """So many bytes the entry has at least."""

@@ -55,7 +55,7 @@ SLOWEST_BYTES_PER_S = 4e6
 
 
 @dataclass(frozen=True)
-class EntryFacts:
+class EntryInfo:
     """What the head of an object says of its entry."""
 
     key: str
@@ -71,7 +71,7 @@ class EntryFacts:
 class FoundEntry:
     """An entry as it was read from a store."""
 
-    facts: EntryFacts
+    info: EntryInfo
     data: bytes | memoryview
 
 
@@ -103,7 +103,7 @@ class EntryObjects:
     def put(self, kind: str, key: str, parts: Sequence[bytes | memoryview], *, elements: int, seconds: float) -> None:
         """Write an entry, in place of one that is there; takes as long as it takes."""
         nbytes = sum(memoryview(part).nbytes for part in parts)
-        facts = EntryFacts(key, kind, elements, seconds, nbytes, _checksum(parts))
+        facts = EntryInfo(key, kind, elements, seconds, nbytes, _checksum(parts))
         told = json.dumps(asdict(facts)).encode()
         head = HEAD.pack(MAGIC, OBJECT_VERSION, len(told), _checksum([told])) + told
         write_file(self._path(kind, key), b"".join((head.ljust(_aligned(len(head)), b"\0"), *parts)))
@@ -114,7 +114,7 @@ class EntryObjects:
 
     # --- all of them ---------------------------------------------------------------------------------------
 
-    def kinds(self) -> list[str]:
+    def entry_types(self) -> list[str]:
         """Return the kinds of which there may be entries."""
         try:
             return [unquote(name) for name in subfolders(self.root)]
@@ -161,33 +161,33 @@ class EntryObjects:
     def _get(self, kind: str, key: str) -> FoundEntry:
         path = self._path(kind, key)
         # Alone and first: it tells size and version. The others name that version, so that no two objects are mixed.
-        (first,) = self._asked([partial(read_file_range, path, 0, PIECE_BYTES)], self.wait_s)
-        facts, start = _facts_of(first.data, path)
+        (first,) = self._fetch_all([partial(read_file_range, path, 0, PIECE_BYTES)], self.wait_s)
+        facts, start = _entry_info(first.data, path)
         if facts.key != key or first.size != start + facts.nbytes:
             raise _malformed_error(path, "it is not what its head says")
         pieces = [
             partial(read_file_range, path, at, min(at + PIECE_BYTES, first.size), version=first.version)
             for at in range(len(first.data), first.size, PIECE_BYTES)
         ]
-        rest = self._asked(pieces, self.wait_s + facts.nbytes / SLOWEST_BYTES_PER_S)
+        rest = self._fetch_all(pieces, self.wait_s + facts.nbytes / SLOWEST_BYTES_PER_S)
         parts: list[bytes | memoryview] = [memoryview(first.data)[start:], *(piece.data for piece in rest)]
         data = parts[0] if len(parts) == 1 else b"".join(parts)
         if len(data) != facts.nbytes or _checksum([data]) != facts.checksum:
             raise _malformed_error(path, "its bytes are not those that were written")
         return FoundEntry(facts, data)
 
-    def _asked(self, calls: Sequence[Callable[[], FileRange]], within_s: float) -> list[FileRange]:
+    def _fetch_all(self, calls: Sequence[Callable[[], FileRange]], within_s: float) -> list[FileRange]:
         """Make requests side by side; raises CacheError if they are not answered in time."""
         # Decision 49: threads make the requests and can be left behind, because a mount that hangs cannot be
         # interrupted.
         given_up = threading.Event()
         until = time.monotonic() + within_s
 
-        def asked(call: Callable[[], FileRange]) -> FileRange:
+        def fetch(call: Callable[[], FileRange]) -> FileRange:
             with unless_given_up(given_up, patience_s=within_s):
                 return call()
 
-        answers: list[Future[FileRange]] = [self._threads.submit(partial(asked, call)) for call in calls]
+        answers: list[Future[FileRange]] = [self._threads.submit(partial(fetch, call)) for call in calls]
         try:
             return [answer.result(max(0.0, until - time.monotonic())) for answer in answers]
         except NotInTimeError:
@@ -198,7 +198,7 @@ class EntryObjects:
                 answer.cancel()
 
 
-def _facts_of(data: bytes, path: str) -> tuple[EntryFacts, int]:
+def _entry_info(data: bytes, path: str) -> tuple[EntryInfo, int]:
     """Return what an object's head says, and where its entry begins."""
     if len(data) < HEAD.size or data[: len(MAGIC)] != MAGIC:
         raise _malformed_error(path, "it does not begin as an entry does")
@@ -210,7 +210,7 @@ def _facts_of(data: bytes, path: str) -> tuple[EntryFacts, int]:
     told = data[HEAD.size : HEAD.size + length]
     if version != OBJECT_VERSION or len(told) != length or _checksum([told]) != checksum:
         raise _malformed_error(path, "its head is not what was written")
-    return EntryFacts(**json.loads(told)), _aligned(HEAD.size + length)
+    return EntryInfo(**json.loads(told)), _aligned(HEAD.size + length)
 
 
 def _malformed_error(path: str, why: str) -> CacheError:

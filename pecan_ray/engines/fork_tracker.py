@@ -15,7 +15,7 @@ import sys
 import threading
 from typing import Any, NoReturn
 
-from pecan_ray.errors import OpError, told
+from pecan_ray.errors import OpError, describe_error
 
 PLACES = 64
 """Children that can have told something that nobody has looked at."""
@@ -24,7 +24,7 @@ LONGEST_WHERE = 1000
 """Characters of a place that is cut."""
 
 
-class ForkedError(BaseException):
+class ForkError(BaseException):
     """A child has come back from a function that runs in a process of its own; no `Exception`: it ends the job."""
 
 
@@ -67,44 +67,50 @@ class ForkTracker:
             os._exit(error.code if isinstance(error.code, int) else int(error.code is not None))
         if isinstance(error, KeyboardInterrupt):
             os._exit(130)
-        raised = "" if error is None else f", by raising {told(error)}"
+        raised = "" if error is None else f", by raising {describe_error(error)}"
         try:
             self._tell({"op": op, "where": where, "raised": raised, **fields})
         finally:
             os._exit(1)
 
-    def _tell(self, said: dict[str, Any]) -> None:
+    def _tell(self, messages: dict[str, Any]) -> None:
         if sys.__stderr__ is not None:  # else the number may be another file's
             with contextlib.suppress(OSError):
-                os.write(2, f"{_text(said)}\n".encode(errors="replace"))
+                os.write(2, f"{_text(messages)}\n".encode(errors="replace"))
         memory, number = self._parents, self._number.value
         if memory is None:
             return
-        written = json.dumps(said).encode()
+        written = json.dumps(messages).encode()
         if len(written) > PLACE_BYTES:
-            short = {"where": said["where"][:LONGEST_WHERE], "raised": said["raised"][:LONGEST_WHERE], "file": ""}
-            written = json.dumps({**said, **short}).encode()[:PLACE_BYTES]
+            short = {
+                "where": messages["where"][:LONGEST_WHERE],
+                "raised": messages["raised"][:LONGEST_WHERE],
+                "file": "",
+            }
+            written = json.dumps({**messages, **short}).encode()[:PLACE_BYTES]
         begin = PLACES + number * PLACE_BYTES
         memory[begin : begin + PLACE_BYTES] = written.ljust(PLACE_BYTES)
         # The mark comes last, because the parent reads a place as soon as it is marked.
         memory[number] = 1
 
-    def raise_told(self) -> None:
+    def raise_reported(self) -> None:
         """Raise OpError if a child has come back from a function; each is told of once."""
         memory = self._memory
         if memory is None or (number := memory.find(b"\1", 0, PLACES)) < 0:
             return
         memory[number] = 0
         begin = PLACES + number * PLACE_BYTES
-        said: dict[str, Any] = json.loads(memory[begin : begin + PLACE_BYTES])
-        fields = {name: value for name, value in said.items() if name not in ("where", "raised")}
-        raise OpError(_text(said), **fields, ends_job=True)
+        messages: dict[str, Any] = json.loads(memory[begin : begin + PLACE_BYTES])
+        fields = {name: value for name, value in messages.items() if name not in ("where", "raised")}
+        raise OpError(_text(messages), **fields, ends_job=True)
 
 
-def _text(said: dict[str, Any]) -> str:
+def _text(messages: dict[str, Any]) -> str:
     return (
-        f"{said['op']}: a child process that os.fork() made while {said['where']} was worked on came back from the "
-        f"function{said['raised']}. It was ended there: it would have gone on as a second worker. End children inside "
+        f"{messages['op']}: a child process that os.fork() made while {messages['where']} was worked on came back from "
+        "the "
+        f"function{messages['raised']}. It was ended there: it would have gone on as a second worker. End children "
+        "inside "
         "the function, by os._exit(), or start processes by subprocess or multiprocessing."
     )
 

@@ -46,12 +46,12 @@ class GlobalGenerators:
         return int.from_bytes(words, "little") + 1
 
     def begin(self, key: SeedKey | None) -> None:
-        """Seed the generators from a key, and again whenever `seed_again` is called; None: leave them alone."""
+        """Seed the generators from a key, and again whenever `reset_seeds` is called; None: leave them alone."""
         with self._lock:
             self._key, self._times = key, 0
-        self.seed_again()
+        self.reset_seeds()
 
-    def seed_again(self) -> None:
+    def reset_seeds(self) -> None:
         """Seed the generators of the modules that are imported by now."""
         with self._lock:
             if self._key is None:

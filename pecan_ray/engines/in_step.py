@@ -51,7 +51,7 @@ class InStepLeases:
                 split = self._splits[branch][place]
                 end = min(stop, split.start + (split.elements or 0))
                 span = ((first - split.start) << OUTPUT_BITS, (end - split.start) << OUTPUT_BITS)
-                yield Lease(lease.epoch, split, (span,), branch, lease.repetition)
+                yield Lease(lease.epoch, split, (span,), branch, lease.pass_index)
                 first, place = end, place + 1
 
     def ended(self, lease: Lease, elements: int) -> None:

@@ -70,7 +70,7 @@ def batch_of(items: Sequence[Item], columns: dict[str, Any], partial: bool) -> I
     )
 
 
-def copied(value: dict[str, Any]) -> dict[str, Any]:
+def deep_copy(value: dict[str, Any]) -> dict[str, Any]:
     """Return an element that may be written into, however deep, without changing the given one."""
     return {name: own_copy(column, copy_value) for name, column in value.items()}
 

@@ -24,7 +24,7 @@ Positions: TypeAlias = NDArray[np.int64]
 class Intervals:
     """The intervals of positions that the elements of an entry stand for, in their order."""
 
-    begins: Positions
+    starts: Positions
     ends: Positions
 
     elements: Positions
@@ -45,33 +45,33 @@ class Intervals:
     @functools.cached_property
     def whole(self) -> bool:
         """Whether every element stands for some positions."""
-        return bool(np.all(self.ends > self.begins))
+        return bool(np.all(self.ends > self.starts))
 
     @functools.cached_property
     def bounds(self) -> tuple[int, int] | None:
         """Where the first one begins and the last one ends, if each begins where the one before it ends."""
-        if not len(self.begins) or not np.array_equal(self.begins[1:], self.ends[:-1]):
+        if not len(self.starts) or not np.array_equal(self.starts[1:], self.ends[:-1]):
             return None
-        return int(self.begins[0]), int(self.ends[-1])
+        return int(self.starts[0]), int(self.ends[-1])
 
     def spans_between(self, key: LeaseKey, spans: Sequence[tuple[int, int]], stop: int) -> list[Part]:
         """Return what is asked for of the positions for which there is no element, in a split that ends at `stop`."""
         if self.bounds == (0, stop):
             return []
-        starts, stops = np.append(0, self.ends), np.append(self.begins, stop)
+        starts, stops = np.append(0, self.ends), np.append(self.starts, stop)
         places = np.flatnonzero(stops > starts)
         return [part for at in places for part in clip_range(key, spans, int(starts[at]), int(stops[at]))]
 
-    def asked(self, spans: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    def requested_rows(self, spans: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
         """Yield the rows that are asked for, in part at least: from one to behind the last one of a run."""
         bounds = self.bounds
         if bounds is not None and len(spans) == 1 and spans[0][0] <= bounds[0] and bounds[1] <= spans[0][1]:
-            yield 0, len(self.begins)
+            yield 0, len(self.starts)
             return
         start, stop = 0, 0
         for begin, end in spans:
             first = int(np.searchsorted(self.ends, begin, "right"))
-            last = int(np.searchsorted(self.begins, end, "left"))
+            last = int(np.searchsorted(self.starts, end, "left"))
             if first > stop or start == stop:
                 if stop > start:
                     yield start, stop
@@ -131,12 +131,12 @@ class KeptRows:
     def parts(self, start: int, stop: int) -> list[Part]:
         """Return the positions to deliver with rows `start` to `stop` of these."""
         if self.intervals.bounds is not None:
-            begin = int(self.intervals.begins[self.start + start])
+            begin = int(self.intervals.starts[self.start + start])
             end = int(self.intervals.ends[self.start + stop - 1])
             if len(self.spans) == 1 and self.spans[0][0] <= begin and end <= self.spans[0][1]:
                 return [(self.lease.key, begin, end)]
             return clip_range(self.lease.key, self.spans, begin, end)
-        begins = self.intervals.begins[self.start + start : self.start + stop]
+        begins = self.intervals.starts[self.start + start : self.start + stop]
         ends = self.intervals.ends[self.start + start : self.start + stop]
         breaks = np.flatnonzero(begins[1:] != ends[:-1]) + 1
         found: list[Part] = []

@@ -33,13 +33,13 @@ class ColumnPlace:
 class Layout:
     """The columns of a batch in their order: places in its memory, None for one that lies elsewhere."""
 
-    places: Mapping[str, ColumnPlace | None]
+    columns: Mapping[str, ColumnPlace | None]
     nbytes: int
     """Size of the memory."""
 
     def views(self, memory: Any, outside: Mapping[str, Any]) -> dict[str, Any]:
         """Return all columns, those that lie elsewhere from `outside`."""
-        return {name: outside[name] if place is None else place.view(memory) for name, place in self.places.items()}
+        return {name: outside[name] if place is None else place.view(memory) for name, place in self.columns.items()}
 
     def outside(self, columns: Mapping[str, Any]) -> dict[str, Any]:
         """Return the columns of a batch that lie elsewhere."""
@@ -47,11 +47,11 @@ class Layout:
 
     @functools.cached_property
     def _elsewhere(self) -> tuple[str, ...]:
-        return tuple(name for name, place in self.places.items() if place is None)
+        return tuple(name for name, place in self.columns.items() if place is None)
 
     @functools.cached_property
     def _packed(self) -> bytes:
-        places = [(name, place and (place.offset, place.dtype, place.shape)) for name, place in self.places.items()]
+        places = [(name, place and (place.offset, place.dtype, place.shape)) for name, place in self.columns.items()]
         return pickle.dumps((places, self.nbytes), pickle.HIGHEST_PROTOCOL)
 
     def __reduce__(self) -> tuple[Any, tuple[bytes]]:

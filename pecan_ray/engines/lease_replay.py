@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from pecan_ray.engines.contract import BadElement, Leases, LeasesBeside, SharedLeases
+from pecan_ray.engines.contract import BadElement, ConcurrentLeases, Leases, SharedLeases
 from pecan_ray.plan.operators import Join, Op, Plan, Repeat
 from pecan_ray.plan.shape import plan_shape
 from pecan_ray.plan.splits import Lease
@@ -27,7 +27,7 @@ class _Source:
     taken: list[Lease] = field(default_factory=list)
     complete: bool = False
     """There are no more leases than those that were taken."""
-    begun: int = 0
+    started_runs: int = 0
     """Runs over it."""
 
 
@@ -41,24 +41,24 @@ class LeaseReplay:
 
     def __init__(self, leases: Leases, orders: Sequence[SplitOrder | None]) -> None:
         """`orders`: how the splits of each source are shuffled."""
-        self._leases, self._orders = leases, orders
+        self._leases, self._split_order = leases, orders
         self._sources = [_Source() for _ in orders]
 
     def run(self, branch: int) -> Iterator[Lease]:
         """Yield the leases of the next run over a source."""
         source = self._sources[branch]
         with source.lock:
-            number = source.begun
-            source.begun += 1
-        order = self._orders[branch]
+            number = source.started_runs
+            source.started_runs += 1
+        order = self._split_order[branch]
         # A shuffle orders all splits of a pass, so the leases that no run has read are taken first.
         if number and order is not None:
-            yield from (replace(lease, repetition=number) for lease in self._in_order(branch, number, order))
+            yield from (replace(lease, pass_index=number) for lease in self._in_order(branch, number, order))
             return
         for place in itertools.count():
             if (lease := self._at(branch, place)) is None:
                 return
-            yield replace(lease, repetition=number)
+            yield replace(lease, pass_index=number)
 
     def _at(self, branch: int, place: int) -> Lease | None:
         """Return one of the leases of a source in the order in which they are taken; None behind the last one."""
@@ -103,13 +103,13 @@ class LeaseReplay:
     def ended(self, lease: Lease, elements: int) -> None:
         """Tell how many elements a split holds, which is known from the first run on."""
         # Decision 105: positions of later runs are nobody's, and the job would take them for those of the first.
-        if not lease.repetition:
+        if not lease.pass_index:
             self._leases.ended(lease, elements)
 
     def elsewhere(self, lease: Lease, bad: BadElement) -> bool:
         """Leave a lease to other workers, if there are any: in the first run."""
         leases = self._leases
-        return not lease.repetition and isinstance(leases, SharedLeases) and leases.elsewhere(lease, bad)
+        return not lease.pass_index and isinstance(leases, SharedLeases) and leases.elsewhere(lease, bad)
 
 
 class PassLeases:
@@ -127,7 +127,7 @@ class PassLeases:
 
     def begin_next(self) -> bool:
         """Go on to the next pass that there is, once the sources give no more of this one; False: there is none."""
-        early = [lease.repetition for lease in self._early if lease is not None]
+        early = [lease.pass_index for lease in self._early if lease is not None]
         self.number = min(early, default=self.number)
         return bool(early)
 
@@ -135,15 +135,15 @@ class PassLeases:
         """Return the next lease of a source in this pass, or None."""
         return self._of_this_pass(branch, self._early[branch] or self._leases.take(branch))
 
-    def take_beside(self, branch: int, reading: int, streams: int) -> Lease | None:
+    def take_concurrent(self, branch: int, reading: int, streams: int) -> Lease | None:
         """Return another lease of a source in this pass while `reading` ones are worked on."""
         leases = self._leases
-        if self._early[branch] is not None or not isinstance(leases, LeasesBeside):
+        if self._early[branch] is not None or not isinstance(leases, ConcurrentLeases):
             return self.take(branch)
-        return self._of_this_pass(branch, leases.take_beside(branch, reading, streams))
+        return self._of_this_pass(branch, leases.take_concurrent(branch, reading, streams))
 
     def _of_this_pass(self, branch: int, lease: Lease | None) -> Lease | None:
-        later = lease is not None and lease.repetition > self.number
+        later = lease is not None and lease.pass_index > self.number
         self._early[branch] = lease if later else None
         return None if later else lease
 

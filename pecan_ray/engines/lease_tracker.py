@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from pecan_ray.engines.contract import BadElement, Leases, LeasesBeside, SharedLeases, SpansByKey
+from pecan_ray.engines.contract import BadElement, ConcurrentLeases, Leases, SharedLeases, SpansByKey
 from pecan_ray.errors import PecanError
 from pecan_ray.plan.splits import OUTPUT_BITS, Lease, LeaseKey
 from pecan_ray.sampling.spans import Span, Spans
@@ -27,41 +27,41 @@ class LeaseTracker:
         """A lease of each split, and the positions of all."""
         self._missing: dict[LeaseKey, Spans] = {}
         """Those that were not mentioned."""
-        self.newest_pass = -1
+        self.latest_pass = -1
         """The latest pass of which something was given."""
         self.is_joined = False
         """Whether the trainer joins the rows of what was given to batches."""
         self._changed = threading.Condition()
         """Guards both and what follows: engines read in several threads."""
-        self._asking, self._closed = 0, False
+        self._waiting, self._closed = 0, False
         """So many threads ask for a lease; none is given any more."""
 
     def take(self, branch: int = 0) -> Lease | None:
         """Return the next lease."""
-        return self._noted(lambda: self._leases.take(branch))
+        return self._track(lambda: self._leases.take(branch))
 
-    def take_beside(self, branch: int, reading: int, streams: int) -> Lease | None:
+    def take_concurrent(self, branch: int, reading: int, streams: int) -> Lease | None:
         """Return another lease while `reading` ones are worked on."""
         leases = self._leases
-        if not isinstance(leases, LeasesBeside):
+        if not isinstance(leases, ConcurrentLeases):
             return self.take(branch)
-        return self._noted(lambda: leases.take_beside(branch, reading, streams))
+        return self._track(lambda: leases.take_concurrent(branch, reading, streams))
 
-    def _noted(self, take: Callable[[], Lease | None]) -> Lease | None:
+    def _track(self, take: Callable[[], Lease | None]) -> Lease | None:
         with self._changed:
             if self._closed:
                 return None
-            self._asking += 1
+            self._waiting += 1
         # Outside of the lock: the job may let this wait, and batches have to be mentioned meanwhile.
         try:
             lease = take()
         finally:
             with self._changed:
-                self._asking -= 1
+                self._waiting -= 1
                 self._changed.notify_all()
         if lease is not None:
             with self._changed:
-                self.newest_pass = max(self.newest_pass, lease.repetition)
+                self.latest_pass = max(self.latest_pass, lease.pass_index)
                 self.is_joined = self.is_joined or lease.place is not None
                 _, given = self._given.setdefault(lease.key, (lease, Spans()))
                 missing = self._missing.setdefault(lease.key, Spans())
@@ -96,13 +96,13 @@ class LeaseTracker:
     def earliest_pass(self) -> int:
         """Return the first pass of which something given was not mentioned; of the newest one more may be given."""
         with self._changed:
-            return min((repetition for _, repetition, _ in self._missing), default=self.newest_pass)
+            return min((pass_index for _, pass_index, _ in self._missing), default=self.latest_pass)
 
     def close(self) -> None:
         """Give no lease any more, and wait for those who ask for one: a thread of a stretch that is left may."""
         with self._changed:
             self._closed = True
-            self._changed.wait_for(lambda: not self._asking)
+            self._changed.wait_for(lambda: not self._waiting)
 
     def missing(self) -> list[Lease]:
         """Return what was given and not mentioned, in the order in which it was given."""
@@ -129,15 +129,15 @@ class LeaseTracker:
             return {key: list(missing) for key, missing in self._missing.items()}
 
 
-class GivenAgain:
+class ReturnedLeases:
     """Leases of one source, of which some were taken before and are given once more."""
 
     def __init__(self, again: Sequence[Lease], leases: Leases) -> None:
-        self._again, self._leases = deque(again), leases
+        self._returned, self._leases = deque(again), leases
 
     def take(self, branch: int = 0) -> Lease | None:
         """Return the next lease."""
-        return self._again.popleft() if self._again else self._leases.take(branch)
+        return self._returned.popleft() if self._returned else self._leases.take(branch)
 
     def ended(self, lease: Lease, elements: int) -> None:
         """Tell how many elements the split of a lease holds."""

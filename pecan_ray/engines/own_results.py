@@ -99,8 +99,8 @@ class _OwnValues:
     def of(self, values: list[Any]) -> list[Any]:
         """Return them, or copies of those that somebody else holds; each lies in `values` and in its container."""
         # Counted before anything is copied or replaced, since that changes the numbers of references.
-        alone = _alone(values)
-        owners_alone = _alone([_owner(one) for one in values])
+        alone = _are_private(values)
+        owners_alone = _are_private([_owner(one) for one in values])
         return [
             self._own(one, by_itself, owner_by_itself)
             for one, by_itself, owner_by_itself in zip(values, alone, owners_alone, strict=True)
@@ -112,13 +112,13 @@ class _OwnValues:
             return one
         if kind in (list, tuple, dict):
             return self._container(one, alone or kind is tuple or id(one) in self._given)
-        if not self._stays(one, alone, owner_alone):
+        if not self._is_constant(one, alone, owner_alone):
             return self._copy(one)
         if isinstance(one, np.ndarray) and one.dtype.hasobject:
             return self._objects(one)
         return one
 
-    def _stays(self, one: Any, alone: bool, owner_alone: bool) -> bool:
+    def _is_constant(self, one: Any, alone: bool, owner_alone: bool) -> bool:
         """Tell whether nobody writes into a value any more; `owner_alone`: nobody else refers to its memory's owner."""
         if is_tensor(one):
             return alone and not shares_storage(one)
@@ -180,7 +180,7 @@ class SharedBuffers:
         """Return when a call begins; minus infinity before anything was seen."""
         return time.perf_counter() if self._seen else -math.inf
 
-    def check(self, held: Iterable[HeldValue], began: float) -> None:
+    def check(self, held: Iterable[HeldValue], started: float) -> None:
         """Raise `SharedBufferError` for an array with changing contents that two threads got at the same time."""
         for original, own in held:
             array = own if isinstance(own, np.ndarray) else as_array(own)
@@ -192,9 +192,9 @@ class SharedBuffers:
                 holder = holder._base
             place = _address(original)
             sample = array.reshape(-1)[:: max(1, array.size // SAMPLED)].tobytes()
-            self._note((place, array.nbytes), holder, sample, began)
+            self._note((place, array.nbytes), holder, sample, started)
 
-    def _note(self, key: tuple[int, int], holder: Any, sample: bytes, began: float) -> None:
+    def _note(self, key: tuple[int, int], holder: Any, sample: bytes, started: float) -> None:
         thread = threading.get_ident()
         with self._lock:
             last = self._seen.pop(key, None)
@@ -202,7 +202,7 @@ class SharedBuffers:
             changes = at_once = False
             if last is not None and last.holder() is holder:
                 changes = last.changes or last.sample != sample
-                at_once = last.at_once or (last.thread != thread and last.at >= began)
+                at_once = last.at_once or (last.thread != thread and last.at >= started)
             self._seen[key] = _LastSeen(weakref.ref(holder), thread, sample, time.perf_counter(), changes, at_once)
             if len(self._seen) > MOST_SEEN:
                 self._seen.popitem(last=False)
@@ -256,7 +256,7 @@ def _references(objects: list[Any]) -> list[int]:
     return [getrefcount(objects[place]) for place in range(len(objects))]
 
 
-def _alone(objects: list[Any]) -> list[bool]:
+def _are_private(objects: list[Any]) -> list[bool]:
     """Tell of each whether nobody refers to it but a container of ours, or its views there, and the list itself."""
     # Each further place of an object adds two references: its container's, and the list's.
     times = Counter(map(id, objects))
@@ -267,11 +267,11 @@ def _alone(objects: list[Any]) -> list[bool]:
 
 
 def _element_references() -> int:
-    def counted(value: dict[str, Any]) -> int:
+    def count_references(value: dict[str, Any]) -> int:
         return getrefcount(value)
 
     value: dict[str, Any] = {}
-    return counted(value)
+    return count_references(value)
 
 
 def _column_references() -> int:

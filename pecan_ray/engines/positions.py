@@ -66,7 +66,7 @@ class SkippedPositions:
                 self.due = True
 
     @property
-    def waits(self) -> bool:
+    def waiting(self) -> bool:
         """Whether anything waits for a batch."""
         return bool(self._parts or self._bad)
 

@@ -17,7 +17,7 @@ from pecan_ray.engines.own_results import NOTHING, own_element
 from pecan_ray.engines.positions import Part, SkippedPositions
 from pecan_ray.engines.stages import Recognized, ThreadStage
 from pecan_ray.engines.under_way import Recognize, ThreadActivity
-from pecan_ray.errors import PecanError, SourceError, StorageOutageError, is_interrupt, told
+from pecan_ray.errors import PecanError, SourceError, StorageOutageError, describe_error, is_interrupt
 from pecan_ray.options import OnError
 from pecan_ray.plan.splits import (
     END,
@@ -67,7 +67,7 @@ class Run:
         begin, end = self.first << OUTPUT_BITS, (self.first + self.rows) << OUTPUT_BITS
         return any(a <= begin and end <= b for a, b in self.missing)
 
-    def pieces(self, rows: int) -> Iterator[Run]:
+    def chunks(self, rows: int) -> Iterator[Run]:
         """Yield the elements in runs of so many, and of fewer at the end."""
         for start in range(0, self.rows, rows):
             stop = min(start + rows, self.rows)
@@ -289,12 +289,12 @@ def _values(
     source: Source, read: Callable[[Split, int], Iterator[Any]], lease: Lease, start: int, *, past_errors: bool
 ) -> Iterator[Any]:
     # `reading_of` finds `source`, `lease` and `number` in this frame by their names: they cannot be renamed alone.
-    number, generation, begun = start, forks.generation, True
+    number, generation, started = start, forks.generation, True
     # Decision 108: only sources of users may yield one dict again and again.
     ours = type(as_written(source)).__module__.startswith("pecan_ray.sources.")
     while True:
         try:
-            for value in _begin(read, lease, number, begun):
+            for value in _begin(read, lease, number, started):
                 if forks.generation != generation:
                     _end_child(source, lease, number)
                 # Sources of users may yield one dict again and again, or an array.
@@ -313,7 +313,7 @@ def _values(
                 raise
             if not passes(error):
                 raise _read_failure(source, lease, number, error) from error
-            begun = False
+            started = False
 
 
 def _columns(
@@ -321,10 +321,10 @@ def _columns(
 ) -> Iterator[tuple[C, int]]:
     """Read the columns of a split, and their lengths, as `values_of` reads elements."""
     # `reading_of` finds `source`, `lease` and `number` in this frame by their names, as in `_values`.
-    number, generation, begun = start, forks.generation, True
+    number, generation, started = start, forks.generation, True
     while True:
         try:
-            for columns in _begin(read, lease, number, begun):
+            for columns in _begin(read, lease, number, started):
                 if forks.generation != generation:
                     _end_child(source, lease, number)
                 rows = _rows_of(columns)
@@ -340,7 +340,7 @@ def _columns(
                 raise
             if not passes(error):
                 raise _read_failure(source, lease, number, error) from error
-            begun = False
+            started = False
 
 
 def _begin(read: Callable[[Split, int], Iterator[T]], lease: Lease, number: int, at_once: bool) -> Iterator[T]:
@@ -404,7 +404,7 @@ def _from_outside(error: BaseException) -> bool:
 
 def _read_failure(source: Source, lease: Lease, number: int, error: BaseException) -> SourceError:
     return SourceError(
-        f"{type(as_written(source)).__name__} cannot read {lease.split.where(number)}: {told(error)}",
+        f"{type(as_written(source)).__name__} cannot read {lease.split.where(number)}: {describe_error(error)}",
         file=lease.split.file_of(number),
         element=number,
         **({} if isinstance(error, Exception) else {"ends_job": True}),

@@ -53,7 +53,7 @@ class RemoteTier:
     ) -> None:
         """`say` is told of what is wrong, from any thread, maybe over and over."""
         self._objects, self._say, self._clock = objects, say, clock
-        self._write_threads, self._lister = RequestThreads(WRITES), RequestThreads(1)
+        self._write_threads, self._listing_client = RequestThreads(WRITES), RequestThreads(1)
         self._closed = threading.Event()
         self._changed = threading.Condition()
         """Guards all that follows; told of what was written."""
@@ -84,7 +84,7 @@ class RemoteTier:
         except PecanError as error:
             self._cannot_read(kind, key, error)
             return None
-        self._answered()
+        self._note_response()
         return found
 
     def put(
@@ -112,7 +112,7 @@ class RemoteTier:
         else:
             self._say("entries are made faster than the remote store takes them, and some stay on this node alone")
 
-    def lacks(self, kind: str, key: str) -> bool:
+    def is_missing(self, kind: str, key: str) -> bool:
         """Tell whether it is known that an entry is not there."""
         with self._changed:
             listing = self._listing_of(kind)
@@ -139,7 +139,7 @@ class RemoteTier:
     def _unavailable(self) -> bool:
         return self._clock() < self._backoff_until
 
-    def _answered(self) -> None:
+    def _note_response(self) -> None:
         with self._changed:
             self._backoff_s = 0.0
 
@@ -165,10 +165,10 @@ class RemoteTier:
                 listing = self._listing_of(kind)
                 listing.keys.discard(key)
                 listing.dropped.add(key)
-                begun = key in self._pending_deletes  # for another reader of it
+                started = key in self._pending_deletes  # for another reader of it
                 self._pending_deletes.add(key)
             self._say(f"a damaged entry is dropped from the remote store: {error.message}")
-            if not begun:
+            if not started:
                 self._write_threads.start(partial(self._drop, kind, key))
         else:
             self._failed(error)
@@ -184,11 +184,11 @@ class RemoteTier:
         ):
             listing.under_way = True
             listing.dropped = set(self._pending_deletes)
-            self._lister.start(partial(self._list, kind, listing))
+            self._listing_client.start(partial(self._list, kind, listing))
         return listing
 
     def _list(self, kind: str, listing: _Listing) -> None:
-        began, found, complete = self._clock(), set[str](), False
+        started, found, complete = self._clock(), set[str](), False
         try:
             with unless_given_up(self._closed, patience_s=self._objects.wait_s):
                 for key, _ in self._objects.entries(kind):
@@ -207,7 +207,7 @@ class RemoteTier:
         finally:
             now = self._clock()
             with self._changed:
-                listing.under_way, listing.due = False, now + max(LISTED_AGAIN_S, 20 * (now - began))
+                listing.under_way, listing.due = False, now + max(LISTED_AGAIN_S, 20 * (now - started))
                 if complete:
                     # What was written meanwhile may have come too late for its page.
                     # A page may name an entry that is dropped since: who computes it anew has to write it.
@@ -226,14 +226,15 @@ class RemoteTier:
                 with unless_given_up(self._closed, patience_s=self._objects.wait_s):
                     self._objects.put(kind, key, parts, elements=elements, seconds=seconds)
                 written = True
-                self._answered()
+                self._note_response()
         except RequestCancelledError:
             pass  # who wrote has ended
         except PecanError as error:
             self._failed(error)
         finally:
             with self._changed:
-                # Also behind a failure: `flush` waits for what may still be written, and `lacks` lets it be sent again.
+                # Also behind a failure: `flush` waits for what may still be written, and `is_missing` lets it be sent
+                # again.
                 del self._behind[key]
                 if written:
                     self._listing_of(kind).keys.add(key)

@@ -19,7 +19,7 @@ from pecan_ray.engines.items import Item
 from pecan_ray.engines.layout import Layout
 from pecan_ray.engines.positions import Part
 from pecan_ray.engines.reading import Run
-from pecan_ray.engines.row_kinds import are_of_one_kind
+from pecan_ray.engines.row_types import are_of_one_kind
 from pecan_ray.engines.serializable import PLAIN_OR_NUMBERS
 from pecan_ray.engines.slots import layout_of
 from pecan_ray.plan.splits import OUTPUT_BITS, Array, Columns, Lease
@@ -85,10 +85,10 @@ class RowBlock:
         return all(is_plain(column.dtype) for column in self.columns.values())
 
     @functools.cached_property
-    def sendable(self) -> bool:
+    def is_serializable(self) -> bool:
         """Whether it is known that all values can travel to the trainer as they are."""
         objects = (column for column in self.columns.values() if column.dtype.hasobject)
-        return all(column.ndim == 1 and all(map(_is_sendable, _samples(column))) for column in objects)
+        return all(column.ndim == 1 and all(map(_is_serializable, _samples(column))) for column in objects)
 
     @functools.cached_property
     def is_of_one_kind(self) -> bool:
@@ -116,7 +116,7 @@ class RowBlock:
         columns = {name: column[rows] for name, column in self.columns.items()}
         return RowBlock(columns, self.leases, self.lease_of[rows], self.elements[rows])
 
-    def pieces(self, most: int = PIECE_ROWS) -> Iterator[RowBlock]:
+    def chunks(self, most: int = PIECE_ROWS) -> Iterator[RowBlock]:
         """Yield it in blocks of so many rows, of fewer if these are large, and of fewer at the end."""
         step = max(1, min(most, PIECE_BYTES // max(1, sum(map(row_bytes, self.columns.values())))))
         return (self.cut(start, min(start + step, self.rows)) for start in range(0, self.rows, step))
@@ -160,7 +160,7 @@ class RowBlock:
             value = {name: column for name, column in zip(names, one, strict=True) if column is not MISSING}
             item = self._item(row, value)
             begin = item.element << OUTPUT_BITS
-            item.parts, item.width = _asked_for(item.lease, [begin], [begin + whole]), whole
+            item.parts, item.width = _requested_parts(item.lease, [begin], [begin + whole]), whole
             found.append(item)
         return found
 
@@ -187,11 +187,11 @@ def parts_of(leases: Sequence[Lease], lease_of: RowNumbers, elements: RowNumbers
         breaks = np.flatnonzero(np.diff(numbers) != 1) + 1
         begins = numbers[np.concatenate(([0], breaks))] << OUTPUT_BITS
         ends = (numbers[np.concatenate((breaks, [0])) - 1] + 1) << OUTPUT_BITS
-        found += _asked_for(leases[place], begins.tolist(), ends.tolist())
+        found += _requested_parts(leases[place], begins.tolist(), ends.tolist())
     return found
 
 
-def _asked_for(lease: Lease, begins: list[int], ends: list[int]) -> list[Part]:
+def _requested_parts(lease: Lease, begins: list[int], ends: list[int]) -> list[Part]:
     """Return what a lease asks for of some intervals, which are in order."""
     start, stop = lease.spans[0]
     key = lease.key
@@ -212,7 +212,7 @@ def _samples(column: Array) -> Iterable[Any]:
     return values if set(map(type, values)) - PLAIN_OR_NUMBERS else ()
 
 
-def _is_sendable(value: Any) -> bool:
+def _is_serializable(value: Any) -> bool:
     return type(value) in PLAIN_OR_NUMBERS or (type(value) is np.ndarray and not value.dtype.hasobject)
 
 
@@ -233,7 +233,7 @@ def objects_of(column: Array) -> Array:
     return np.fromiter(_own_values(column), object, len(column))
 
 
-def alike(one: Array, other: Array) -> bool:
+def same_layout(one: Array, other: Array) -> bool:
     """Tell whether two columns hold values of one dtype and shape."""
     return bool(one.dtype == other.dtype) and one.shape[1:] == other.shape[1:]
 
@@ -250,7 +250,7 @@ def put_together(blocks: Sequence[RowBlock]) -> RowBlock:
 
 def _joined(columns: Sequence[Array | None], blocks: Sequence[RowBlock]) -> Array:
     known = [column for column in columns if column is not None]
-    if len(known) == len(columns) and all(alike(known[0], column) for column in known):
+    if len(known) == len(columns) and all(same_layout(known[0], column) for column in known):
         return np.concatenate(known)
     return np.concatenate([as_objects(column, block.rows) for column, block in zip(columns, blocks, strict=True)])
 

@@ -11,7 +11,7 @@ import numpy as np
 from pecan_ray.by_value import dumps
 from pecan_ray.engines.foreign import is_tensor
 from pecan_ray.engines.nesting import check_nesting
-from pecan_ray.errors import is_interrupt, told
+from pecan_ray.errors import describe_error, is_interrupt
 
 PLAIN = frozenset({bytes, str, int, float, complex, bool, type(None)})
 """Types whose values can always be pickled."""
@@ -36,7 +36,7 @@ def why_not_serializable(value: Any) -> str:
     except BaseException as error:  # objects may refuse it in any way
         if is_interrupt(error):
             raise
-        return f"it holds {_named(value)}, and {told(error)}"
+        return f"it holds {_named(value)}, and {describe_error(error)}"
     return ""
 
 

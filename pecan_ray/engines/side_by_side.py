@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
 from pecan_ray import storage
-from pecan_ray.engines.contract import Leases, LeasesBeside
+from pecan_ray.engines.contract import ConcurrentLeases, Leases
 from pecan_ray.plan.operators import Shuffle
 from pecan_ray.plan.splits import Lease, OneSplitSource, SequentialSource, Source, as_written
 from pecan_ray.storage.access import AHEAD_BYTES
@@ -58,10 +58,10 @@ def open_bytes(source: Source) -> int:
     return min(split_bytes, AHEAD_BYTES) if remote else 1
 
 
-def take_beside(leases: Leases, branch: int, streams: Streams) -> TakeBeside:
+def take_concurrent(leases: Leases, branch: int, streams: Streams) -> TakeBeside:
     """Return what takes another lease of a source beside those that are being read."""
-    if isinstance(leases, LeasesBeside):
-        return lambda reading: leases.take_beside(branch, reading, streams.count)
+    if isinstance(leases, ConcurrentLeases):
+        return lambda reading: leases.take_concurrent(branch, reading, streams.count)
     return lambda reading: leases.take(branch)
 
 
@@ -98,10 +98,10 @@ def in_turn(
             if lease is None:
                 more = False
             # A split of the next pass waits until those of this pass are at their ends: passes follow one another.
-            elif reading and lease.repetition != number:
+            elif reading and lease.pass_index != number:
                 early = lease
             else:
-                number = lease.repetition
+                number = lease.pass_index
                 reading.append(read(lease))
         if reading:
             one = reading.popleft()
@@ -111,7 +111,7 @@ def in_turn(
         elif early is None:
             return
         else:
-            number = early.repetition
+            number = early.pass_index
             reading.append(read(early))
             early, more = None, True
 

@@ -65,7 +65,7 @@ class StageAccumulator:
         self._lock = threading.Lock()
         """Guards what follows."""
         self._working = False
-        self._looked, self._cpu = clock(), cpu_clock()
+        self._last_lookup, self._cpu = clock(), cpu_clock()
         self._sums = StageSeconds()
 
     @property
@@ -76,13 +76,13 @@ class StageAccumulator:
     @property
     def every_s(self) -> float:
         """When to look again."""
-        return OFTEN_S if self._sums.watched_s < OFTEN_FOR_S else SELDOM_S
+        return OFTEN_S if self._sums.observed_s < OFTEN_FOR_S else SELDOM_S
 
     def work(self, working: bool) -> None:
         """Note that there is work from now on, or none."""
         with self._lock:
             self._working = working
-            self._looked, self._cpu = self._clock(), self._cpu_clock()
+            self._last_lookup, self._cpu = self._clock(), self._cpu_clock()
 
     def look(self, stages: Mapping[ThreadStage, int], threads: int, locked: bool = False) -> None:
         """Take what threads do now for what they did since the last look.
@@ -96,13 +96,13 @@ class StageAccumulator:
             if not self._working:
                 return
             now, cpu = self._clock(), self._cpu_clock()
-            spent, self._looked = now - self._looked, now
+            spent, self._last_lookup = now - self._last_lookup, now
             cpu_s, self._cpu = cpu - self._cpu, cpu
             threads_in = Counter[str]()
             for stage, count in stages.items():
                 threads_in[stage.kind] += count
             self._sums += StageSeconds(
-                watched_s=spent,
+                observed_s=spent,
                 threads_s=spent * threads,
                 cpu_s=cpu_s,
                 reading_s=spent * threads_in["reading"],

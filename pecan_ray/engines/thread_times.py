@@ -33,7 +33,7 @@ def wait_and_probe_lock(event: threading.Event, timeout_s: float) -> bool:
     line for a CPU does not count, so that a machine with too few CPUs is not taken for a lock (where ``schedstat``
     tells that time).
     """
-    began, queued_before = time.perf_counter(), cpu_times()[1]
+    started, queued_before = time.perf_counter(), cpu_times()[1]
     event.wait(timeout_s)
-    late_s = time.perf_counter() - began - timeout_s
+    late_s = time.perf_counter() - started - timeout_s
     return late_s - (cpu_times()[1] - queued_before) > LOCK_WAIT_S

@@ -25,7 +25,7 @@ class ThreadTimer:
 
     def start(self) -> None:
         """Begin."""
-        self._waits = _waits()
+        self._switches = _thread_switches()
         self._cpu = time.thread_time()
         self._wall = time.perf_counter()
 
@@ -33,11 +33,11 @@ class ThreadTimer:
         """Return the seconds since `start`."""
         wall = time.perf_counter() - self._wall
         cpu = time.thread_time() - self._cpu
-        waited = _THREAD is None or _waits() != self._waits
+        waited = _THREAD is None or _thread_switches() != self._switches
         return wall if waited else min(wall, cpu)
 
 
-def _waits() -> int:
+def _thread_switches() -> int:
     """Return how often this thread has given up its core of its own accord."""
     return int(resource.getrusage(_THREAD).ru_nvcsw) if _THREAD is not None else 0
 
@@ -54,9 +54,9 @@ class ProcessTimer:
 
     def start(self) -> None:
         """Begin."""
-        self._began = time.process_time()
+        self._started = time.process_time()
 
     def stop(self) -> float:
         """Return the seconds since `start`."""
-        spent = time.process_time() - self._began
+        spent = time.process_time() - self._started
         return max(spent - self._overhead_s, LEAST_SHARE * spent)

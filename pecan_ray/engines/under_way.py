@@ -86,7 +86,7 @@ def long_retry(now: float) -> UnderWay | None:
     return UnderWay(f"{retrying.path} has been tried again for {{seconds}}: {retrying.error}", retrying.since)
 
 
-def counted_from(under_way: UnderWay | None, moment: float, now: float) -> UnderWay | None:
+def count_from(under_way: UnderWay | None, moment: float, now: float) -> UnderWay | None:
     """Return what is under way as if it had begun at a moment, if that is later; None if it is not long since then."""
     if under_way is None or now - max(under_way.since, moment) < LONG_S:
         return None

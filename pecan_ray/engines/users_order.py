@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from pecan_ray.errors import PecanError
+from pecan_ray.plan.op_sequences import Names, element_run, element_runs
 from pecan_ray.plan.operators import ElementOp, Plan
-from pecan_ray.plan.stretches import Names, element_run, element_runs
 
 RunOrders: TypeAlias = dict[tuple[int, ...], Names]
 """The operators' names of each run of a plan, by its place."""
 
 
-def orders_of(plan: Plan) -> RunOrders:
+def run_order_of(plan: Plan) -> RunOrders:
     """Return the order of every run of operators on elements."""
     return {run.place: tuple(op.name for op in run.ops) for run in element_runs(plan)}
 
@@ -26,14 +26,14 @@ class UsersOrder:
     """
 
     def __init__(self, plan: Plan, orders: RunOrders, load: Callable[[], Plan]) -> None:
-        """`orders`: what `orders_of` tells of the user's plan."""
-        self._running, self._orders, self._load = plan, orders, load
+        """`orders`: what `run_order_of` tells of the user's plan."""
+        self._running, self._run_order, self._load = plan, orders, load
         self._lock = threading.Lock()
         """Guards the plan and what is said."""
         self._plan: Plan | None = None
         self.taken = False
         """Whether the engine is to run this order from now on."""
-        self.said = ""
+        self.reason = ""
         """Why it does, in words; empty as long as no element has failed in the other order alone."""
 
     @property
@@ -49,10 +49,10 @@ class UsersOrder:
         place = element_run(self._running, run[0].name).place
         return next(other.ops for other in element_runs(self.plan) if other.place == place)
 
-    def differs(self, run: Sequence[ElementOp]) -> bool:
+    def is_changed(self, run: Sequence[ElementOp]) -> bool:
         """Tell whether consecutive operators of the other plan stand here in another order, or are others."""
         place = element_run(self._running, run[0].name).place
-        return self._orders[place] != tuple(op.name for op in run)
+        return self._run_order[place] != tuple(op.name for op in run)
 
     def behind_source(self, run: Sequence[ElementOp]) -> bool:
         """Tell whether the elements that some operators are given are those of a source, as it gives them."""
@@ -62,10 +62,10 @@ class UsersOrder:
         """Note that an element has failed in the other order and not in this one, which is run from now on."""
         self.go_back(failed_in_order(where, error, run, self.ops(run)))
 
-    def go_back(self, said: str) -> None:
+    def go_back(self, message: str) -> None:
         """Note why this order is run from now on."""
         with self._lock:
-            self.said = self.said or said
+            self.reason = self.reason or message
             self.taken = True
 
 

@@ -27,11 +27,11 @@ class AsyncBatches:
 
     def __init__(self, begin: Callable[[], Any]) -> None:
         self._run = JobOfThread(begin)
-        self._asked: queue.SimpleQueue[Errand] = queue.SimpleQueue()
+        self._requests: queue.SimpleQueue[Errand] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._left: deque[Future[tuple[Any, BaseException | None]]] = deque()
         """Waits that were cancelled."""
-        weakref.finalize(self, self._asked.put, None).atexit = False
+        weakref.finalize(self, self._requests.put, None).atexit = False
 
     @property
     def batches(self) -> Any:
@@ -73,7 +73,7 @@ class AsyncBatches:
         asked: queue.SimpleQueue[Errand] = queue.SimpleQueue()
         for one in ((ended, self._run.close), None):
             asked.put(one)
-        threading.Thread(target=_answer, args=(asked,), name="pecan-aclose", daemon=True).start()
+        threading.Thread(target=_serve, args=(asked,), name="pecan-aclose", daemon=True).start()
         _, error = await asyncio.wrap_future(ended)
         if error is not None:
             raise error
@@ -91,9 +91,9 @@ class AsyncBatches:
         outcome: Future[tuple[Any, BaseException | None]] = Future()
         outcome.set_running_or_notify_cancel()  # to cancel a wait does not cancel what is waited for
         if self._thread is None:
-            self._thread = threading.Thread(target=_answer, args=(self._asked,), name="pecan-async", daemon=True)
+            self._thread = threading.Thread(target=_serve, args=(self._requests,), name="pecan-async", daemon=True)
             self._thread.start()
-        self._asked.put((outcome, call))
+        self._requests.put((outcome, call))
         return outcome
 
 
@@ -128,7 +128,7 @@ class JobOfThread:
             self.batches.close()
 
 
-def _answer(asked: queue.SimpleQueue[Errand]) -> None:
+def _serve(asked: queue.SimpleQueue[Errand]) -> None:
     """Call what is asked for; holds nothing while it waits, so that an iterator that nobody has can go."""
     while (one := asked.get()) is not None:
         outcome, call = one

@@ -18,10 +18,10 @@ from pecan_ray.runtime.wakeup_event import WakeupEvent
 Tensors: TypeAlias = dict[str, Any]
 
 
-class LooksAhead(Protocol):
+class NextBatchSource(Protocol):
     """What knows the batch that the training loop uses next, as `BatchClient`."""
 
-    def each_ahead(self, prepare: Callable[[Element], None]) -> None:
+    def on_next_batch(self, prepare: Callable[[Element], None]) -> None:
         """Call a function, on a thread of its own, with each batch that is used next, once it has come."""
         ...
 
@@ -31,12 +31,12 @@ class OnItsWay:
     """A batch whose copy has begun."""
 
     tensors: Tensors
-    copied: Any
+    copy_event: Any
     """An event of the stream on which it is copied; None: the copy is there."""
 
 
 @dataclass(eq=False)
-class CopyAhead:
+class PrefetchedCopy:
     """A batch that the thread copies, or has copied."""
 
     columns: Element
@@ -55,37 +55,37 @@ class OnDevice:
         self._device = device
         stream: Any = torch.cuda.Stream
         self._stream = stream(device) if device.type == "cuda" else None
-        self._looks_ahead = False
+        self._sees_next = False
         self._lock = threading.Lock()
         """Guards all below."""
         self._done = WakeupEvent()
         """For the training loop: the thread has finished a batch."""
-        self._ahead: tuple[CopyAhead, ...] = ()
+        self._prefetched: tuple[PrefetchedCopy, ...] = ()
         """The last one, and the one before: the thread sees the next batch while the loop is about to take that."""
         self._taken: Element | None = None
         """A batch that the loop has copied itself, since the thread had not begun with it."""
 
-    def deliver(self, columns: Element, convert: Converter, client: LooksAhead | None) -> Tensors:
+    def deliver(self, columns: Element, convert: Converter, client: NextBatchSource | None) -> Tensors:
         """Return a batch on the device; with a client the next ones are copied while the loop uses this one."""
-        if client is not None and not self._looks_ahead:
-            self._looks_ahead = True
-            client.each_ahead(functools.partial(self._prepare, convert))
+        if client is not None and not self._sees_next:
+            self._sees_next = True
+            client.on_next_batch(functools.partial(self._prepare, convert))
         return self._ready(self._copy_of(columns, convert))
 
     def _copy_of(self, columns: Element, convert: Converter) -> OnItsWay:
         with self._lock:
-            begun = next((copy for copy in self._ahead if copy.columns is columns), None)
-            if begun is None:
+            started = next((copy for copy in self._prefetched if copy.columns is columns), None)
+            if started is None:
                 self._taken = columns
             else:  # one that was begun before it is lost
-                self._ahead = self._ahead[self._ahead.index(begun) + 1 :]
-        if begun is None:
+                self._prefetched = self._prefetched[self._prefetched.index(started) + 1 :]
+        if started is None:
             return self._make_copy(convert(columns))
-        while begun.result is None:
+        while started.result is None:
             self._done.wait()
-        if isinstance(begun.result, BaseException):
-            raise begun.result
-        return begun.result
+        if isinstance(started.result, BaseException):
+            raise started.result
+        return started.result
 
     def _prepare(self, convert: Converter, columns: Element) -> None:
         """Copy a batch ahead; an error is raised where the loop takes it."""
@@ -93,15 +93,15 @@ class OnDevice:
             taken, self._taken = self._taken, None
             if taken is columns:
                 return
-            begun = CopyAhead(columns)
-            self._ahead = (*self._ahead[-1:], begun)
+            started = PrefetchedCopy(columns)
+            self._prefetched = (*self._prefetched[-1:], started)
         result: OnItsWay | BaseException
         try:
             result = self._make_copy(convert(columns))
         except BaseException as error:
             result = error
         with self._lock:
-            begun.result = result
+            started.result = result
             self._done.ring()
 
     def _make_copy(self, tensors: Tensors) -> OnItsWay:
@@ -119,9 +119,9 @@ class OnDevice:
 
     def _ready(self, batch: OnItsWay) -> Tensors:
         """Let the loop's stream wait for the copy, and the memory for that stream."""
-        if batch.copied is not None:
+        if batch.copy_event is not None:
             here = torch.cuda.current_stream(self._device)
-            here.wait_event(batch.copied)
+            here.wait_event(batch.copy_event)
 
             def record(value: Any) -> None:
                 if isinstance(value, torch.Tensor):

@@ -101,7 +101,7 @@ def _structured(plan: Plan) -> Converter:
 
     def converted(batch: dict[str, Any]) -> Any:
         structure = made()
-        return structure.tensors(batch) if structure is not None and structure.fits(batch) else flat(batch)
+        return structure.tensors(batch) if structure is not None and structure.matches(batch) else flat(batch)
 
     return converted
 

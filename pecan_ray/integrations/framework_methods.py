@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pecan_ray.engines.inprocess import run_inprocess
+from pecan_ray.engines.in_process import run_in_process
 from pecan_ray.errors import MissingExtraError, PlanError
 from pecan_ray.integrations.async_batches import AsyncBatches
 from pecan_ray.integrations.map_style import DatasetIndices, DatasetRows, HeldDataset, check_map_style, stacked
@@ -20,11 +20,11 @@ from pecan_ray.integrations.notebook import pipeline_html
 from pecan_ray.integrations.passes import OnBreak, Passes
 from pecan_ray.integrations.train_context import found_place
 from pecan_ray.options import Config
-from pecan_ray.peer_words import ARGUMENTS, explain_foreign_arguments
+from pecan_ray.peer_names import ARGUMENTS, explain_foreign_arguments
 from pecan_ray.plan.arguments import positive
 from pecan_ray.plan.operators import Function, Plan
 from pecan_ray.plan.shape import keeps_source_order
-from pecan_ray.sources.by_index import AskedOrder, ByIndex
+from pecan_ray.sources.by_index import ByIndex, SamplerArguments
 from pecan_ray.sources.hugging_face import HuggingFace
 from pecan_ray.sources.ray_dataset import RayDataset
 from pecan_ray.sources.tf_data import TfDataSource
@@ -143,7 +143,7 @@ class FrameworkMethods:
         held, kind = HeldDataset(dataset, columns), type(dataset).__name__
         several, in_batches = hasattr(type(dataset), "__getitems__"), batch_sampler is not None
         source: Any = DatasetRows(held) if several else DatasetIndices(len(dataset))
-        if asked := AskedOrder(sampler, batch_sampler, weights, shuffle):
+        if asked := SamplerArguments(sampler, batch_sampler, weights, shuffle):
             source = ByIndex.for_caller("from_torch_dataset", source, asked)
         if collate is not None and not in_batches:
             raise PlanError("from_torch_dataset(collate=...) needs a batch_sampler. Else write .batch(n, collate=fn).")
@@ -318,7 +318,7 @@ def dataset_of(
     if structure is not None and tf_structure.keeps_elements(pipe.plan):
         return tf_dataset.tf_dataset_of(passes, structure, **known)
     spec = tf_dataset.spec_of(pipe.plan, pipe.peek(LOOKED_AT), padded_elements(pipe))
-    if structure is not None and not structure.fits(spec):
+    if structure is not None and not structure.matches(spec):
         structure = None
     return tf_dataset.tf_dataset(passes, spec, inferred=True, structure=structure, **known)
 
@@ -330,7 +330,7 @@ def padded_elements(pipe: Any) -> list[Any]:
     before = before_padding(pipe.plan)
     if before is None:
         return []
-    elements = run_inprocess(before, engine=pipe.engine, seed=pipe.seed, as_listed=True)
+    elements = run_in_process(before, engine=pipe.engine, seed=pipe.seed, source_order=True)
     return list(itertools.islice(elements, PADDED_AT_LEAST))
 
 

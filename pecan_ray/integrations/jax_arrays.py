@@ -19,7 +19,7 @@ from pecan_ray.integrations.jax_shapes import OneShape, Shapes
 from pecan_ray.plan.grouping import BucketByLength, GroupBy, GroupingOp
 from pecan_ray.plan.operators import Batch, Filter, FlatMap, Map, PaddedBatch, Plan, Unbatch
 from pecan_ray.plan.splits import Element
-from pecan_ray.runtime.client import BatchClient, ahead
+from pecan_ray.runtime.client import BatchClient, next_columns
 
 MAKE_BATCHES = (Batch, PaddedBatch, GroupingOp)
 CHANGE_ROWS = (Map, FlatMap, Filter, Unbatch)
@@ -36,26 +36,26 @@ class OnMesh:
         """`shardings`: one for all columns, or one for each column by name."""
         self._sharding_specs = shardings
         self._one_shape = OneShape(jax.process_index(), jax.process_count()) if jax.process_count() > 1 else None
-        self._ahead: tuple[Any, Element | PlanError] | None = None
+        self._prefetched: tuple[Any, Element | PlanError] | None = None
         """A batch that the training loop does not have yet, and its arrays, or why there are none."""
 
     def deliver(self, columns: Element, convert: Converter, client: BatchClient | None) -> Element:
         """Return a batch on the mesh, and begin to copy the next one if a client has it already."""
         batch = self.take(columns) or self.copy(convert(columns))
-        if client is not None and (following := ahead(client)) is not None:
+        if client is not None and (following := next_columns(client)) is not None:
             self.stage(following, convert(following))
         return batch
 
     def stage(self, columns: Any, batch: Element) -> None:
         """Begin to copy a batch that comes next, unless it is lost meanwhile; `columns` names it."""
         try:
-            self._ahead = columns, self.copy(batch)
+            self._prefetched = columns, self.copy(batch)
         except PlanError as error:  # it is that batch's own, and the one before is good
-            self._ahead = columns, error
+            self._prefetched = columns, error
 
     def take(self, columns: Any) -> Element | None:
         """Return the arrays of a batch that was staged; None if it was not."""
-        ahead, self._ahead = self._ahead, None
+        ahead, self._prefetched = self._prefetched, None
         if ahead is None or ahead[0] is not columns:
             return None
         if isinstance(ahead[1], PlanError):
@@ -159,7 +159,7 @@ def _check_process_sharding(one: NamedSharding) -> None:
         if wanted != parts:
             where = "rows" if dimension == 0 else f"dimension {dimension}"
             raise PlanError(
-                f"sharding {_told(one)}: the {where} of a batch are in {parts} parts, of which this process of "
+                f"sharding {_describe(one)}: the {where} of a batch are in {parts} parts, of which this process of "
                 f"{processes} has {parts_here(one.mesh, entry)}. Each process gives rows of its own, whole ones: let "
                 "the first dimension's axes be those that lie across processes."
             )
@@ -201,11 +201,12 @@ def _not_divisible_message(one: NamedSharding, what: str, shape: Sequence[int], 
     if dimension:
         has, do = f"in dimension {dimension}", f"Pad it to a multiple of {parts}, or do not divide this dimension"
     return (
-        f"sharding {_told(one)}: {what} has {shape[dimension]} {has}, which the {parts} parts on the devices of this "
+        f"sharding {_describe(one)}: {what} has {shape[dimension]} {has}, which the {parts} parts on the devices of "
+        "this "
         f"process do not divide. {do}."
     )
 
 
-def _told(one: NamedSharding) -> str:
+def _describe(one: NamedSharding) -> str:
     axes = ", ".join(f"{name}={size}" for name, size in one.mesh.shape.items())
     return f"{one.spec} over the mesh ({axes})"

@@ -9,9 +9,9 @@ from typing import Any, TypeAlias
 
 import keras
 
-from pecan_ray.errors import ColumnError, PlanError, StateError, listed
-from pecan_ray.integrations.keras_ahead import FetchAhead
+from pecan_ray.errors import ColumnError, PlanError, StateError, join_names
 from pecan_ray.integrations.keras_iterators import KerasIterators
+from pecan_ray.integrations.keras_prefetch import PrefetchLimit
 from pecan_ray.integrations.passes import OnBreak, check_on_break
 from pecan_ray.plan.splits import Element
 
@@ -55,25 +55,25 @@ class KerasBatches(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no
         """Held while the job begins or ends: TensorFlow asks for batches in a thread of its own."""
         self._can_continue, self._shares = on_break == "continue", shares
         self._iterators = KerasIterators(steps, self._next, self._leave)
-        self.fetch_ahead = FetchAhead()
+        self.prefetch_limit = PrefetchLimit()
         """Told by `InputBackup` what was used."""
 
     @property
     def num_batches(self) -> int:
         """Batches of an epoch."""
-        self._made()
+        self._note_created()
         return self._steps
 
     def __len__(self) -> int:
         return self._steps
 
     def __getitem__(self, index: int) -> tuple[Any, ...]:
-        self.fetch_ahead.wait(self._iterators.fetched)
+        self.prefetch_limit.wait(self._iterators.fetched)
         batch: tuple[Any, ...] = self._iterators.next()
         return batch
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        self._made(by_hand=True)
+        self._note_created(by_hand=True)
         for index in range(self._steps):
             yield self[index]
 
@@ -93,7 +93,7 @@ class KerasBatches(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no
         """
         if self._batches is None:
             return {"batches": self._state}
-        return {"batches": self._batches.state_dict(ahead=self._iterators.ahead(used))}
+        return {"batches": self._batches.state_dict(ahead=self._iterators.num_prefetched(used))}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where a state was taken: what runs now ends, and the next batch is of another job."""
@@ -111,13 +111,13 @@ class KerasBatches(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no
         self._closed = True
         self._end()
 
-    def _made(self, *, by_hand: bool = False) -> None:
+    def _note_created(self, *, by_hand: bool = False) -> None:
         self._closed = False
-        self.fetch_ahead.refresh_state()
-        self._iterators.made(by_hand=by_hand)
+        self.prefetch_limit.refresh_state()
+        self._iterators.note_created(by_hand=by_hand)
 
     def _end(self) -> None:
-        self.fetch_ahead.refresh_state()
+        self.prefetch_limit.refresh_state()
         with self._changing:
             batches, self._batches, self._state = self._batches, None, None
         self._iterators.forget()
@@ -176,6 +176,6 @@ def _column(batch: Element, name: str) -> Any:
         return batch[name]
     parts = list(dict.fromkeys(one[len(name) + 1 :].partition("/")[0] for one in batch if one.startswith(f"{name}/")))
     if not parts:
-        raise ColumnError(f"to_keras: the batch has no column {name!r}; it has {listed(batch)}.")
+        raise ColumnError(f"to_keras: the batch has no column {name!r}; it has {join_names(batch)}.")
     found = {part: _column(batch, f"{name}/{part}") for part in parts}
     return tuple(found.values()) if parts == [str(place) for place in range(len(parts))] else found

@@ -23,36 +23,36 @@ class KerasIterators:
         """Batches of the pass, or of what `steps` make of it;"""
         self._held: list[Any] = []
         """of these, the first ones, as long as they may come again;"""
-        self._again: deque[Any] = deque()
+        self._reused: deque[Any] = deque()
         """those that do."""
-        self._fetched = self._begun = False
+        self._fetched = self._has_started = False
         """Whether the iterator that was made last has had a batch, and whether an epoch has begun since."""
         self._looks = True
         """What it has had was not used, as far as is known."""
         self._in_epoch, self._of_epoch = False, 0
         """Within an epoch of Keras, and how many batches it has had in it."""
 
-    def made(self, *, by_hand: bool = False) -> None:
+    def note_created(self, *, by_hand: bool = False) -> None:
         """Note that an iterator is made, or will be; `by_hand`: not by Keras."""
         if self._fetched:
             broken_off = self._in_epoch and 0 < self._of_epoch < self._steps and self._given == 1
             if len(self._held) == self._given and (self._looks or broken_off) and not by_hand:
-                self._again = deque(self._held)
+                self._reused = deque(self._held)
             else:
                 if self._given % self._steps:
                     self._leave()
                 self.forget()
         self._looks = not by_hand and not (self._in_epoch and not self._of_epoch)
-        self._fetched = self._begun = False
+        self._fetched = self._has_started = False
 
     def next(self) -> Any:
         """Return the next batch."""
-        if self._looks and self._begun:
+        if self._looks and self._has_started:
             self._looks = False  # it was made when the epoch before ended, and is used after all
         self._fetched = True
         self._of_epoch += self._in_epoch
-        if self._again:
-            return self._again.popleft()
+        if self._reused:
+            return self._reused.popleft()
         batch = self._fetch()
         self._given += 1
         if self._looks or self._given == 1:
@@ -65,17 +65,17 @@ class KerasIterators:
         """Return the batches of the present epoch of Keras that it has had; 0 between two epochs."""
         return self._of_epoch if self._in_epoch else 0
 
-    def ahead(self, used: int | None) -> int:
+    def num_prefetched(self, used: int | None) -> int:
         """Return how many of the batches that were fetched are not used.
 
         `used`: of the present epoch of Keras; None: all that it was given.
         """
-        looked_at = len(self._held) if self._looks and len(self._held) == self._given else len(self._again)
+        looked_at = len(self._held) if self._looks and len(self._held) == self._given else len(self._reused)
         return looked_at if used is None or self._looks else looked_at + max(self._of_epoch - used, 0)
 
     def begin_epoch(self) -> None:
         """Note that Keras begins with an epoch."""
-        self._in_epoch, self._of_epoch, self._begun = True, 0, True
+        self._in_epoch, self._of_epoch, self._has_started = True, 0, True
 
     def end_epoch(self) -> None:
         """Note that Keras has ended an epoch, or begins anew."""
@@ -85,4 +85,4 @@ class KerasIterators:
         """Begin a new pass with the next batch."""
         self._given = 0
         self._held.clear()
-        self._again.clear()
+        self._reused.clear()

@@ -55,19 +55,19 @@ class InputBackup(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has 
                 f"InputBackup(save_freq={self._every}): at most {MOST_AHEAD} batches that were fetched ahead "
                 f'are left out of a state, and steps_per_execution={steps} fetches more. Pass save_freq="epoch".'
             )
-        self._data.fetch_ahead.begin()
+        self._data.prefetch_limit.begin()
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Count the batches of an epoch."""
         self._last = -1
         if self._every is not None:
-            self._data.fetch_ahead.used(0)
+            self._data.prefetch_limit.used(0)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Save every so many batches."""
         if self._every is None:
             return
-        self._data.fetch_ahead.used(batch + 1)
+        self._data.prefetch_limit.used(batch + 1)
         self._since += batch - self._last  # several where steps_per_execution is more than 1
         self._last = batch
         if self._since >= self._every:
@@ -83,7 +83,7 @@ class InputBackup(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has 
         """Forget the state: the next `fit` begins anew."""
         self._path.unlink(missing_ok=True)
         if self._every is not None:
-            self._data.fetch_ahead.end()
+            self._data.prefetch_limit.end()
 
     def _save(self, state: Any) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)

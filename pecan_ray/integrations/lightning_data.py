@@ -68,7 +68,7 @@ class PecanDataModule(_LightningDataModule):  # type: ignore[misc]  # which pack
         """The state from which training is to go on,"""
         self._last: Mapping[str, Any] | None = None
         """and the one in which it ended."""
-        self._told = False
+        self._reported = False
         given = {"train": train, "val": val, "test": test, "predict": predict}
         for stage, pipes in given.items():
             if pipes is None:
@@ -106,9 +106,9 @@ class PecanDataModule(_LightningDataModule):  # type: ignore[misc]  # which pack
         try:
             return {"train": self._training.where()}
         except PlanError as error:  # a job that has no state; the model's checkpoint is none the worse for it
-            if not self._told:
+            if not self._reported:
                 logger.warning("checkpoints hold nothing of the input, which begins again from its start: %s", error)
-            self._told = True
+            self._reported = True
             return {}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -186,12 +186,12 @@ class TrainingBatches:
     def __init__(self, data_set: Any, trainer: Any, length: int | None, alone: bool) -> None:
         self.data_set, self.alone = data_set, alone
         self._loop, self._length = trainer.fit_loop.epoch_loop, length
-        self._fetched = self._begun = 0
+        self._fetched = self._has_started = 0
         """Batches of this pass, and those of all passes that the trainer had begun with before it."""
         self._resumed = False
 
     def __iter__(self) -> Iterator[Any]:
-        self._fetched, self._begun = 0, self._loop.batch_progress.total.ready
+        self._fetched, self._has_started = 0, self._loop.batch_progress.total.ready
         passes, self._resumed = 2 if self._resumed else 1, False
         for _ in range(passes):  # of an epoch behind whose last batch a state was taken nothing is left: the next one
             for batch in self.data_set:
@@ -211,9 +211,9 @@ class TrainingBatches:
     def where(self) -> dict[str, Any]:
         """Return the state after the batches on which a step was made."""
         progress = self._loop.batch_progress
-        begun = progress.total.ready - self._begun if self._fetched else 0
-        unused = progress.current.ready - progress.current.processed if begun else 0
-        state: dict[str, Any] = self.data_set.state_dict(ahead=max(0, self._fetched - begun + unused))
+        started = progress.total.ready - self._has_started if self._fetched else 0
+        unused = progress.current.ready - progress.current.processed if started else 0
+        state: dict[str, Any] = self.data_set.state_dict(ahead=max(0, self._fetched - started + unused))
         return state
 
     def state_dict(self) -> dict[str, Any]:

@@ -56,7 +56,7 @@ class Passes:
         """Epochs that were given to their ends, or left."""
         self._left = False
         """The loop has had a batch of the epoch in which it stands."""
-        self._newest: object = None
+        self._latest: object = None
         """Stands for the iterator that has begun last."""
         self._given_by: deque[int] = deque(maxlen=MOST_AHEAD)
         """When the last batches were yielded."""
@@ -69,14 +69,14 @@ class Passes:
         return self._batches is not None
 
     def __iter__(self) -> Iterator[Any]:
-        mine = self._newest = object()
+        mine = self._latest = object()
         if self._left and self._on_break == "new":
             self._leave()
         left, yielded = self._left, False
         while not yielded:
             self._check_epochs_remaining()
             if self._batches is None:
-                self._batches = self._begun()
+                self._batches = self._start()
             batches = self._batches
             for batch in batches.one_epoch():
                 yielded = self._left = True
@@ -101,7 +101,7 @@ class Passes:
 
     def _check_is_latest(self, iterator: object) -> None:
         """Raise PlanError where another iterator has begun a new pass meanwhile: this one would take its batches."""
-        if iterator is not self._newest and self._on_break == "new":
+        if iterator is not self._latest and self._on_break == "new":
             raise PlanError(
                 f"{self._what}: another iterator over it has begun, with a new pass, so the pass of this one is over. "
                 'For two passes at a time make two of it; on_break="continue" lets iterators share one pass.'
@@ -114,7 +114,7 @@ class Passes:
                 "are asked for; close() lets it begin again."
             )
 
-    def _begun(self) -> EpochByEpoch:
+    def _start(self) -> EpochByEpoch:
         state, self._state = self._state, None
         batches = self._begin(epochs=self._epochs, state=state)
         if state is not None and _epochs_of(state) < self._given:

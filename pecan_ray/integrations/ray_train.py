@@ -86,7 +86,7 @@ class PipelineShard:
         """`place`: job, rank and world size."""
         self._pipe, self._options = pipe, {**options, **place}
         self._form: dict[str, Any] = {"format": "numpy", "device": None}
-        self._passes = Passes(self._begun, what="iter_batches() of a shard", epochs=epochs, on_break=on_break)
+        self._passes = Passes(self._start, what="iter_batches() of a shard", epochs=epochs, on_break=on_break)
 
     def iter_batches(self, *, format: str = "numpy", device: Any = None, **others: Any) -> Iterator[Any]:
         """Iterate over an epoch's batches; how they are made, the pipeline says."""
@@ -128,5 +128,5 @@ class PipelineShard:
     def __len__(self) -> int:
         raise TypeError("how many batches each of several ranks gets is not known before an epoch ends")
 
-    def _begun(self, **run: Any) -> Any:
+    def _start(self, **run: Any) -> Any:
         return self._pipe.iter_batches(**self._options, **self._form, **run)

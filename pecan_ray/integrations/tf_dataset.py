@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from pecan_ray.engines.contract import is_plain
-from pecan_ray.errors import PlanError, listed
+from pecan_ray.errors import PlanError, join_names
 from pecan_ray.integrations.passes import Passes, PassesState
 from pecan_ray.integrations.tf_structure import Structure
 from pecan_ray.plan.grouping import GroupingOp
@@ -156,7 +156,7 @@ def check_compatible(batch: Element, spec: Mapping[str, Any], inferred: bool = F
     """Raise PlanError, naming the column, for a batch that is not as the dataset says."""
     for name, want in spec.items():
         if name not in batch:
-            raise PlanError(f"to_tf_dataset: the batch has no column {name!r}; it has {listed(batch)}.")
+            raise PlanError(f"to_tf_dataset: the batch has no column {name!r}; it has {join_names(batch)}.")
         shape = np.shape(batch[name])
         if not want.shape.is_compatible_with(shape):
             raise PlanError(
@@ -166,9 +166,10 @@ def check_compatible(batch: Element, spec: Mapping[str, Any], inferred: bool = F
             )
         has, wants = np.asarray(batch[name]).dtype, np.dtype(want.dtype.as_numpy_dtype)
         if has.kind in NUMBERS and wants.kind in NUMBERS and not np.can_cast(has, wants, CASTS[inferred]):
-            said = "as the first batches were" if inferred else "as spec=... says"
+            message = "as the first batches were" if inferred else "as spec=... says"
             raise PlanError(
-                f"to_tf_dataset: column {name!r} is {has} in this batch, and would lose something as {wants}, {said}. "
+                f"to_tf_dataset: column {name!r} is {has} in this batch, and would lose something as {wants}, "
+                f"{message}. "
                 f"Cast it in the pipeline, or pass spec={{{name!r}: tf.TensorSpec(shape, dtype)}} with the dtype that "
                 "is meant, for this column and all others."
             )

@@ -28,7 +28,7 @@ class Structure:
         self.spec = spec = tf.nest.map_structure(_of_row, spec)
         self._leaves: dict[str, Any] = dict(zip(tf.nest.flatten(_named("", spec)), tf.nest.flatten(spec), strict=True))
 
-    def fits(self, columns: Mapping[str, Any]) -> bool:
+    def matches(self, columns: Mapping[str, Any]) -> bool:
         """Tell whether a batch has the dataset's columns."""
         return columns.keys() == self._leaves.keys()
 
@@ -45,7 +45,7 @@ def structure_of(plan: Plan) -> Structure | None:
     """Return the structure of the existing dataset that a plan reads, of which one shard is made; None: it has none."""
     if not isinstance(plan.head, TfDataSource):
         return None
-    return Structure(plan.head.made(next(plan.head.splits())).element_spec)
+    return Structure(plan.head.build_dataset(next(plan.head.splits())).element_spec)
 
 
 def keeps_elements(plan: Plan) -> bool:

@@ -67,7 +67,7 @@ class PipelinesInTrainer:
         parent.__init__(*positional, train_dataset=train_dataset, eval_dataset=eval_dataset, **others)
         if self._training is not None:
             trainer: Any = self
-            trainer.add_callback(_Marks(self._training))
+            trainer.add_callback(_CheckpointStates(self._training))
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *rest: Any, **others: Any) -> Any:
         """Train as the `Trainer` does; from a checkpoint on with what it had not used, and nothing is made again."""
@@ -219,11 +219,11 @@ class EvalDataset(IterableDataset[Any]):
         return iter(self._batches)
 
 
-class _Marks(TrainerCallback):  # type: ignore[misc]  # transformers is untyped here
+class _CheckpointStates(TrainerCallback):  # type: ignore[misc]  # transformers is untyped here
     """Saves where the input stands with every checkpoint."""
 
     def __init__(self, training: TrainerEpochs) -> None:
-        self._training, self._told = training, False
+        self._training, self._reported = training, False
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if not args.ignore_data_skip:
@@ -236,9 +236,9 @@ class _Marks(TrainerCallback):  # type: ignore[misc]  # transformers is untyped 
         try:
             where = self._training.state_dict()
         except PlanError as error:  # a job that has no state; the model's checkpoint is none the worse for it
-            if not self._told:
+            if not self._reported:
                 logger.warning("checkpoints hold nothing of the input: %s", error)
-            self._told = True
+            self._reported = True
             return
         unfinished = folder / f".{STATE_FILE}"
         unfinished.write_text(json.dumps(where))

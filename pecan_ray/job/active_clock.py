@@ -22,12 +22,12 @@ class ActiveClock:
         `begin`: the time that it is now; None: what `read` says.
         """
         self._longest_gap_s, self._read = longest_gap_s, read
-        self._asked = read()
-        self._skipped_s = 0.0 if begin is None else self._asked - begin
+        self._last_read = read()
+        self._skipped_s = 0.0 if begin is None else self._last_read - begin
 
     def now(self) -> float:
         """Return the time; of a longer gap since the last call only `longest_gap_s` has passed."""
         at = self._read()
-        self._skipped_s += max(0.0, at - self._asked - self._longest_gap_s)
-        self._asked = at
+        self._skipped_s += max(0.0, at - self._last_read - self._longest_gap_s)
+        self._last_read = at
         return at - self._skipped_s

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from pecan_ray.job.blocks import Block, RowPlaces
+from pecan_ray.job.blocks import Block, RowRange
 from pecan_ray.job.ledger_shape import Assignment, LedgerShape
 from pecan_ray.job.messages import EndAssignment, EndData, Lengths, SplitOpenFailure
-from pecan_ray.job.worker_events import BatchMade, EngineBatch, PutOut, Release
+from pecan_ray.job.worker_events import BatchProduced, EngineBatch, PutOut, Release
 from pecan_ray.plan.splits import LeaseKey
 from pecan_ray.sampling.spans import Span
 
@@ -16,17 +16,17 @@ class AssignmentBatches:
     def __init__(self, assignment: Assignment, shape: LedgerShape) -> None:
         self.assignment, self._shape = assignment, shape
         self._numbers = assignment.numbers()
-        self._made = assignment.behind
-        self.leftovers: list[BatchMade] = []
+        self._produced = assignment.behind
+        self.leftovers: list[BatchProduced] = []
         """What fills no batch."""
 
-    def put_out(self, batch: EngineBatch, places: RowPlaces | None) -> PutOut | Release:
+    def put_out(self, batch: EngineBatch, places: RowRange | None) -> PutOut | Release:
         """Number a batch; let the rank have it that it is for, unless it has it from a worker before this one.
 
         `places`: which part of the epoch its rows are, where these come in order.
         """
         assignment, number = self.assignment, next(self._numbers)
-        self._made += not batch.partial  # those at the end were counted before
+        self._produced += not batch.partial  # those at the end were counted before
         if not assignment.delivered:
             return PutOut(batch, assignment.epoch, assignment.rank if batch.rank is None else batch.rank, places)
         if assignment.has(number):
@@ -35,7 +35,7 @@ class AssignmentBatches:
 
     def put_block(self, batch: EngineBatch | None, block: Block) -> PutOut:
         """Let the trainer have a block, of the rows of a batch or of none."""
-        return PutOut(batch, self.assignment.epoch, None, block.places, block.spans)
+        return PutOut(batch, self.assignment.epoch, None, block.row_range, block.spans)
 
     def is_batch(self, remainder_part: EngineBatch) -> bool:
         """Tell whether what is left at the end is a batch for somebody, if it is not returned."""
@@ -47,7 +47,7 @@ class AssignmentBatches:
     def ending(self, lengths: Lengths, split_open_failures: tuple[SplitOpenFailure, ...]) -> EndAssignment:
         """Return the question of what becomes of the leftovers."""
         spans: dict[LeaseKey, list[Span]] = {}
-        batches, rows = self._made, 0
+        batches, rows = self._produced, 0
         for remainder_part in (one.batch for one in self.leftovers):
             for key, intervals in remainder_part.spans.items():
                 spans.setdefault(key, []).extend(intervals)
@@ -55,6 +55,6 @@ class AssignmentBatches:
             rows += remainder_part.rows
         return EndAssignment(self.assignment.epoch, spans, batches, lengths, rows, split_open_failures)
 
-    def end_data(self, made: BatchMade) -> EndData:
+    def end_data(self, made: BatchProduced) -> EndData:
         """Return the news that data yields no batch."""
         return EndData(self.assignment.epoch, made.batch.spans, made.batch.rows, made.left_out)

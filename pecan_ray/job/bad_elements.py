@@ -36,22 +36,22 @@ class BadElements:
     def __init__(self, job: str, share: float, start: ResumePoint | None = None) -> None:
         """`start`: where a run before this one was; what it has dealt with may be read again."""
         self._job, self._share, self._start = job, share, start
-        self._dealt = frozenset(start.bad if start is not None else ())
+        self._handled = frozenset(start.bad if start is not None else ())
         self._known: dict[Hashable, int | None] = {}
         """With the epochs in which they were read."""
-        self.counted = BadCount()
+        self.bad_count = BadCount()
         self.last: LeftOutElement | None = None
 
     def add(self, elements: Iterable[LeftOutElement]) -> list[LeftOutElement]:
         """Take reports of bad elements; return those that were not known."""
         fresh = []
         for one in elements:
-            if one.identity in self._known or (self._dealt and digest_of(one.identity) in self._dealt):
+            if one.identity in self._known or (self._handled and digest_of(one.identity) in self._handled):
                 continue
             self._known[one.identity] = None if one.origin is None else one.origin.epoch
             while len(self._known) > MOST_REMEMBERED:
                 del self._known[next(iter(self._known))]
-            self.counted = self.counted.plus(one.elements, estimated=one.estimated, open_end=one.open_end)
+            self.bad_count = self.bad_count.plus(one.elements, estimated=one.estimated, open_end=one.open_end)
             self.last = one
             fresh.append(one)
         return fresh
@@ -59,7 +59,7 @@ class BadElements:
     @property
     def count(self) -> int:
         """So many elements, or at least so many."""
-        return self.counted.elements
+        return self.bad_count.elements
 
     def digests(self, epoch: int) -> tuple[int, ...]:
         """Return what stands for the bad elements of an epoch, those included that a run before this one has had of it.
@@ -68,7 +68,7 @@ class BadElements:
         """
         continues = self._start is not None and self._start.epoch == epoch
         mine = [digest_of(identity) for identity, known in self._known.items() if known in (epoch, None)]
-        return tuple(sorted({*mine[-MOST_TOLD:], *(self._dealt if continues else ())})[:MOST_TOLD])
+        return tuple(sorted({*mine[-MOST_TOLD:], *(self._handled if continues else ())})[:MOST_TOLD])
 
     @property
     def identities(self) -> Set[Hashable]:
@@ -80,7 +80,7 @@ class BadElements:
         if self.last is None:
             return None
         last = f"{self.last.where} in {self.last.op}: {self.last.error}"
-        return over_budget(self._job, self.counted, good, self._share, last)
+        return over_budget(self._job, self.bad_count, good, self._share, last)
 
 
 class QuarantineQueue:
@@ -100,7 +100,7 @@ class QuarantineQueue:
             self._bytes += len(one.kept)
             self._waiting.append(one)
 
-    def took(self, count: int) -> None:
+    def note_taken(self, count: int) -> None:
         """Note that a trainer has taken so many in all."""
         while self.taken < count and self._waiting:
             self._bytes -= len(self._waiting.popleft().kept)

@@ -30,7 +30,7 @@ def place_of(split: int, position: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class RowPlaces:
+class RowRange:
     """Which part of an epoch's sequence some rows stand for."""
 
     begin: int
@@ -97,7 +97,7 @@ class Block:
 
     spans: dict[LeaseKey, list[Span]]
     """All positions that it stands for; one interval of each split, in order."""
-    places: RowPlaces
+    row_range: RowRange
 
 
 class RunBlocks:
@@ -139,7 +139,7 @@ class RunBlocks:
             if lease.key == last and position < stop:
                 if start < position:
                     taken.append(replace(lease, spans=((start, position),)))
-                    self._leases[0] = replace(lease, spans=((position, stop),), begins=False)
+                    self._leases[0] = replace(lease, spans=((position, stop),), starts_epoch=False)
                 break
             taken.append(self._leases.pop(0))
             if lease.key == last and position == stop:
@@ -157,7 +157,7 @@ class RunBlocks:
         first, last = taken[0], taken[-1]
         assert first.place is not None and last.place is not None
         # An epoch's first block begins at 0 also where a run goes on in the middle: nothing before it will come.
-        begin = 0 if first.begins else place_of(first.place, first.spans[0][0])
+        begin = 0 if first.starts_epoch else place_of(first.place, first.spans[0][0])
         packed = array("q", [stop for mine in ends.values() for stop in mine]).tobytes()
         end = place_of(last.place, last.spans[-1][1])
-        return Block(spans, RowPlaces(begin, end, first.place, tuple(map(len, ends.values())), packed))
+        return Block(spans, RowRange(begin, end, first.place, tuple(map(len, ends.values())), packed))

@@ -107,13 +107,13 @@ def bottleneck(run: RunNumbers) -> Bottleneck:
         )
         return Bottleneck("unknown", text, share)
     if time.start_s > MOSTLY * time.total_s and time.start_s >= LONG_START_S:
-        longer = _behind_the_start(run) if run.batches >= TELLING and time.pace_s >= SEEN_S else None
+        longer = _behind_the_start(run) if run.batches >= TELLING and time.running_s >= SEEN_S else None
         return replace(_start(time), longer=longer)
     return _behind_the_start(run)
 
 
 def _headspace(time: RunTime, batches: int) -> str:
-    step_s = time.pace_s / batches
+    step_s = time.running_s / batches
     rate = "" if step_s <= 0 else f" ({1 / step_s:,.1f} batches/s)"
     return (
         f"headspace: no run, but one batch {batches} times; the training loop takes {1e3 * step_s:.2f} ms for a batch"
@@ -123,14 +123,14 @@ def _headspace(time: RunTime, batches: int) -> str:
 
 def _behind_the_start(run: RunNumbers) -> Bottleneck:
     time = run.time
-    waits = time.waited_s / max(time.pace_s, 1e-9)
-    converts = time.converted_s / max(time.pace_s, 1e-9)
+    waits = time.waited_s / max(time.running_s, 1e-9)
+    converts = time.converted_s / max(time.running_s, 1e-9)
     if max(waits, converts) < KEEPS_UP:
         return _trainer(waits)
     if converts > waits:
         text = "converting batches and bringing them to the device takes {:.0%} of the time behind the first batch"
         change = "let workers make what the step needs (its dtype, contiguous arrays), so that nothing is copied here"
-        return _told("conversion", text.format(converts), time.converted_s / time.total_s, change)
+        return _make_bottleneck("conversion", text.format(converts), time.converted_s / time.total_s, change)
     return _input(run, waits)
 
 
@@ -149,7 +149,7 @@ def _start(time: RunTime) -> Bottleneck:
     }
     name, (seconds, change) = max(parts.items(), key=lambda part: part[1][0])
     text = f"the start took {time.start_s:.1f} s of {time.total_s:.1f} s, most of it {name} ({seconds:.1f} s)"
-    return _told("start", text, seconds / time.total_s, change)
+    return _make_bottleneck("start", text, seconds / time.total_s, change)
 
 
 def _trainer(waits: float) -> Bottleneck:
@@ -164,18 +164,18 @@ def _input(run: RunNumbers, waits: float) -> Bottleneck:
     """Say which part of the input holds a run up whose trainer waits."""
     where = f"the trainer waited {waits:.0%} of the time behind the first batch"
     seen = run.stages
-    reading = seen.reading_s / max(seen.watched_s, 1e-9)
+    reading = seen.reading_s / max(seen.observed_s, 1e-9)
     pool = (seen.computing_s + seen.batching_s) / max(seen.threads_s, 1e-9)
-    if seen.watched_s >= SEEN_S:  # else shares of it tell nothing
-        other_than_operators = _beside_operators(run, where, reading, pool)
+    if seen.observed_s >= SEEN_S:  # else shares of it tell nothing
+        other_than_operators = _outside_operators(run, where, reading, pool)
         if other_than_operators is not None:
             return other_than_operators
     # Decision 58: C code without our Python frames (graphs of TensorFlow) is seen as nothing. There the times of
     # AutoOrder's sample stand in.
     operators = dict(seen.operators) or dict(run.op_seconds)
-    if not operators or (seen.watched_s < SEEN_S and not run.op_seconds):
+    if not operators or (seen.observed_s < SEEN_S and not run.op_seconds):
         text = f"input: {where}, and workers were seen at work too shortly to tell at what"
-        return _told("unknown", text, run.time.waited_s / run.time.total_s, _more_workers(run))
+        return _make_bottleneck("unknown", text, run.time.waited_s / run.time.total_s, _more_workers(run))
     stages = {**operators, "": seen.batching_s if seen.operators else 0.0}
     name = max(stages, key=lambda one: stages[one])
     share = stages[name] / max(sum(stages.values()), 1e-9)
@@ -185,14 +185,14 @@ def _input(run: RunNumbers, waits: float) -> Bottleneck:
     if not name:
         text = f"batching: {where}, and workers spend {share:.0%} of their work on putting elements together"
         change = "let elements be smaller where they are batched (uint8 instead of float32, fewer columns)"
-        return _told("batching", text, gain, change)
+        return _make_bottleneck("batching", text, gain, change)
     return _operator(run, name, share, gain, where)
 
 
-def _beside_operators(run: RunNumbers, where: str, reading: float, pool: float) -> Bottleneck | None:
+def _outside_operators(run: RunNumbers, where: str, reading: float, pool: float) -> Bottleneck | None:
     """Say what holds a run up, if workers were seen to wait for something other than operators and batching."""
     seen = run.stages
-    if seen.blocked_s > BLOCKED * seen.watched_s:
+    if seen.blocked_s > BLOCKED * seen.observed_s:
         return _network(run, where)
     if seen.operators and max(reading, pool) < BUSY:
         return _dispatch_overhead(run, where)
@@ -202,19 +202,19 @@ def _beside_operators(run: RunNumbers, where: str, reading: float, pool: float) 
 
 
 def _network(run: RunNumbers, where: str) -> Bottleneck:
-    blocked = run.stages.blocked_s / run.stages.watched_s
+    blocked = run.stages.blocked_s / run.stages.observed_s
     text = f"the way of batches to the trainer: {where}, while workers had finished ones for {blocked:.0%} of theirs"
     change = (
         "send fewer bytes (cast and crop before batch(), to uint8 if it can be), or let workers run on the "
         "trainer's node (workers=Workers(local=...))"
     )
-    return _told("network", text, _saved(run, blocked), change)
+    return _make_bottleneck("network", text, _saved(run, blocked), change)
 
 
 def _dispatch_overhead(run: RunNumbers, where: str) -> Bottleneck:
     text = f"handing out work: {where}, and workers had nothing to do for most of theirs"
     change = "make splits larger (split_bytes=..., fewer and larger files), or let fewer workers run"
-    return _told("unknown", text, run.time.waited_s / run.time.total_s, change)
+    return _make_bottleneck("unknown", text, run.time.waited_s / run.time.total_s, change)
 
 
 def _operator(run: RunNumbers, name: str, share: float, gain: float, where: str) -> Bottleneck:
@@ -223,17 +223,17 @@ def _operator(run: RunNumbers, name: str, share: float, gain: float, where: str)
     cheaper = f"make {name} cheaper, keep what it gives (autocache() behind it), or {_more_workers(run)}"
     if name in seen.in_processes:
         text = f"operator {name}, in processes of its own: {where}, and {share:.0%} of the workers' work is there"
-        return _told("operator", text, gain, cheaper, name)
+        return _make_bottleneck("operator", text, gain, cheaper, name)
     if _lock_is_held(seen):
-        return _told("operator", *_lock(run, name, share, gain, where), name)
+        return _make_bottleneck("operator", *_lock(run, name, share, gain, where), name)
     if seen.operators and seen.cpu_s < COMPUTES * min(busy_s, seen.threads_s):
         text = f"operator {name}, which waits: {where}, and workers spend {share:.0%} of their work inside of it, "
         text += f"though they use CPUs for {seen.cpu_s / max(busy_s, 1e-9):.0%} of that only"
         change = "let more threads run it (Config(threads_per_worker=...)), or processes (map(..., processes=True))"
-        return _told("operator", text, gain, f"{change} if it holds Python's lock", name)
+        return _make_bottleneck("operator", text, gain, f"{change} if it holds Python's lock", name)
     by = "" if seen.operators else " in AutoOrder's sample"
     text = f"the CPU, by operator {name}: {where}, and it is {share:.0%} of the workers' work{by}"
-    return _told("operator", text, gain, cheaper, name)
+    return _make_bottleneck("operator", text, gain, cheaper, name)
 
 
 def _lock(run: RunNumbers, name: str, share: float, gain: float, where: str) -> tuple[str, float, str]:
@@ -242,12 +242,12 @@ def _lock(run: RunNumbers, name: str, share: float, gain: float, where: str) -> 
     change = f"let processes run {name} (map(..., processes=True)), or write it with functions that release the lock"
     held = f"Python's lock, held by operator {name}: {where}, and "
     if _locked(seen):
-        at_work, cpus = seen.busy_s / seen.watched_s, seen.cpu_s / seen.watched_s
+        at_work, cpus = seen.busy_s / seen.observed_s, seen.cpu_s / seen.observed_s
         held += f"{at_work:.1f} threads at a time are at work, {share:.0%} of it inside of {name}, but use {cpus:.1f} "
         held += "CPUs together"
     else:
         held += f"{share:.0%} of the workers' work is inside of it, by one thread that holds the lock for "
-        held += f"{min(1.0, seen.locked_s / seen.watched_s):.0%} of the time, so that more threads would wait for it"
+        held += f"{min(1.0, seen.locked_s / seen.observed_s):.0%} of the time, so that more threads would wait for it"
     return f"{held}{_other_numbers(run)}", gain, f"{change} (NumPy, OpenCV, Pillow)"
 
 
@@ -258,26 +258,26 @@ def _other_numbers(run: RunNumbers) -> str:
     SHARED_LOCK of these as threads, each thread has a CPU's work to do.
     """
     seen = run.stages
-    used = max(1.0, seen.cpu_s / seen.watched_s)
+    used = max(1.0, seen.cpu_s / seen.observed_s)
     threads = max(1, int(SHARED_LOCK * used))
     workers = int(run.cpus / threads)
     times = workers * threads / (used * max(1, run.local))
     if run.remote or times < WORTH_TELLING:  # nothing is known of the CPUs of other nodes
         return ""
-    said = f"{workers} workers of {threads} thread{'s' * (threads > 1)} would be up to {times:.1f} times as fast"
-    return f"; {said}" + ("" if run.placed else " (workers=None lets AutoPlacement find their number)")
+    message = f"{workers} workers of {threads} thread{'s' * (threads > 1)} would be up to {times:.1f} times as fast"
+    return f"; {message}" + ("" if run.placed else " (workers=None lets AutoPlacement find their number)")
 
 
 def _lock_is_held(seen: StageSeconds) -> bool:
     """Return whether functions hold Python's lock so that other threads, the source's reader too, wait for it."""
-    known = seen.watched_s >= SEEN_S and seen.locked_s >= LOCKED * seen.watched_s
+    known = seen.observed_s >= SEEN_S and seen.locked_s >= LOCKED * seen.observed_s
     # Decision 111: where a second thread gains nothing, the engine runs one. That one may hold the lock as well.
-    return known and (_locked(seen) or LOCKED * seen.watched_s <= _in_threads_s(seen) < SEVERAL * seen.watched_s)
+    return known and (_locked(seen) or LOCKED * seen.observed_s <= _in_threads_s(seen) < SEVERAL * seen.observed_s)
 
 
 def _locked(seen: StageSeconds) -> bool:
     """Return whether several threads inside of functions wait for a lock that is held."""
-    return _in_threads_s(seen) >= SEVERAL * seen.watched_s and seen.cpu_s <= ON_CPUS * seen.busy_s
+    return _in_threads_s(seen) >= SEVERAL * seen.observed_s and seen.cpu_s <= ON_CPUS * seen.busy_s
 
 
 def _in_threads_s(seen: StageSeconds) -> float:
@@ -290,7 +290,7 @@ def _storage(run: RunNumbers, where: str, reading: float, pool: float) -> Bottle
     change = f"{kept}, or {_more_workers(run)}" if run.remote_bytes else f"use a faster disk, or {_more_workers(run)}"
     text = f"storage: {where}, and {min(1.0, reading):.0%} of the workers' time a thread of theirs was reading, "
     text += f"while those for operators had work for {min(1.0, pool):.0%} of theirs"
-    return _told("storage", text, _saved(run, 1 - pool / reading), change)
+    return _make_bottleneck("storage", text, _saved(run, 1 - pool / reading), change)
 
 
 def _more_workers(run: RunNumbers) -> str:
@@ -308,7 +308,7 @@ def _saved(run: RunNumbers, share: float) -> float:
     return min(faster_s, run.time.waited_s) / run.time.total_s
 
 
-def _told(kind: BottleneckKind, text: str, gain: float, change: str, operator: str = "") -> Bottleneck:
+def _make_bottleneck(kind: BottleneckKind, text: str, gain: float, change: str, operator: str = "") -> Bottleneck:
     return Bottleneck(
         kind, f"{text}; without it the run would take up to {gain:.0%} less time; {change}", gain, operator
     )

@@ -76,9 +76,9 @@ class IoQuota:
 
     bytes_per_s: float | None
     """None: as much as it can, since nobody has said what there is."""
-    rooms: DatasetRooms = ()
+    cache_limits: DatasetRooms = ()
     """What a node may keep of each dataset of all jobs; empty: nobody bounds that."""
-    again_s: float = REPORT_S
+    report_interval_s: float = REPORT_S
     """It reports again after so long."""
 
 
@@ -91,7 +91,7 @@ class SharedIo:
     policy: SharingPolicy | None = None
 
 
-class ClusterIoBook:
+class ClusterIoRegistry:
     """The jobs that take part, and what each may use."""
 
     def __init__(self) -> None:
@@ -99,22 +99,22 @@ class ClusterIoBook:
         self.shared = SharedIo()
         self.given: dict[str, Allocation] = {}
         """What the policy gives."""
-        self.trouble = ""
+        self.last_error = ""
         """Why the last decision could not be made: quotas are then as they were."""
         self._quota_by_job: dict[str, IoQuota] = {}
-        self._heard: dict[str, float] = {}
-        self._decided = -math.inf
-        self._changed = self._come_or_gone = False
+        self._last_seen: dict[str, float] = {}
+        self._last_decision = -math.inf
+        self._changed = self._jobs_changed = False
 
-    def heard(self, report: JobIo, now: float) -> str:
+    def update(self, report: JobIo, now: float) -> str:
         """Take what a job tells; return a line for the journal, empty if that is nearly what was known."""
-        self._heard[report.job] = now
-        known, report = self.jobs.get(report.job), _sound(report)
+        self._last_seen[report.job] = now
+        known, report = self.jobs.get(report.job), _valid_report(report)
         # Decision 57: numbers are measured, and each decision may cost cached data. So a small change is none.
         if known is not None and _approx_equal(known, report):
             return ""
         self._changed = True
-        self._come_or_gone |= known is None
+        self._jobs_changed |= known is None
         self.jobs[report.job] = report
         if known is None or (known.bytes_per_s, known.cache_bytes, known.policy) != (
             report.bytes_per_s,
@@ -124,30 +124,30 @@ class ClusterIoBook:
             self._say_shared(report)
         return json.dumps({"io": asdict(report)})
 
-    def gone(self, job: str) -> str:
+    def remove(self, job: str) -> str:
         """Forget a job; return a line for the journal, empty if it is not known."""
-        self._heard.pop(job, None)
+        self._last_seen.pop(job, None)
         self._quota_by_job.pop(job, None)
         if self.jobs.pop(job, None) is None:
             return ""
-        self._changed = self._come_or_gone = True
+        self._changed = self._jobs_changed = True
         return json.dumps({"io gone": job})
 
-    def silent(self, now: float) -> list[str]:
+    def timed_out(self, now: float) -> list[str]:
         """Return the jobs that were not heard for long."""
-        after = SILENT_S + 3 * self.again_s
-        return [job for job in self.jobs if now - self._heard.setdefault(job, now) > after]
+        after = SILENT_S + 3 * self.report_interval_s
+        return [job for job in self.jobs if now - self._last_seen.setdefault(job, now) > after]
 
     @property
-    def again_s(self) -> float:
+    def report_interval_s(self) -> float:
         """How often each job reports."""
         return max(REPORT_S, len(self.jobs) / JOBS_PER_S)
 
     def quota(self, job: str, now: float) -> IoQuota:
         """Return what a job may use; it is decided anew where something has changed."""
-        if self._changed and (self._come_or_gone or now - self._decided >= DECIDE_S):
+        if self._changed and (self._jobs_changed or now - self._last_decision >= DECIDE_S):
             self._decide(now)
-        return replace(self._quota_by_job.get(job) or IoQuota(None), again_s=self.again_s)
+        return replace(self._quota_by_job.get(job) or IoQuota(None), report_interval_s=self.report_interval_s)
 
     def replay(self, lines: Iterable[str], now: float) -> int:
         """Take over what a journal tells; return how many lines could not be read, which are left out."""
@@ -156,10 +156,10 @@ class ClusterIoBook:
             try:
                 told = json.loads(line)
                 if "io gone" in told:
-                    self.gone(told["io gone"])
+                    self.remove(told["io gone"])
                 elif "io" in told:
                     job = told["io"]
-                    self.heard(JobIo(**{**job, "datasets": tuple(job["datasets"])}), now)
+                    self.update(JobIo(**{**job, "datasets": tuple(job["datasets"])}), now)
                 elif "io of" in told:
                     self.shared = SharedIo(**told["io of"])
             except (ValueError, TypeError, KeyError, AttributeError):  # the last one may have been written in part
@@ -184,7 +184,7 @@ class ClusterIoBook:
         )
 
     def _decide(self, now: float) -> None:
-        self._decided, self._changed, self._come_or_gone = now, False, False
+        self._last_decision, self._changed, self._jobs_changed = now, False, False
         pipe = self.shared.bytes_per_s
         if pipe is None or not self.jobs:
             self._quota_by_job, self.given = {}, {}
@@ -198,15 +198,15 @@ class ClusterIoBook:
         try:
             self.given = allocate(demands, cluster, self.shared.policy or "greedy")
         except PlanError as error:  # what nobody has foreseen shall stop no job
-            self.trouble = error.message
+            self.last_error = error.message
             return
-        self.trouble = ""
-        rooms = _dataset_quota(self.jobs.values(), self.given, cache, nodes)
+        self.last_error = ""
+        cache_limits = _dataset_quota(self.jobs.values(), self.given, cache, nodes)
         quotas = _with_what_is_left([self.given[job].remote_io for job in self.jobs], pipe)
-        self._quota_by_job = {job: IoQuota(quota, rooms) for job, quota in zip(self.jobs, quotas, strict=True)}
+        self._quota_by_job = {job: IoQuota(quota, cache_limits) for job, quota in zip(self.jobs, quotas, strict=True)}
 
 
-def _sound(report: JobIo) -> JobIo:
+def _valid_report(report: JobIo) -> JobIo:
     """Return a report in which what is no number that can be used is not known."""
 
     def usable(value: float | None) -> float | None:
@@ -296,13 +296,13 @@ def _dataset_quota(jobs: Iterable[JobIo], given: dict[str, Allocation], cache: f
 
     What a policy gives to nobody is dealt out, too: sizes of datasets are estimates.
     """
-    rooms: dict[str, float] = {}
+    cache_limits: dict[str, float] = {}
     for job in jobs:
         for name in job.datasets if job.source_bytes else ():
             part = given[job.job].cache_bytes / nodes / len(job.datasets) if _caches(job) else 0.0
-            rooms[name] = max(rooms.get(name, 0), part)
-    more = max(1.0, cache / total) if (total := math.fsum(rooms.values())) > 0 else 0.0
-    return tuple((name, int(more * room + 0.5) // MIB * MIB) for name, room in sorted(rooms.items()))
+            cache_limits[name] = max(cache_limits.get(name, 0), part)
+    more = max(1.0, cache / total) if (total := math.fsum(cache_limits.values())) > 0 else 0.0
+    return tuple((name, int(more * room + 0.5) // MIB * MIB) for name, room in sorted(cache_limits.items()))
 
 
 def _with_what_is_left(given: list[float], pipe: float) -> list[float]:

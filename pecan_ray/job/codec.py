@@ -18,7 +18,7 @@ from pecan_ray.errors import JournalError, PecanError
 from pecan_ray.job.events import Event
 from pecan_ray.job.instructions import Instruction
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 """Grows whenever what was written before cannot be read as it is."""
 
 JobMessage: TypeAlias = Event | Instruction
@@ -132,25 +132,25 @@ def _union_form(arguments: tuple[Any, ...]) -> _Form:
 class _Members(NamedTuple):
     """Members of a union, told apart by what JSON has for them: null, an object with its type, a list, or a word."""
 
-    kinds: Mapping[str, type[Any]]
+    types: Mapping[str, type[Any]]
     lists: Sequence[_Form]
-    words: Sequence[_Form]
+    plain: Sequence[_Form]
     """Of both there is one, or none."""
 
     def encode(self, value: Any) -> Json:
         if value is None:
             return None
         name = type(value).__name__
-        if name in self.kinds:
-            return {"type": name, "fields": _form(self.kinds[name]).encode(value)}
-        return (self.lists if isinstance(value, tuple) else self.words)[0].encode(value)
+        if name in self.types:
+            return {"type": name, "fields": _form(self.types[name]).encode(value)}
+        return (self.lists if isinstance(value, tuple) else self.plain)[0].encode(value)
 
     def decode(self, written: Json) -> Any:
         if written is None:
             return None
-        if self.kinds and isinstance(written, dict):
-            return _form(self.kinds[written["type"]]).decode(written["fields"])
-        return (self.lists if self.lists and isinstance(written, list) else self.words)[0].decode(written)
+        if self.types and isinstance(written, dict):
+            return _form(self.types[written["type"]]).decode(written["fields"])
+        return (self.lists if self.lists and isinstance(written, list) else self.plain)[0].decode(written)
 
 
 def _literal_form(choices: tuple[Any, ...]) -> _Form:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pecan_ray.job.bad_elements import BadElements, QuarantineQueue
-from pecan_ray.job.facts import JobEvent
-from pecan_ray.job.fleet import Fleet
 from pecan_ray.job.instructions import EndJob, Instructions, KillWorker, Log
 from pecan_ray.job.ledger import Ledger
 from pecan_ray.job.placement_loop import PlacementLoop
 from pecan_ray.job.spec import JobSpec
+from pecan_ray.job.stats import JobEvent
 from pecan_ray.job.story import Story
 from pecan_ray.job.trainers import Trainers
+from pecan_ray.job.worker_table import WorkerTable
 
 
 class JobCore:
@@ -18,16 +18,16 @@ class JobCore:
 
     def __init__(self, spec: JobSpec, now: float) -> None:
         self.spec = spec
-        self.began = now
+        self.started = now
         self.ended = False
         self.error: BaseException | None = None
         self.ledger = Ledger(spec.shape, spec.start)
-        self.fleet = Fleet(spec.name, spec.cpus_per_worker, spec.remote_io)
+        self.worker_table = WorkerTable(spec.name, spec.cpus_per_worker, spec.remote_io)
         self.trainers = Trainers(spec.name, spec.shape.world_size, spec.trainer_timeout_s, now)
         self.bad = BadElements(spec.name, spec.error_budget, spec.start)
         self.quarantine = QuarantineQueue()
         self.placement = PlacementLoop(spec, now)
-        self.told = Story()  # for the report
+        self.story = Story()  # for the report
         self.rows = 0
         """Elements that trainers have received and kept."""
 
@@ -38,7 +38,7 @@ class JobCore:
 
     def tell(self, kind: str, text: str, now: float) -> None:
         """Note an event for the report."""
-        self.told.add(JobEvent(now - self.began, kind, text))
+        self.story.add(JobEvent(now - self.started, kind, text))
 
     def fail(self, error: BaseException, now: float, done: Instructions) -> None:
         """End the job with an error: the trainers raise it."""
@@ -52,5 +52,5 @@ class JobCore:
     def end(self, done: Instructions, *, orphaned: bool) -> None:
         """End all workers, and the job; `orphaned`: its trainers are gone."""
         self.ended = True
-        done += [KillWorker(name) for name in self.fleet.workers]
+        done += [KillWorker(name) for name in self.worker_table.workers]
         done.append(EndJob(orphaned))

@@ -31,9 +31,9 @@ class DeadlineBudget:
         self._before = 0.0
         self._batches_estimated = epoch_batches is None
         self._longest_s: float | None = None
-        self._said: list[str] = []
+        self._logged: list[str] = []
         if self._batches_estimated:
-            self._said.append(
+            self._logged.append(
                 f"the job shall end within {deadline_s:.0f} s, but how many batches it has is not known yet: until a "
                 "part of the first epoch has shown it, the cheapest workers are looked for"
             )
@@ -52,7 +52,7 @@ class DeadlineBudget:
         done = min((totals.batches for totals in self._totals.values()), default=0)
         if self._batches_estimated and epochs >= KNOWN_FROM and done:
             if self._epoch_batches is None:
-                self._said.append(f"an epoch has about {done / epochs:.0f} batches: the pace is known from now on")
+                self._logged.append(f"an epoch has about {done / epochs:.0f} batches: the pace is known from now on")
             self._epoch_batches = max(1, round(done / epochs))
         if self._epoch_batches is None:
             return None
@@ -61,7 +61,7 @@ class DeadlineBudget:
             return self._longest_s
         time = (1 - RESERVE) * (self._deadline_s - seconds) * self._share_of_steps(seconds)
         if time <= 0 and (self._longest_s is None or self._longest_s > SHORTEST_S):
-            self._said.append(f"the deadline of {self._deadline_s:.0f} s is over, and {left} batches are left")
+            self._logged.append(f"the deadline of {self._deadline_s:.0f} s is over, and {left} batches are left")
         self._longest_s = max(SHORTEST_S, time / left)
         return self._longest_s
 
@@ -72,7 +72,7 @@ class DeadlineBudget:
         steps = max(totals.seconds for totals in self._totals.values()) - self._before
         return min(1.0, steps / (seconds - self._since)) if steps > 0 else 1.0
 
-    def take_said(self) -> list[str]:
+    def take_messages(self) -> list[str]:
         """Return what must be told, each thing once."""
-        said, self._said = self._said, []
-        return said
+        message, self._logged = self._logged, []
+        return message

@@ -74,7 +74,7 @@ class DeliveryLog:
         if rest is not None:
             self._remaining_parts[rank] = rest
         if self._rounds:
-            self._keep_for_turns(rank, delivery_records, gone)
+            self._keep_for_schedule(rank, delivery_records, gone)
             return
         known = self._received_by_rank[rank]
         # Before the filter below, because a batch may come and go back within one report.
@@ -84,7 +84,7 @@ class DeliveryLog:
         self._kept[rank] = kept
         self._forget(rank)
 
-    def _keep_for_turns(self, rank: int, delivery_records: Iterable[Delivery], gone: set[int]) -> None:
+    def _keep_for_schedule(self, rank: int, delivery_records: Iterable[Delivery], gone: set[int]) -> None:
         """Keep what a rank has received, by its worker, until that worker's turn has come."""
         waiting = self._without_turn[rank]
         for one in delivery_records:
@@ -93,7 +93,7 @@ class DeliveryLog:
             left = ((worker, deque(one for one in mine if one.id not in gone)) for worker, mine in waiting.items())
             self._without_turn[rank] = {worker: mine for worker, mine in left if mine}
 
-    def take_turns(self, workers: Sequence[str]) -> None:
+    def note_schedule(self, workers: Sequence[str]) -> None:
         """Note the turns of rounds, by the workers that have made these: of each, every rank's next batch is used."""
         for rank, waiting in enumerate(self._without_turn if workers else ()):
             for worker in workers:
@@ -118,7 +118,7 @@ class DeliveryLog:
         """Return the first epoch of which something is known here; `newest`: where nothing is."""
         return min((known[0].epoch for known in self._received_by_rank if known), default=newest)
 
-    def knows(self, batches: int) -> bool:
+    def has_all(self, batches: int) -> bool:
         """Tell whether every rank has told of so many batches, and what came since is not forgotten."""
         return min(self._kept) >= batches >= self.first_known
 
@@ -137,7 +137,7 @@ class DeliveryLog:
                 yield from mine
         yield from self._remaining_parts.values()
 
-    def begins(self, epoch: int, batches: int) -> bool:
+    def at_epoch_start(self, epoch: int, batches: int) -> bool:
         """Tell whether the last of so many batches of each rank are all of epochs before this one."""
         last = [kept - batches + 1 for kept in self._kept]
         ranks = zip(self._received_by_rank, last, strict=True)

@@ -28,7 +28,7 @@ class EmptyPassWatchdog:
         if continues and self._empty_pass_state is not None:
             self._empty_pass_state = self._empty_pass_state.behind(max(self._at(), default=0))
 
-    def judge(self, job: JobCore, now: float, done: Instructions) -> None:
+    def check(self, job: JobCore, now: float, done: Instructions) -> None:
         """End a job of which too many passes one after the other have yielded nothing."""
         if (error := self.too_many()) is not None:
             job.fail(error, now, done)
@@ -49,20 +49,20 @@ class EmptyPassWatchdog:
         at = min(self._at(), default=0)
         if ledger.finished or vain.too_many(at) is None:  # mostly so: what is held is not looked at
             return None
-        return vain.too_many(min((at, *self._begun())))
+        return vain.too_many(min((at, *self._started_passes())))
 
     def _at(self) -> Iterator[int]:
         """Yield the passes at which queues are that have splits."""
-        return (queue.repetition for queue in self._ledger.queues.all_queues() if queue.splits)
+        return (queue.pass_index for queue in self._ledger.queues.all_queues() if queue.splits)
 
-    def _begun(self) -> Iterator[int]:
+    def _started_passes(self) -> Iterator[int]:
         """Yield the passes of what was begun, or came back, and is not dealt with."""
         ledger = self._ledger
         for queue in ledger.queues.all_queues():
-            yield from (rest.repetition for rest in queue.remaining_parts())
-            yield from (queue.repetition for _ in queue.cursor().missing)
+            yield from (rest.pass_index for rest in queue.remaining_parts())
+            yield from (queue.pass_index for _ in queue.cursor().missing)
         for state in ledger.workers.values():
-            yield from (held.lease.repetition for held in state.pending_leases.values())
-            yield from (lease.repetition for lease in state.group)
-        for (_, repetition, _), _ in (*ledger.leftovers.places(), *ledger.fatal_elements.places()):
-            yield repetition
+            yield from (held.lease.pass_index for held in state.pending_leases.values())
+            yield from (lease.pass_index for lease in state.group)
+        for (_, pass_index, _), _ in (*ledger.leftovers.positions(), *ledger.fatal_elements.positions()):
+            yield pass_index

@@ -9,22 +9,24 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from pecan_ray.job.messages import DatasetRooms, Placement, TrainerReport, WorkerProgress
-from pecan_ray.job.messages import WorkerAsked as WorkerAsked  # workers send it, and import no other event
+from pecan_ray.job.messages import (
+    WorkerRequestReceived as WorkerRequestReceived,  # workers send it, and import no other event
+)
 from pecan_ray.job.sharing import PoolBid
+from pecan_ray.plan.op_sequences import OpOrders
 from pecan_ray.plan.splits import Split
-from pecan_ray.plan.stretches import OpOrders
 
 LossCause: TypeAlias = Literal["process", "node", "stream", "order", "hung", "restart"]
 
 
 @dataclass(frozen=True)
-class TrainerCame:
+class TrainerRegistered:
     """A trainer registers."""
 
     rank: int
     incarnation: str
     node: str
-    described: tuple[tuple[str, str], ...] = ()
+    description: tuple[tuple[str, str], ...] = ()
     """What it is about to run, part by part: (name of an operator or option, what stands for its value)."""
     process: str = ""
     """Names its process for the cluster, which can tell whether that exists; empty: nobody can."""
@@ -63,7 +65,7 @@ ProcessState: TypeAlias = Literal["exists", "ended"]
 
 
 @dataclass(frozen=True)
-class TrainerLookedFor:
+class TrainerChecked:
     """The cluster has answered whether a trainer's process exists; where it cannot tell, nothing is said."""
 
     rank: int
@@ -72,7 +74,7 @@ class TrainerLookedFor:
 
 
 @dataclass(frozen=True)
-class OtherRunCame:
+class OtherRunRegistered:
     """A run of one trainer has come that has this job's name, and is no part of it: answered by `RejectTrainer`."""
 
     incarnation: str
@@ -108,7 +110,7 @@ class OrderKnown:
 class PlanChanged:
     """There is a new version of the plan, for epochs that have not begun."""
 
-    said: str
+    message: str
     order: OpOrders = ()
     decoders: tuple[str, ...] = ()
 
@@ -117,11 +119,11 @@ class PlanChanged:
 class OrderDropped:
     """The order that the job runs gives other results than the user's."""
 
-    said: str
+    message: str
 
 
 @dataclass(frozen=True)
-class SplitsListed:
+class SplitPageReceived:
     """A page of a source's splits is known."""
 
     branch: int
@@ -185,7 +187,7 @@ class WorkerReady:
 
 
 @dataclass(frozen=True)
-class WorkerAdopted:
+class WorkerRestored:
     """A worker that runs since before the controller was lost answers to the process that has taken its place."""
 
     worker: str
@@ -213,7 +215,7 @@ class NodesLeave:
 
 
 @dataclass(frozen=True)
-class WorkerTold:
+class WorkerProgressReported:
     """A busy worker says what it has done so far."""
 
     worker: str
@@ -225,7 +227,7 @@ class OrderFailed:
     """A worker has given up: an element failed in an order of operators that the user did not write."""
 
     worker: str
-    said: str
+    message: str
 
 
 @dataclass(frozen=True)
@@ -240,7 +242,7 @@ class WorkerFailed:
 
 
 @dataclass(frozen=True)
-class ScaleAsked:
+class ScaleRequested:
     """A trainer fixes the numbers of workers."""
 
     local: int
@@ -253,7 +255,7 @@ class RemoteIoSet:
 
     bytes_per_s: float | None
     """None: as much as they can."""
-    rooms: DatasetRooms = ()
+    cache_limits: DatasetRooms = ()
     """What a node may keep of each dataset; empty: nobody bounds that."""
     pool_nodes: int = 1
     """Nodes that keep blocks together; 1: each keeps its own."""
@@ -262,7 +264,7 @@ class RemoteIoSet:
 
 
 @dataclass(frozen=True)
-class RoomAsked:
+class RoomRequested:
     """Another job has no place for a worker on one of our nodes."""
 
     job: str
@@ -277,7 +279,7 @@ class PoolRequestsReceived:
     """Where this job's workers of each kind may run, and"""
     cpus: tuple[tuple[str, float], ...]
     """the CPUs of these nodes."""
-    gone: tuple[str, ...] = ()
+    finished_jobs: tuple[str, ...] = ()
     """Jobs that were asked before, and have ended."""
 
 
@@ -306,33 +308,33 @@ class TimePassed:
 
 
 Event: TypeAlias = (
-    TrainerCame
+    TrainerRegistered
     | TrainerReported
     | TrainerWaiting
     | TrainerLeft
-    | TrainerLookedFor
-    | OtherRunCame
+    | TrainerChecked
+    | OtherRunRegistered
     | RoomFound
     | OrderKnown
     | PlanChanged
     | OrderDropped
-    | SplitsListed
+    | SplitPageReceived
     | ListingResumed
     | ListingRetrying
     | ListingEnded
     | WorkerPlaced
     | WorkerPending
     | WorkerReady
-    | WorkerAdopted
+    | WorkerRestored
     | WorkerLost
     | NodesLeave
-    | WorkerAsked
-    | WorkerTold
+    | WorkerRequestReceived
+    | WorkerProgressReported
     | OrderFailed
     | WorkerFailed
-    | ScaleAsked
+    | ScaleRequested
     | RemoteIoSet
-    | RoomAsked
+    | RoomRequested
     | PoolRequestsReceived
     | JobFailed
     | ControllerRestarted

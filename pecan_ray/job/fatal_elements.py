@@ -44,14 +44,14 @@ def hung(progress: WorkerProgress, hung_after_s: float, branches: int) -> Suspic
     at, origin = progress.at, progress.at.origin if progress.at is not None else None
     if at is None or progress.stuck_s <= hung_after_s:
         return None
-    said = "it hangs: " + progress.stuck.replace("{seconds}", f"{progress.stuck_s:.0f} s")
+    message = "it hangs: " + progress.stuck.replace("{seconds}", f"{progress.stuck_s:.0f} s")
     why = f"{at.op} had not done with it after {hung_after_s:.0f} s, twice (Config(hung_after_s=...))"
     place = (
         None
         if origin is None or origin.branch >= branches
         else ((origin.branch, origin.repetition, origin.split), origin.element)
     )
-    return Suspicion(at.op, why, said, place, at.reads)
+    return Suspicion(at.op, why, message, place, at.reads)
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class FatalElementTracker:
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
-    def places(self) -> Iterator[tuple[LeaseKey, Iterable[Span]]]:
+    def positions(self) -> Iterator[tuple[LeaseKey, Iterable[Span]]]:
         """Yield the positions that wait here."""
         yield from ((lease.key, lease.spans) for bundle in self._waiting for lease in bundle)
 
@@ -143,7 +143,8 @@ class FatalElementTracker:
             return
         if by.reads:  # what lies behind it is not bad, and nobody comes to it
             self.fatal_reason = (
-                f"{STRIKES} workers have hung while they were reading one element; the last one, since {by.said}. Look "
+                f"{STRIKES} workers have hung while they were reading one element; the last one, since {by.cause}. "
+                "Look "
                 "at the storage; Config(hung_after_s=...) says how long one element may take"
             )
             return
@@ -165,7 +166,7 @@ class FatalElementTracker:
         if (by := self._fatal_elements.get(_split_of(lease), {}).get(element)) is not None:
             self.found.append(FatalElement(lease, element, by))
 
-    def died_apart(self, held: Sequence[Lease], by: Suspicion = CRASHED) -> None:
+    def note_single_death(self, held: Sequence[Lease], by: Suspicion = CRASHED) -> None:
         """Take what a worker has died with that worked on nothing else."""
         if by.at is not None:
             self.put_back(self.died(held, by))
@@ -193,7 +194,7 @@ class FatalElementTracker:
         self.blame(lease, element, by)
         self.found.append(FatalElement(lease, element, by))
 
-    def came_through(self, keys: Iterable[LeaseKey]) -> None:
+    def note_success(self, keys: Iterable[LeaseKey]) -> None:
         """Note that a worker has lived through pieces: processes may die again and again, and get on."""
         for branch, _, index in keys:
             self._death_counts.pop(("apart", (branch, index)), None)
@@ -209,7 +210,9 @@ class FatalElementTracker:
                 self.found.append(FatalElement(replace(lease, spans=mine), element, by))
         return replace(lease, spans=tuple(spans)) if spans else None
 
-    def record_death_without_progress(self, what: Hashable, reached: int, said: str, by: Suspicion = CRASHED) -> None:
+    def record_death_without_progress(
+        self, what: Hashable, reached: int, message: str, by: Suspicion = CRASHED
+    ) -> None:
         """Note that a worker died of something that cannot be cut; it had come so far."""
         # Processes that die again and again may get on all the same: only deaths at one place count.
         if reached > self._reached.get(what, reached - 1):
@@ -219,14 +222,15 @@ class FatalElementTracker:
             self._deaths_without_progress[by.at] += 1
         # Decision 36: nothing can be left out here, so two workers that hang at one element end the job.
         twice = by.at is not None and self._deaths_without_progress[by.at] >= STRIKES
-        if by.said and (twice or self._deaths_without_progress[what] > MOST_IN_VAIN):
+        if by.cause and (twice or self._deaths_without_progress[what] > MOST_IN_VAIN):
             self.fatal_reason = (
-                f"workers hang in {said} again and again, out of which no element can be left; the last one, since "
-                f"{by.said}. Config(hung_after_s=...) says how long one element may take"
+                f"workers hang in {message} again and again, out of which no element can be left; the last one, since "
+                f"{by.cause}. Config(hung_after_s=...) says how long one element may take"
             )
         elif self._deaths_without_progress[what] > MOST_IN_VAIN:
             self.fatal_reason = (
-                f"{self._deaths_without_progress[what]} workers have died of {said}, one after the other, and came no "
+                f"{self._deaths_without_progress[what]} workers have died of {message}, one after the other, and came "
+                "no "
                 "further. Which element is to blame cannot be found there: look at their logs for a crash in native "
                 "code, and at the memory of their nodes"
             )

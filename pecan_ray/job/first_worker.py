@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pecan_ray.job.fleet import Fleet
 from pecan_ray.job.spec import JobSpec
 from pecan_ray.job.start_worker import StartWorker
+from pecan_ray.job.worker_table import WorkerTable
 from pecan_ray.options import AutoWorkers
 from pecan_ray.plan.windows import Deployment
 
@@ -35,6 +35,6 @@ def first_workers(spec: JobSpec, node: str, cpus: float) -> list[StartWorker]:
     if spec.shape.world_size > 1 or not target.local:
         return []
     # A fleet like the job's own, so that the job will ask for a worker of the same name and kind.
-    fleet = Fleet(spec.name, spec.cpus_per_worker, spec.remote_io)
-    fleet.hosts = {node: cpus}
-    return [one for one in fleet.scale(target, 0.0) if isinstance(one, StartWorker) and one.host]
+    worker_table = WorkerTable(spec.name, spec.cpus_per_worker, spec.remote_io)
+    worker_table.hosts = {node: cpus}
+    return [one for one in worker_table.scale(target, 0.0) if isinstance(one, StartWorker) and one.host]

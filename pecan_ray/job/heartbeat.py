@@ -22,11 +22,14 @@ class Heartbeat:
     """After so long without a word it is taken for lost."""
     every_s: float = HEARTBEAT_S
     """It tells how it gets on so often, but where lots last longer."""
-    told: float = -math.inf
+    reported_at: float = -math.inf
     """When it told how it gets on."""
-    asked: float = -math.inf
+    requested_at: float = -math.inf
     """When it asked for something."""
 
     def due(self, now: float, lot_s: float) -> bool:
         """Return whether it must tell how it gets on; `lot_s`: how long a lot of leases lasts."""
-        return now - self.told >= max(self.every_s, lot_s) or now - max(self.told, self.asked) >= self.timeout_s / BEATS
+        return (
+            now - self.reported_at >= max(self.every_s, lot_s)
+            or now - max(self.reported_at, self.requested_at) >= self.timeout_s / BEATS
+        )

@@ -37,14 +37,14 @@ class TrainerProcess:
 
 @dataclass(frozen=True)
 class LookForTrainers:
-    """Find out whether the processes of trainers exist: answered by `TrainerLookedFor`, where that can be known."""
+    """Find out whether the processes of trainers exist: answered by `TrainerChecked`, where that can be known."""
 
     trainers: tuple[TrainerProcess, ...]
 
 
 @dataclass(frozen=True)
 class BeginListing:
-    """List the sources: answered by `SplitsListed` and `ListingEnded`."""
+    """List the sources: answered by `SplitPageReceived` and `ListingEnded`."""
 
     known: tuple[int | None, ...] = ()
     """So many splits of each are known from before, and told of by `ListingResumed`; None: all of them."""
@@ -54,7 +54,7 @@ class BeginListing:
 class ReattachWorker:
     """Follow a worker to its end that runs since before the controller was lost.
 
-    Answered by `WorkerAdopted`, or by `WorkerLost` where it is gone.
+    Answered by `WorkerRestored`, or by `WorkerLost` where it is gone.
     """
 
     worker: str
@@ -103,12 +103,12 @@ class LimitRemoteIo:
 
     worker: str
     bytes_per_s: float | None
-    rooms: DatasetRooms = ()
+    cache_limits: DatasetRooms = ()
     """What its node may keep of each dataset; empty: nobody bounds that."""
 
 
 @dataclass(frozen=True)
-class Answer:
+class Response:
     """Answer a worker's question."""
 
     worker: str
@@ -154,7 +154,7 @@ Instruction: TypeAlias = (
     | UseUsersOrder
     | LeaveEpochs
     | LimitRemoteIo
-    | Answer
+    | Response
     | TellTrainers
     | Log
     | EndJob

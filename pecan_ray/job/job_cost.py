@@ -11,7 +11,7 @@ from pecan_ray.placement import Cost, Prices, cost_of
 from pecan_ray.plan.windows import Deployment
 
 
-def spent(
+def cost_between(
     deployments: Sequence[tuple[float, Deployment]],
     prices: Prices,
     hosts: int,
@@ -32,11 +32,11 @@ def spent(
         until: and to these.
         waiting: The share of the stretch in which the trainers waited.
     """
-    begun = [(0.0, Deployment(0, 0)), *deployments]
+    started = [(0.0, Deployment(0, 0)), *deployments]
     known = [0.0, *rates, *[None] * (len(deployments) - len(rates))]
-    ends = [start for start, _ in begun[1:]] + [max(until, begun[-1][0])]
+    ends = [start for start, _ in started[1:]] + [max(until, started[-1][0])]
     parts = []
-    for (start, deployment), end, rate in zip(begun, ends, known, strict=True):
+    for (start, deployment), end, rate in zip(started, ends, known, strict=True):
         seconds = max(0.0, min(end, until) - max(start, since))
         parts.append(cost_of(seconds, deployment, prices, hosts, waiting * seconds, rate))
     return Cost(*(sum(getattr(part, name) for part in parts) for name in ("host", "remote", "wasted")))
@@ -53,10 +53,10 @@ def cost_by_epoch(
 ) -> tuple[Cost, ...]:
     """Return the cost of each epoch that has ended, and when it did; the first one includes the start.
 
-    `before`: when those were over that came before them; all else as `spent` takes it.
+    `before`: when those were over that came before them; all else as `cost_between` takes it.
     """
     return tuple(
-        spent(deployments, prices, hosts, rates, since=begin, until=end, waiting=waiting)
+        cost_between(deployments, prices, hosts, rates, since=begin, until=end, waiting=waiting)
         for begin, end in pairwise([before, *ends])
     )
 

@@ -9,11 +9,12 @@ from typing import Any, Literal
 
 from pecan_ray.errors import ClusterError, OpError
 from pecan_ray.job import events
+from pecan_ray.job.assign_leases import any_will_do, in_a_batch, peek_splits
 from pecan_ray.job.core import JobCore
 from pecan_ray.job.empty_pass_watchdog import EmptyPassWatchdog
-from pecan_ray.job.instructions import Answer, Instruction, Log, UseUsersOrder
+from pecan_ray.job.instructions import Instruction, Log, Response, UseUsersOrder
+from pecan_ray.job.lease_sizes import SideBySide
 from pecan_ray.job.ledger_shape import Assignment
-from pecan_ray.job.lots import SideBySide
 from pecan_ray.job.messages import (
     AskAssignment,
     AskLeases,
@@ -27,10 +28,9 @@ from pecan_ray.job.messages import (
     WorkerQuestion,
 )
 from pecan_ray.job.split_open_failures import SplitOpenFailures
-from pecan_ray.job.turns import any_will_do, in_a_batch, offered
 from pecan_ray.job.worker_calls import WorkerCalls
+from pecan_ray.plan.op_sequences import OpOrders
 from pecan_ray.plan.splits import Lease, LeaseKey
-from pecan_ray.plan.stretches import OpOrders
 
 # Decision 14: a worker that dies gives back up to this much work that it had not begun.
 LEAST_LOT_S = 0.5
@@ -61,13 +61,13 @@ class JobRequests:
         self._static_distributed = False
         self.ordered = job.spec.ordered
         """The order of operators is known."""
-        self._op_orders: list[tuple[OpOrders, tuple[str, ...]]] = [(job.spec.op_order, ())]
+        self._plan_versions: list[tuple[OpOrders, tuple[str, ...]]] = [(job.spec.op_order, ())]
         """In which operators run, and which decoders take over what follows them, of each version of the plan."""
         self._versions: list[tuple[int, int]] = []
         """From which epoch on which version of the plan is run,"""
-        self._begun = -1
+        self._latest_epoch = -1
         """as far as epochs have begun, of which this is the newest one."""
-        self.reverted = ""
+        self.fallback_reason = ""
         """Why every assignment is of the plan as the user wrote it, which is version 0."""
         self._empty_pass_state = EmptyPassWatchdog(
             job.ledger, job.spec.empty_passes, continues=job.spec.start is not None
@@ -75,13 +75,13 @@ class JobRequests:
         self._left_out = 0
         """Reports of bad elements, each of which may be of many."""
         self.handlers: dict[type, Callable[[Any, float, list[Instruction]], None]] = {
-            events.WorkerAsked: self._on_asked,
+            events.WorkerRequestReceived: self._on_worker_request,
             events.PlanChanged: self._on_plan_changed,
             events.OrderDropped: self._on_order_dropped,
         }
 
     def _on_order_dropped(self, event: events.OrderDropped, now: float, done: list[Instruction]) -> None:
-        self.restore_user_order(event.said, now, done)
+        self.restore_user_order(event.message, now, done)
 
     @property
     def idle(self) -> bool:
@@ -92,47 +92,47 @@ class JobRequests:
         """Note the order of operators, unless it was known."""
         if not self.ordered:
             self.ordered = True
-            self._op_orders += [(event.order, event.decoders)] * event.changed
+            self._plan_versions += [(event.order, event.decoders)] * event.changed
             self._job.placement.op_seconds = event.op_seconds
             self._ledger.changes += 1
 
     def _on_plan_changed(self, event: events.PlanChanged, now: float, done: list[Instruction]) -> None:
-        self._op_orders.append((event.order, event.decoders))
-        if not self.reverted:
-            self._job.tell("reorder", f"{event.said}; {self._run_from()}", now)
+        self._plan_versions.append((event.order, event.decoders))
+        if not self.fallback_reason:
+            self._job.tell("reorder", f"{event.message}; {self._run_from()}", now)
 
     def _run_from(self) -> str:
         """Say which epochs run the newest version of the plan."""
-        first, end = max(self._begun + 1, self._ledger.epoch), self._job.spec.shape.end_epoch
+        first, end = max(self._latest_epoch + 1, self._ledger.epoch), self._job.spec.shape.end_epoch
         if end is not None and first >= end:
             return "no epoch of this job is left to run it, but later jobs do"
         return f"it is run from epoch {first} on (the first one is 0)"
 
-    def restore_user_order(self, said: str, now: float, done: list[Instruction]) -> None:
+    def restore_user_order(self, message: str, now: float, done: list[Instruction]) -> None:
         """Let everybody run the plan as the user wrote it from now on."""
-        if not self.reverted:
-            self.reverted = said
-            self._job.tell("reorder", said, now)
-            done.append(Log("warning", said))
-            done += [UseUsersOrder(name) for name in self._job.fleet.workers]
+        if not self.fallback_reason:
+            self.fallback_reason = message
+            self._job.tell("reorder", message, now)
+            done.append(Log("warning", message))
+            done += [UseUsersOrder(name) for name in self._job.worker_table.workers]
 
     def op_order(self, epoch: int) -> tuple[OpOrders, tuple[str, ...]]:
         """Return the order of operators, and the decoders that take over what follows them, of an epoch.
 
         They are the newest ones, if nothing of it was given out.
         """
-        return self._op_orders[0 if self.reverted else self._version_of(epoch)]
+        return self._plan_versions[0 if self.fallback_reason else self._version_of(epoch)]
 
     def _version_of(self, epoch: int) -> int:
-        begun = self._versions if epoch <= self._begun else []
-        return next((version for first, version in reversed(begun) if first <= epoch), len(self._op_orders) - 1)
+        started = self._versions if epoch <= self._latest_epoch else []
+        return next((version for first, version in reversed(started) if first <= epoch), len(self._plan_versions) - 1)
 
     def _begin_epoch(self, epoch: int) -> None:
         """Note that an epoch has begun, unless it had: it keeps the version that it runs."""
-        newest = len(self._op_orders) - 1
+        newest = len(self._plan_versions) - 1
         # Decision 139: within an epoch states name places that belong to one order of operators.
-        if epoch > self._begun:
-            self._begun = epoch
+        if epoch > self._latest_epoch:
+            self._latest_epoch = epoch
             if not self._versions or self._versions[-1][1] != newest:
                 self._versions.append((epoch, newest))
 
@@ -142,15 +142,15 @@ class JobRequests:
             self._static_distributed = True
             self._ledger.assign_static(workers)
 
-    def _on_asked(self, event: events.WorkerAsked, now: float, done: list[Instruction]) -> None:
-        worker = self._job.fleet.workers.get(event.worker)
+    def _on_worker_request(self, event: events.WorkerRequestReceived, now: float, done: list[Instruction]) -> None:
+        worker = self._job.worker_table.workers.get(event.worker)
         if worker is None:
-            done.append(Answer(event.worker, event.channel, event.number, _stale_worker_reply(event.request)))
+            done.append(Response(event.worker, event.channel, event.number, _stale_worker_reply(event.request)))
             return
-        worker.heard = now
+        worker.last_seen = now
         # Decision 22: a question may come twice. Then it is answered as before, and what it tells is not noted again.
         found = self._calls.arrived(event)
-        if not isinstance(found, events.WorkerAsked):
+        if not isinstance(found, events.WorkerRequestReceived):
             done += [found] if found is not None else []
             return
         # First, because the answer depends on what the question tells: lengths, and splits that cannot be opened.
@@ -159,14 +159,14 @@ class JobRequests:
         if reply is None:
             self._calls.wait(found)
         else:
-            done.append(self._calls.answer(found, reply))
+            done.append(self._calls.response(found, reply))
 
-    def answer_waiting(self, now: float, done: list[Instruction]) -> None:
+    def send_responses(self, now: float, done: list[Instruction]) -> None:
         """Answer the questions that have an answer now."""
         self.split_open_failures.settle(now, done)
         self.leave_out(_handle_fatal_elements(self._job, now, done), now, done, keep=True)
         _say_order(self._job, now, done)
-        self._empty_pass_state.judge(self._job, now, done)
+        self._empty_pass_state.check(self._job, now, done)
         # An answer changes the ledger, too, so that another question that waits may have an answer then.
         while self._seen_changes != self._ledger.changes:
             self._seen_changes = self._ledger.changes
@@ -185,7 +185,7 @@ class JobRequests:
                     continue
                 reply = self._reply(asked)
                 if reply is not None:
-                    done.append(self._calls.answer(asked, reply))
+                    done.append(self._calls.response(asked, reply))
                 elif alike:
                     in_vain.add(kind)
         # Again, because leases that were just given may have held elements that kill workers.
@@ -195,19 +195,19 @@ class JobRequests:
         """Drop what a worker has asked that is gone."""
         self._calls.forget(worker)
 
-    def _note(self, asked: events.WorkerAsked, now: float, done: list[Instruction]) -> None:
+    def _note(self, asked: events.WorkerRequestReceived, now: float, done: list[Instruction]) -> None:
         """Take over what a question tells, once."""
         request, worker = asked.request, asked.worker
         if isinstance(request, AskAssignment):
-            self._job.fleet.workers[worker].told = request.progress
-            if request.progress.fell_back:
-                self.restore_user_order(request.progress.fell_back, now, done)
+            self._job.worker_table.workers[worker].own_progress = request.progress
+            if request.progress.fallback_reason:
+                self.restore_user_order(request.progress.fallback_reason, now, done)
         elif isinstance(request, EndData):
             self._ledger.consumed(worker, request.epoch, request.spans, left_out=request.rows)
             self.leave_out(request.left_out, now, done, keep=True)
         else:
             self._note_lengths(worker, request.epoch, request.lengths, now, done)
-            self.split_open_failures.refuse(worker, request.epoch, request.split_open_failures, now, done)
+            self.split_open_failures.take_back(worker, request.epoch, request.split_open_failures, now, done)
 
     def _note_lengths(
         self, worker: str, epoch: int, lengths: Iterable[tuple[LeaseKey, int]], now: float, done: list[Instruction]
@@ -216,7 +216,7 @@ class JobRequests:
             self.split_open_failures.read(worker, key, elements, now, done)
             self._ledger.ended(worker, epoch, key, elements)
 
-    def _reply(self, asked: events.WorkerAsked) -> Reply | None:
+    def _reply(self, asked: events.WorkerRequestReceived) -> Reply | None:
         request, worker = asked.request, asked.worker
         if isinstance(request, AskAssignment):
             return self._assignment(worker)
@@ -239,7 +239,7 @@ class JobRequests:
         if answer.behind and self._job.bad.digests(answer.epoch):
             answer = replace(answer, behind=0)  # what was left out is in no batch, so that its elements do not tell
         self._begin_epoch(answer.epoch)
-        version = 0 if self.reverted else self._version_of(answer.epoch)
+        version = 0 if self.fallback_reason else self._version_of(answer.epoch)
         return Assigned(answer, version, _lot_s(self._job))
 
     def _leases(self, worker: str, request: AskLeases) -> tuple[Lease, ...] | Lookahead | NoMoreLeases | None:
@@ -250,7 +250,7 @@ class JobRequests:
         if not leases or not request.look:
             return leases
         most, workers = min(request.look, MOST_OFFERED), self._ledger.workers
-        return Lookahead(leases, offered(worker, request.branch, most, workers, self._ledger.queues))
+        return Lookahead(leases, peek_splits(worker, request.branch, most, workers, self._ledger.queues))
 
     def _next_epoch_splits(self, worker: str, request: AskLeases) -> tuple[()] | NoMoreLeases:
         """Return what ends a branch: with what is read of object stores next, which may be fetched meanwhile.
@@ -279,13 +279,13 @@ class JobRequests:
     def _take_leases(self, worker: str, request: AskLeases) -> tuple[Lease, ...] | None:
         """Take leases one by one; None if the worker has to wait for some."""
         leases: list[Lease] = []
-        wanted = deque(request.at_hand)
+        wanted = deque(request.local_splits)
         most = _max_leases(request, self._ledger.share(worker, request.branch))
         workers = _expected_workers(self._job)
         # Near the end of an epoch a lot goes on until it fills a batch. A worker that got only the short rest of a
         # split would find nothing to fill its batch with later.
         while len(leases) < most or (leases and in_a_batch(worker, self._ledger.shape, self._ledger.workers)):
-            if leases and request.at_hand and not wanted:
+            if leases and request.local_splits and not wanted:
                 break  # while these are worked on others may bring more
             side = SideBySide(request.streams, request.reading + len(leases), workers)
             answer = self._ledger.take(worker, request.branch, wanted, side)
@@ -315,22 +315,22 @@ class JobRequests:
 def _say_order(job: JobCore, now: float, done: list[Instruction]) -> None:
     """Say once that rows do not come in order any more; fail where that was promised."""
     if job.ledger.runs.fatal_reason:
-        said = f'job {job.spec.name}: order="strict" cannot be kept: {job.ledger.runs.fatal_reason}'
-        job.fail(ClusterError(said), now, done)
+        message = f'job {job.spec.name}: order="strict" cannot be kept: {job.ledger.runs.fatal_reason}'
+        job.fail(ClusterError(message), now, done)
     if job.ledger.runs.report_given_up_once():
-        said = f"rows come as workers finish them from now on, and not in order: {job.ledger.runs.given_up}"
-        job.tell("order", said, now)
-        done.append(Log("warning", said))
+        message = f"rows come as workers finish them from now on, and not in order: {job.ledger.runs.given_up}"
+        job.tell("order", message, now)
+        done.append(Log("warning", message))
 
 
 def _expected_workers(job: JobCore) -> int:
     """Return how many workers are there, or are being started, and stay."""
-    return sum(not one.draining for one in job.fleet.workers.values())
+    return sum(not one.draining for one in job.worker_table.workers.values())
 
 
 def _handle_fatal_elements(job: JobCore, now: float, done: list[Instruction]) -> tuple[LeftOutElement, ...]:
     """Do with elements that kill workers what is done with other bad ones; return what is left out for that."""
-    fatal_elements, words = job.ledger.fatal_elements, job.fleet.losses.last_words
+    fatal_elements, words = job.ledger.fatal_elements, job.worker_table.losses.exit_reason
     last_words = f"The last one, {words}" if words else "Look at the workers' logs."
     found, fatal_elements.found = fatal_elements.found, []
     left_out = tuple(one.left_out() for one in found)
@@ -342,7 +342,7 @@ def _handle_fatal_elements(job: JobCore, now: float, done: list[Instruction]) ->
         job.fail(error, now, done)
     elif found:
         job.ledger.changes += 1
-        job.fleet.losses.delivered()  # workers come further again
+        job.worker_table.losses.delivered()  # workers come further again
         for one in left_out:
             job.tell("bad", f"{one.where} is left out: {one.error}", now)
     if fatal_elements.fatal_reason:
@@ -373,8 +373,9 @@ def _lot_s(job: JobCore) -> float:
 
 def _max_leases(request: AskLeases, share: int) -> int:
     """Return how many leases a worker gets at a time, but for those that fill a batch."""
-    fewer = MISSING_SHARE if request.look and not request.at_hand else 1
+    fewer = MISSING_SHARE if request.look and not request.local_splits else 1
     if request.streams > 1:
-        # Half of an even share may be fewer splits than it reads at a time. `Queues.piece` leaves others theirs.
+        # Half of an even share may be fewer splits than it reads at a time. `Queues.interleave_size` leaves others
+        # theirs.
         share = max(share, request.streams - request.reading)
     return min(max(1, request.most // fewer), share)

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from pecan_ray.job.fleet import Fleet, FleetWorker
 from pecan_ray.job.messages import TrainerProgress
+from pecan_ray.job.worker_table import WorkerRecord, WorkerTable
 from pecan_ray.placement.looks import LOOK_S, Observation
 from pecan_ray.plan.stage_seconds import StageSeconds
 from pecan_ray.plan.windows import Deployment
@@ -34,9 +34,9 @@ class JobSums:
     rows: int
     batches: int
     """Of the trainer that has most."""
-    made: tuple[int, int]
+    produced: tuple[int, int]
     """Rows of local and of remote workers."""
-    watched_s: tuple[float, float]
+    observed_s: tuple[float, float]
     """Seconds of local and of remote workers with work;"""
     blocked_s: tuple[float, float]
     """of these, those in which finished batches were not taken."""
@@ -44,14 +44,14 @@ class JobSums:
     in_line_s: float | None
 
     @classmethod
-    def of(cls, trainers: Sequence[TrainerProgress], workers: Iterable[FleetWorker]) -> JobSums:
+    def of(cls, trainers: Sequence[TrainerProgress], workers: Iterable[WorkerRecord]) -> JobSums:
         """Add up what was told."""
         made, watched, blocked = [0, 0], [0.0, 0.0], [0.0, 0.0]
         for worker in workers:
             side = int(worker.placement == "remote")
-            made[side] += worker.told.elements
-            watched[side] += worker.told.stages.watched_s
-            blocked[side] += worker.told.stages.blocked_s
+            made[side] += worker.own_progress.elements
+            watched[side] += worker.own_progress.stages.observed_s
+            blocked[side] += worker.own_progress.stages.blocked_s
         hosts = [one.host for one in trainers if one.host is not None]
         in_line = [one.in_line_s for one in hosts if one.in_line_s is not None]
         return cls(
@@ -59,8 +59,8 @@ class JobSums:
             waited_s=tuple(one.waited_s for one in trainers),
             rows=sum(one.rows for one in trainers),
             batches=max(one.yielded for one in trainers),
-            made=(made[0], made[1]),
-            watched_s=(watched[0], watched[1]),
+            produced=(made[0], made[1]),
+            observed_s=(watched[0], watched[1]),
             blocked_s=(blocked[0], blocked[1]),
             trainer_cpu_s=sum(one.cpu_s for one in hosts),
             in_line_s=max(in_line) if len(in_line) == len(trainers) else None,
@@ -85,11 +85,13 @@ class JobSampler:
     wait: float = 0.0
     """Share of the time in which a trainer waited, in the last look."""
 
-    def look(self, trainers: Sequence[TrainerProgress], fleet: Fleet, asked: Deployment) -> Observation | None:
+    def look(
+        self, trainers: Sequence[TrainerProgress], worker_table: WorkerTable, asked: Deployment
+    ) -> Observation | None:
         """Return what has happened since the last look; None: that is too short ago, or not all trainers are there."""
         if len(trainers) < self.trainers:
             return None
-        sums = JobSums.of(trainers, (*fleet.past.values(), *fleet.workers.values()))
+        sums = JobSums.of(trainers, (*worker_table.past.values(), *worker_table.workers.values()))
         before = self.before
         if before is None:
             self.before = self.first = sums
@@ -104,36 +106,36 @@ class JobSampler:
         if sums.batches > before.batches:
             self.taken_at_s = sums.elapsed_s
         # Of trainers in step, only the one that waits longest waits for no other trainer (`lockstep`).
-        waited = max(_differences(sums.waited_s, before.waited_s))
+        waited = max(_subtract(sums.waited_s, before.waited_s))
         self.wait = min(1.0, waited / dt)
-        seen = [worker.told.stages for worker in fleet.workers.values() if worker.running]
-        watched = _differences(sums.watched_s, before.watched_s)
-        blocked = _differences(sums.blocked_s, before.blocked_s)
+        seen = [worker.own_progress.stages for worker in worker_table.workers.values() if worker.running]
+        watched = _subtract(sums.observed_s, before.observed_s)
+        blocked = _subtract(sums.blocked_s, before.blocked_s)
         return Observation(
             dt=dt,
-            running=fleet.running(),
-            asked=asked,
+            running=worker_table.running(),
+            requested=asked,
             room=asked,
             waited=min(dt, waited),
             rows=sums.rows - before.rows,
             steps=sums.batches - before.batches,
             since_taken=sums.elapsed_s - self.taken_at_s,
-            made=(sums.made[0] - before.made[0], sums.made[1] - before.made[1]),
+            produced=(sums.produced[0] - before.produced[0], sums.produced[1] - before.produced[1]),
             work_done=(max(0.0, watched[0] - blocked[0]), max(0.0, watched[1] - blocked[1])),
             blocked=(max(0.0, blocked[0]), max(0.0, blocked[1])),
             busy_waiting=_busy_waiting(self.wait, sum(watched), sum(blocked)),
-            own_s=self._own_s(seen, fleet),
-            threads=(_threads(fleet, "local"), _threads(fleet, "remote")),
+            own_s=self._own_s(seen, worker_table),
+            threads=(_threads(worker_table, "local"), _threads(worker_table, "remote")),
             lag=_lag(sums, before, dt - waited),
             start_remote_s=sum(self.starts_s) / len(self.starts_s) if self.starts_s else 0.0,
             grain=self.batch or sums.rows / max(1, sums.batches * self.trainers),
         )
 
-    def _own_s(self, seen: Sequence[StageSeconds], fleet: Fleet) -> float | None:
+    def _own_s(self, seen: Sequence[StageSeconds], worker_table: WorkerTable) -> float | None:
         """Return the seconds of a row alone: CPU time now, or what a sample saw, waiting included; None without one."""
         if self.row_s is None:
             return None
-        rows = sum(worker.told.elements for worker in fleet.workers.values() if worker.running)
+        rows = sum(worker.own_progress.elements for worker in worker_table.workers.values() if worker.running)
         return max(self.row_s, sum(one.cpu_s for one in seen) / rows if rows else 0.0)
 
     def trainer_cpus(self) -> float:
@@ -143,15 +145,15 @@ class JobSampler:
             return float(self.trainers)  # a training loop takes a CPU
         return (last.trainer_cpu_s - first.trainer_cpu_s) / (last.elapsed_s - first.elapsed_s)
 
-    def room(self, trainers: Sequence[TrainerProgress], fleet: Fleet, cpus_per_worker: float) -> int:
+    def room(self, trainers: Sequence[TrainerProgress], worker_table: WorkerTable, cpus_per_worker: float) -> int:
         """Return how many local workers the CPUs and the memory of the trainers' nodes hold.
 
         A quota bounds CPU seconds and not workers: those that sleep use little of it.
         """
         hosts = [one.host for one in trainers if one.host is not None]
-        slots = sum(int(cpus / cpus_per_worker) for cpus in fleet.hosts.values())
-        nodes, usable = len(fleet.hosts), available_cpus(trainers, fleet)
-        local = [one for one in fleet.workers.values() if one.placement == "local" and one.running]
+        slots = sum(int(cpus / cpus_per_worker) for cpus in worker_table.hosts.values())
+        nodes, usable = len(worker_table.hosts), available_cpus(trainers, worker_table)
+        local = [one for one in worker_table.workers.values() if one.placement == "local" and one.running]
         each = _cpus_each(local, cpus_per_worker)
         by_cpu = round((usable - self.trainer_cpus()) / max(each, 0.05 * cpus_per_worker))
         memory = [one.memory_bytes for one in hosts if one.memory_bytes is not None]
@@ -163,27 +165,29 @@ class JobSampler:
         self.starts_s = [*self.starts_s[-9:], seconds]
 
 
-def _differences(now: Sequence[float], then: Sequence[float]) -> list[float]:
+def _subtract(now: Sequence[float], then: Sequence[float]) -> list[float]:
     return [later - earlier for later, earlier in zip(now, then, strict=True)]
 
 
-def _cpus_each(workers: Sequence[FleetWorker], reserved: float) -> float:
+def _cpus_each(workers: Sequence[WorkerRecord], reserved: float) -> float:
     """Return the CPUs that each of these workers has used while it was at work; those reserved if that is not known."""
-    at_work_s = sum(one.told.stages.watched_s - one.told.stages.blocked_s for one in workers)
+    at_work_s = sum(one.own_progress.stages.observed_s - one.own_progress.stages.blocked_s for one in workers)
     # With a longer look, functions that sleep would have too few workers for that time.
-    return sum(one.told.stages.cpu_s for one in workers) / at_work_s if at_work_s >= TICK_S else reserved
+    return sum(one.own_progress.stages.cpu_s for one in workers) / at_work_s if at_work_s >= TICK_S else reserved
 
 
-def available_cpus(trainers: Iterable[TrainerProgress], fleet: Fleet) -> float:
+def available_cpus(trainers: Iterable[TrainerProgress], worker_table: WorkerTable) -> float:
     """Return the CPUs of the trainers' nodes that their processes may use; Ray's count of them where none has said."""
     told = [one.host.cpus for one in trainers if one.host is not None and one.host.cpus is not None]
-    return min(told) * len(fleet.hosts) if told else sum(fleet.hosts.values())
+    return min(told) * len(worker_table.hosts) if told else sum(worker_table.hosts.values())
 
 
-def _threads(fleet: Fleet, placement: str) -> float:
+def _threads(worker_table: WorkerTable, placement: str) -> float:
     """Return the threads of a worker of a side, one where none was seen."""
-    stages = [one.told.stages for one in fleet.workers.values() if one.running and one.placement == placement]
-    watched = sum(one.watched_s for one in stages)
+    stages = [
+        one.own_progress.stages for one in worker_table.workers.values() if one.running and one.placement == placement
+    ]
+    watched = sum(one.observed_s for one in stages)
     return max(1.0, sum(one.threads_s for one in stages) / watched) if watched > 0 else 1.0
 
 

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pecan_ray.job.comparing import compare
 from pecan_ray.job.core import JobCore
-from pecan_ray.job.facts import JobFacts, WorkerFacts
 from pecan_ray.job.job_requests import JobRequests
 from pecan_ray.job.job_sampler import available_cpus
 from pecan_ray.job.listing import SourceListing
+from pecan_ray.job.placement_comparison import compare
 from pecan_ray.job.resume_point import ResumePoint
 from pecan_ray.job.rounds import HeldUp
+from pecan_ray.job.stats import JobStats, WorkerStats
 from pecan_ray.job.story import EpochEnds
 
 
-def job_facts(
+def job_stats(
     job: JobCore, now: float, *, nbytes: int, epoch_ends: EpochEnds, held_up: HeldUp, reverted: str
-) -> JobFacts:
+) -> JobStats:
     """Return the facts of a job at a time.
 
     Args:
@@ -28,37 +28,37 @@ def job_facts(
         held_up: How long ranks have waited for one another.
         reverted: Why it runs the user's order of operators; empty where it does not.
     """
-    placing = job.placement.placing
+    placing = job.placement.policy_runner
     workers = {
-        name: WorkerFacts(
+        name: WorkerStats(
             *(one.placement, done.elements, done.batches, done.bytes, done.threads),
             *(done.remote_bytes, done.node_bytes, done.stages, done.hedged, done.hedges_won),
         )
-        for name, one in (*job.fleet.past.items(), *job.fleet.workers.items())
+        for name, one in (*job.worker_table.past.items(), *job.worker_table.workers.items())
         if (done := one.progress) is not None
     }
-    return JobFacts(
+    return JobStats(
         job=job.spec.name,
-        seconds=now - job.began,
+        seconds=now - job.started,
         epochs=job.spec.shape.epochs_before(job.ledger.epoch),
         elements=job.rows - sum(one.progress.passed_rows for one in job.trainers.ranks.values()),
         bytes=nbytes,
         bad_elements=job.bad.count,
-        bad_estimated=job.bad.counted.estimated,
-        bad_open_ends=job.bad.counted.open_ends,
+        bad_estimated=job.bad.bad_count.estimated,
+        bad_open_ends=job.bad.bad_count.open_ends,
         left_epochs=job.ledger.left.count,
         left_out_elements=job.ledger.left_out_elements,
         dropped=tuple((lease.key, lease.spans) for lease in job.ledger.dropped.leases),
         dropped_elements=job.ledger.dropped.elements,
         dropped_open_ends=job.ledger.dropped.open_ends,
-        workers_lost=job.fleet.losses.count,
+        workers_lost=job.worker_table.losses.count,
         workers=workers,
-        events=tuple(job.told),
+        events=tuple(job.story),
         timeline=job.placement.timeline(),
         windows=tuple(job.placement.observed.windows) if job.placement.observed is not None else (),
         deployments=tuple(job.placement.deployments),
         remote_rates=tuple(job.placement.remote_rates),
-        epoch_ends=tuple(epoch_ends.newest),
+        epoch_ends=tuple(epoch_ends.latest),
         epochs_before=epoch_ends.before,
         op_seconds=job.placement.op_seconds,
         comparison=None
@@ -67,9 +67,9 @@ def job_facts(
         prices=job.placement.prices,
         trainers=job.spec.shape.world_size,
         held_up=tuple(held_up.seconds) if job.spec.shape.coordinated else (),
-        hosts=max(1, len(job.fleet.hosts)),
-        cpus=available_cpus(job.trainers.progress, job.fleet),
-        reverted=reverted,
+        hosts=max(1, len(job.worker_table.hosts)),
+        cpus=available_cpus(job.trainers.progress, job.worker_table),
+        fallback_reason=reverted,
         order_given_up=job.ledger.runs.given_up,
     )
 

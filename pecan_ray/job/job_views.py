@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from pecan_ray.job.facts import JobFacts
 from pecan_ray.job.messages import DatasetRooms, Placement
 from pecan_ray.job.observed import ObservedWindow
-from pecan_ray.job.placing import PlacementStep
+from pecan_ray.job.policy_runner import PlacementStep
 from pecan_ray.job.speed import JobSpeed
+from pecan_ray.job.stats import JobStats
 from pecan_ray.plan.windows import Deployment, Window
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class LiveJob:
     """Used by all trainers together."""
     elements: int = 0
     running: Deployment = NONE
-    wanted: Deployment = NONE
+    target: Deployment = NONE
     trainers: int = 1
     rate: float | None = None
     """Batches a second of all trainers in the newest window; None: none has ended yet."""
@@ -52,7 +52,7 @@ class LiveJob:
     speed: JobSpeed = NOT_KNOWN
     remote_io: float | None = None
     """The bytes a second that it may read of object stores; None: as many as it can."""
-    rooms: DatasetRooms = ()
+    cache_limits: DatasetRooms = ()
     """What nodes may keep of the datasets that share the cluster's cache with its own, these among them;"""
     datasets: tuple[str, ...] = ()
     """its own."""
@@ -64,8 +64,8 @@ class LiveJob:
     @property
     def room(self) -> int | None:
         """What a node may keep of its datasets; None: nobody bounds that."""
-        rooms = dict(self.rooms)
-        return sum(rooms.get(name, 0) for name in self.datasets) if rooms else None
+        cache_limits = dict(self.cache_limits)
+        return sum(cache_limits.get(name, 0) for name in self.datasets) if cache_limits else None
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class JobView:
     """All that a page about one job shows."""
 
     live: LiveJob
-    facts: JobFacts
+    stats: JobStats
     """With fewer windows and events where there are many."""
     placed: tuple[PlacedWorker, ...] = ()
     trainers: tuple[TrainerView, ...] = ()
@@ -117,17 +117,17 @@ def live_job(
 ) -> LiveJob:
     """Return a job at this moment."""
     steps, seen = job.placement.timeline(), job.placement.observed
-    window = newest_window(steps, tuple(seen.windows) if seen is not None else ())
+    window = latest_window(steps, tuple(seen.windows) if seen is not None else ())
     size, cost = job.spec.shape.world_size, job.cost(now)
     return LiveJob(
         job=job.spec.name,
         pipeline=pipeline,
-        seconds=now - job.began,
+        seconds=now - job.started,
         epoch=job.ledger.epoch,
         batches=sum(job.trainers.used),
         elements=job.rows,
-        running=job.fleet.running(),
-        wanted=job.fleet.wanted,
+        running=job.worker_table.running(),
+        target=job.worker_table.target,
         trainers=size,
         rate=None if window is None else size / window.batch_time,
         waited=None if window is None or window.wait_time is None else window.wait_time / window.batch_time,
@@ -135,15 +135,15 @@ def live_job(
         dollars=None if cost is None else cost.total,
         error="" if job.error is None else f"{type(job.error).__name__}: {job.error}",
         speed=speed,
-        remote_io=job.fleet.remote_io,
-        rooms=job.fleet.rooms,
-        pool_nodes=job.fleet.pool_nodes,
+        remote_io=job.worker_table.remote_io,
+        cache_limits=job.worker_table.cache_limits,
+        pool_nodes=job.worker_table.pool_nodes,
         datasets=datasets,
         shares_io=shares_io,
     )
 
 
-def newest_window(steps: tuple[PlacementStep, ...], observed: tuple[ObservedWindow, ...]) -> Window | None:
+def latest_window(steps: tuple[PlacementStep, ...], observed: tuple[ObservedWindow, ...]) -> Window | None:
     """Return the newest window that can be used, of the policy's and those that are measured without one."""
     here = next((one for one in reversed(steps) if not one.window.invalid_reason()), None)
     there = observed[-1] if observed else None
@@ -153,7 +153,7 @@ def newest_window(steps: tuple[PlacementStep, ...], observed: tuple[ObservedWind
 
 def job_view(job: JobState, now: float, live: LiveJob, order_text: str) -> JobView:
     """Return what a page about a job shows."""
-    facts = job.facts(now)
+    facts = job.stats(now)
     facts = replace(
         facts,
         timeline=sampled_steps(facts.timeline),
@@ -166,11 +166,11 @@ def job_view(job: JobState, now: float, live: LiveJob, order_text: str) -> JobVi
             *(one.name, one.placement, one.node),
             "drains" if one.draining else "runs" if one.running else "starts" if one.node else "waits for a place",
         )
-        for one in job.fleet.workers.values()
+        for one in job.worker_table.workers.values()
     )
     trainers = tuple(
         TrainerView(
-            *(rank, one.came.node, one.progress.yielded, one.progress.rows),
+            *(rank, one.registration.node, one.progress.yielded, one.progress.rows),
             *(one.progress.waited_s, one.progress.elapsed_s, one.progress.queued),
         )
         for rank, one in sorted(job.trainers.ranks.items())

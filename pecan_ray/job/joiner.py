@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pecan_ray.job.blocks import PLACE_BITS, between
 from pecan_ray.job.delivery_log import Delivery
 from pecan_ray.job.joins import Joins
-from pecan_ray.job.trainer_events import PieceOfBlock, ReceivedBatch
+from pecan_ray.job.trainer_events import BlockSlice, ReceivedBatch
 from pecan_ray.plan.splits import LeaseKey
 from pecan_ray.sampling.spans import Span
 
@@ -27,10 +27,10 @@ class Joiner:
         self._joins = joins
         self.epoch = -1
         """Whose rows are joined."""
-        self._pending_chunks: list[PieceOfBlock] = []
+        self._pending_chunks: list[BlockSlice] = []
         self._spans: dict[LeaseKey, list[Span]] = {}
         self._rows, self._bytes = 0, 0.0
-        self._made = FIRST_ID
+        self._created = FIRST_ID
 
     def __bool__(self) -> bool:
         return bool(self._pending_chunks)
@@ -57,7 +57,7 @@ class Joiner:
 
     def add(self, block: ReceivedBatch) -> Sequence[ReceivedBatch]:
         """Take the block that comes next; return the batches that are full with it."""
-        places = block.places
+        places = block.row_range
         assert places is not None
         # The first block of an epoch may come before the orders that tell of this epoch.
         made = [*self.end(block.epoch)]
@@ -75,12 +75,12 @@ class Joiner:
 
     def _take(self, block: ReceivedBatch, start: int, stop: int, since: int, until: int) -> None:
         """Let some rows of a block wait, and what lies between two places."""
-        assert block.places is not None
+        assert block.row_range is not None
         if start < stop:
-            self._pending_chunks.append(PieceOfBlock(block, block.skip + start, block.skip + stop))
+            self._pending_chunks.append(BlockSlice(block, block.skip + start, block.skip + stop))
             self._rows += stop - start
             self._bytes += block.nbytes * (stop - start) / (block.rows + block.skip)
-        for key, spans in between(block.spans, block.places.first, since, until).items():
+        for key, spans in between(block.spans, block.row_range.first, since, until).items():
             mine = self._spans.setdefault(key, [])
             for start_at, stop_at in spans:
                 if mine and mine[-1][1] == start_at:
@@ -97,10 +97,10 @@ class Joiner:
         return made
 
     def _batch(self) -> ReceivedBatch:
-        self._made += 1
+        self._created += 1
         pieces, spans = tuple(self._pending_chunks), self._spans
         batch = ReceivedBatch(
-            self._made, pieces[0].block.worker, self.epoch, spans, self._rows, self.nbytes, pieces=pieces
+            self._created, pieces[0].block.worker, self.epoch, spans, self._rows, self.nbytes, slices=pieces
         )
         self.leave()
         return batch
@@ -112,6 +112,6 @@ class Joiner:
 
 def place_of_first(block: ReceivedBatch) -> int:
     """Return the place of the first position of a block."""
-    assert block.places is not None
+    assert block.row_range is not None
     ((start, _),) = next(iter(block.spans.values()))
-    return block.places.first << PLACE_BITS | start
+    return block.row_range.first << PLACE_BITS | start

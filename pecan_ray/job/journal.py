@@ -20,17 +20,17 @@ from typing import Any, TypeAlias, cast, get_args
 
 from pecan_ray.errors import JournalError
 from pecan_ray.job.codec import decode, encode
-from pecan_ray.job.events import Event, SplitsListed, TrainerReported, WorkerAsked
+from pecan_ray.job.events import Event, SplitPageReceived, TrainerReported, WorkerRequestReceived
 from pecan_ray.job.instructions import Instruction, Log
 from pecan_ray.job.spec import JobSpec
 from pecan_ray.job.state import JobState
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 NUMBER = 8
 """Digits of each number in an entry's head;"""
 HEAD = 3 * NUMBER + 1
 """there are three: checksum and length of what follows, and a checksum of these two."""
-OFTEN = (TrainerReported, WorkerAsked)
+OFTEN = (TrainerReported, WorkerRequestReceived)
 """Events that come hundreds of times a second, with much in them: they are pickled, which takes a tenth of the time."""
 
 
@@ -41,7 +41,7 @@ class JobHeader:
     name: str
     spec: int
     """What stands for everything that its decisions depend on."""
-    began: float
+    started: float
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class JobSnapshot:
     """Everything that the entries before have led to."""
 
     state: bytes
-    plans: tuple[bytes, ...]
+    plan_versions: tuple[bytes, ...]
     at: float
     pages: int = 0
     """So many of listings it knows."""
@@ -90,7 +90,7 @@ class RestoredJob:
     state: JobState
     at: float
     """The time of the last event."""
-    plans: list[bytes] = field(default_factory=list)
+    plan_versions: list[bytes] = field(default_factory=list)
     """Versions of the plan beyond the first."""
     pages: int = 0
     """So many of listings it knows."""
@@ -98,15 +98,15 @@ class RestoredJob:
     """How many were handled since the last snapshot."""
 
 
-def opening(spec: JobSpec, began: float) -> JobHeader:
+def journal_header(spec: JobSpec, started: float) -> JobHeader:
     """Return what a job's journal begins with."""
-    return JobHeader(spec.name, zlib.crc32(repr(spec).encode()), began)
+    return JobHeader(spec.name, zlib.crc32(repr(spec).encode()), started)
 
 
 def handled(event: Event, at: float, done: Sequence[Instruction]) -> Handled | PageHandled:
     """Return what is written of an event, and of what was to be done about it."""
     did = digest(done)
-    return PageHandled(at, did) if isinstance(event, SplitsListed) else Handled(event, at, did)
+    return PageHandled(at, did) if isinstance(event, SplitPageReceived) else Handled(event, at, did)
 
 
 def snapshot(state: JobState, plans: Iterable[bytes], at: float, listed: int) -> JobSnapshot:
@@ -128,7 +128,7 @@ def digest(done: Sequence[Instruction]) -> int:
 # --- entries as bytes ---------------------------------------------------------------------------------------
 
 
-def packed(entry: JournalEntry | SplitsListed) -> bytes:
+def packed(entry: JournalEntry | SplitPageReceived) -> bytes:
     """Return an entry, or a page, as it is written: a head in hexadecimal digits, then JSON or a pickle."""
     body = _body(entry)
     # Decision 37: the head has a checksum of its own, so that a damaged length is told from an entry that was
@@ -137,9 +137,9 @@ def packed(entry: JournalEntry | SplitsListed) -> bytes:
     return b"%s%08x %s\n" % (head, zlib.crc32(head), body)
 
 
-def _body(entry: JournalEntry | SplitsListed) -> bytes:
+def _body(entry: JournalEntry | SplitPageReceived) -> bytes:
     if isinstance(entry, JobHeader):
-        return _json({"journal": FORMAT_VERSION, "name": entry.name, "spec": entry.spec, "began": entry.began})
+        return _json({"journal": FORMAT_VERSION, "name": entry.name, "spec": entry.spec, "began": entry.started})
     if isinstance(entry, Handled) and not isinstance(entry.event, OFTEN):
         return _json({"at": entry.at, "did": entry.did, **encode(entry.event)})
     if isinstance(entry, PageHandled):
@@ -160,11 +160,11 @@ def entries(data: bytes) -> Iterator[tuple[JournalEntry, int]]:
         yield _entry(body, number), end
 
 
-def pages(data: bytes) -> Iterator[tuple[SplitsListed, int]]:
+def pages(data: bytes) -> Iterator[tuple[SplitPageReceived, int]]:
     """Yield the pages of listings that were written apart, and where each ends; raises JournalError likewise."""
     for number, (body, end) in enumerate(_bodies(data), 1):
         page = _unpickle(body, number)
-        if not isinstance(page, SplitsListed):
+        if not isinstance(page, SplitPageReceived):
             raise JournalError(f"entry {number} of a journal's listing holds a {type(page).__name__}.")
         yield page, end
 
@@ -193,7 +193,7 @@ def _bodies(data: bytes) -> Iterator[tuple[bytes, int]]:
 def _entry(body: bytes, number: int) -> JournalEntry:
     try:
         if not body.startswith(b"{"):
-            return _unpickled_entry(body, number)
+            return _unpickle_entry(body, number)
         written = json.loads(body)
         if "journal" in written:
             if written["journal"] != FORMAT_VERSION:
@@ -214,7 +214,7 @@ def _entry(body: bytes, number: int) -> JournalEntry:
         raise JournalError(f"entry {number} of a journal cannot be read: {error!r}.", entry=number) from error
 
 
-def _unpickled_entry(body: bytes, number: int) -> JournalEntry:
+def _unpickle_entry(body: bytes, number: int) -> JournalEntry:
     """Return an entry that was pickled; raises TypeError where it has other fields than its class has now."""
     entry = _unpickle(body, number)
     if not isinstance(entry, get_args(JournalEntry)):
@@ -237,7 +237,7 @@ def _unpickle(body: bytes, number: int) -> Any:
 # --- replay -------------------------------------------------------------------------------------------------
 
 
-def replay(found: Iterable[JournalEntry], spec: JobSpec, listed: Sequence[SplitsListed] = ()) -> RestoredJob:
+def replay(found: Iterable[JournalEntry], spec: JobSpec, listed: Sequence[SplitPageReceived] = ()) -> RestoredJob:
     """Return the job as its journal tells of it; raises JournalError where it is another job's, or tells of another.
 
     `listed`: the pages of its listings, in the order in which they were handled.
@@ -246,36 +246,36 @@ def replay(found: Iterable[JournalEntry], spec: JobSpec, listed: Sequence[Splits
     first = next(remaining, None)
     if not isinstance(first, JobHeader):
         raise JournalError("a journal does not begin with whose it is.")
-    if first != opening(spec, first.began):
+    if first != journal_header(spec, first.started):
         raise JournalError(
             f"the journal is one of job {first.name}, or of another run of that name, and not of job {spec.name}. "
             "Remove it, or name another folder."
         )
-    job = RestoredJob(JobState(spec, first.began), first.began)
+    job = RestoredJob(JobState(spec, first.started), first.started)
     for entry in remaining:
         if isinstance(entry, Handled):
-            _again(job, entry.event, entry.at, entry.did)
+            _replay(job, entry.event, entry.at, entry.did)
         elif isinstance(entry, PageHandled):
             page, *_ = _some(listed, job.pages, job.pages + 1)
             job.pages += 1
-            _again(job, page, entry.at, entry.did)
+            _replay(job, page, entry.at, entry.did)
         elif isinstance(entry, PlanAdded):
-            job.plans.append(entry.plan)
+            job.plan_versions.append(entry.plan)
         elif isinstance(entry, JobSnapshot):
             state = _state(entry, _some(listed, 0, entry.pages))
-            job = RestoredJob(state, entry.at, list(entry.plans), entry.pages)
+            job = RestoredJob(state, entry.at, list(entry.plan_versions), entry.pages)
         else:
             raise JournalError("a journal begins twice.")
     return job
 
 
-def _some(listed: Sequence[SplitsListed], start: int, stop: int) -> Sequence[SplitsListed]:
+def _some(listed: Sequence[SplitPageReceived], start: int, stop: int) -> Sequence[SplitPageReceived]:
     if stop > len(listed):
         raise JournalError(f"a journal tells of {stop} pages of listings, and {len(listed)} were written.")
     return listed[start:stop]
 
 
-def _again(job: RestoredJob, event: Event, at: float, before: int) -> None:
+def _replay(job: RestoredJob, event: Event, at: float, before: int) -> None:
     try:
         did = digest(job.state.handle(event, at))
     except Exception as error:  # an event of things that there are not
@@ -290,7 +290,7 @@ def _again(job: RestoredJob, event: Event, at: float, before: int) -> None:
         )
 
 
-def _state(entry: JobSnapshot, listed: Iterable[SplitsListed]) -> JobState:
+def _state(entry: JobSnapshot, listed: Iterable[SplitPageReceived]) -> JobState:
     try:
         state = pickle.loads(entry.state)
     except Exception as error:  # unpickling damaged bytes raises anything

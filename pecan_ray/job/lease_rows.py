@@ -28,7 +28,7 @@ def intervals(lease: Lease) -> Iterator[Span]:
     return (rows_of(replace(lease, spans=(span,))) for span in lease.spans)
 
 
-def follows(run: Sequence[Lease], lease: Lease) -> bool:
+def is_next(run: Sequence[Lease], lease: Lease) -> bool:
     """Tell whether nothing lies between a run and a lease, so that their rows can be joined."""
     if not run:
         return True

@@ -18,17 +18,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
+from pecan_ray.job.assign_leases import assigned, elsewhere, has_work, next_lease, return_leases
 from pecan_ray.job.epoch_end import EpochEnd
 from pecan_ray.job.fatal_elements import WHOLE_PLAN
+from pecan_ray.job.lease_sizes import ONE_BY_ONE, SideBySide
 from pecan_ray.job.ledger_shape import Assignment
 from pecan_ray.job.ledger_state import LedgerState
 from pecan_ray.job.left_epochs import LoopPlace
-from pecan_ray.job.lots import ONE_BY_ONE, SideBySide
 from pecan_ray.job.pending_leases import LeaseSpans, WorkerLeaseState
 from pecan_ray.job.queues import NoLease
 from pecan_ray.job.split_queue import WantedSplits
 from pecan_ray.job.suspicion import Suspicion
-from pecan_ray.job.turns import assigned, elsewhere, give_out_again, has_work, next_lease
 from pecan_ray.job.whole_plan import WholePlan
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, LeaseKey, Split
 
@@ -72,14 +72,14 @@ class Ledger(LedgerState):
         if self._end.left:
             return "wait"
         # Decision 98: a batch of leftovers reads several splits, so it goes to a worker that has refused none.
-        sees = not self.queues.refuses(worker, self.workers)  # else it gets nothing that others have read before
+        sees = not self.queues.should_skip(worker, self.workers)  # else it gets nothing that others have read before
         if self.leftovers.groups and sees:
             state.begin((group := self.leftovers.groups.popleft()).leases, group.rank)
             return Assignment(self.epoch, group.rank)
         if not self.runs.may_begin(self.rows_in_turn, len(self.workers)):
             return "wait"
         # Decision 152: what comes next is for a second worker. The late one works on it already, and stands back.
-        if self.runs.kept and self.runs.stands_back(worker, state):
+        if self.runs.kept and self.runs.should_wait(worker, state):
             return "wait"
         taken = elsewhere(worker, self.shape, self._whole, self.workers)
         apart = bool(self.fatal_elements) and sees
@@ -88,7 +88,7 @@ class Ledger(LedgerState):
         state.begin(self.fatal_elements.take(), apart=True) if apart else state.begin()
         if self.shape.runs_whole:
             self._whole.begin(worker)
-        return assigned(self.shape, self.epoch, self.made, self.counts)
+        return assigned(self.shape, self.epoch, self.produced, self.counts)
 
     def take(self, worker: str, branch: int = 0, wanted: WantedSplits = None, side: SideBySide = ONE_BY_ONE) -> Given:
         """Give a worker its next lease of a branch; "none" ends it for this assignment, unless it reads others."""
@@ -101,7 +101,7 @@ class Ledger(LedgerState):
             self.seconds.keep(self.workers)
         there = len(self.workers)
         answer = next_lease(worker, branch, state, self.shape, self.queues, self.fatal_elements, there, wanted, side)
-        return state.give(answer) if isinstance(answer, Lease) else answer
+        return state.assign(answer) if isinstance(answer, Lease) else answer
 
     def take_run(self, worker: str, most: int, expected: int = 0) -> tuple[Lease, ...] | None:
         """Give a worker the next run of about so many rows; none ends its assignment; None: more are being listed."""
@@ -110,7 +110,7 @@ class Ledger(LedgerState):
         # The first worker that comes leaves something for those that are being started: a short epoch is one run else.
         there = self.rows_in_turn, max(len(self.workers), expected)
         run = self.runs.take(worker, state, most, *there, self.fatal_elements)
-        return None if run is None else tuple(map(state.give, run))
+        return None if run is None else tuple(map(state.assign, run))
 
     def ended(self, worker: str, epoch: int, key: LeaseKey, elements: int) -> None:
         """Note a split's length, read to its end: nothing is missing behind it."""
@@ -126,7 +126,7 @@ class Ledger(LedgerState):
         state = self.workers.get(worker)
         if epoch == self.epoch and state is not None:
             # Under drop_remainder two workers of the same last rows (decision 152) both tell that these are dropped.
-            again = self.shape.numbered and left_out > 0 and self.seconds.drops(spans)
+            again = self.shape.in_row_order and left_out > 0 and self.seconds.drops(spans)
             self.left_out_elements += 0 if self.shape.serial or again else left_out  # whole plans say it as they end
             self._mark_completed(state, spans)
             self.seconds.delivered(self.workers, worker, spans)
@@ -148,22 +148,22 @@ class Ledger(LedgerState):
         if state is None:
             return "return"
         self.changes += 1
-        self.fatal_elements.came_through(state.suspected)
-        state.working, state.finished_epoch, state.made, state.alone = False, self.epoch, batches, None
+        self.fatal_elements.note_success(state.suspected)
+        state.working, state.finished_epoch, state.produced, state.alone = False, self.epoch, batches, None
         state.stale_spans = {}  # it works on nothing any more, so it may be the second worker of these rows itself
         rest = rows if self.shape.serial and self.shape.drop_remainder else 0
         self.left_out_elements += self._whole.ended(worker, batches, rest)
         # Decision 4: a worker may flush only if nobody else holds anything, so an epoch has at most one smaller batch.
         others = any(other.holds for name, other in self.workers.items() if name != worker)
-        alone = self.shape.flushes_alone and self.closing()
-        alone = alone and not (others or self.leftovers or self.rounds.revoked)
+        alone = self.shape.may_flush_partial and self.closing()
+        alone = alone and not (others or self.leftovers or self.rounds.lost_workers)
         flush = alone or state.rank is not None or self.shape.one_at_a_time or self.shape.sharding == "off"
         flush = flush or (self.runs.kept and state.ends)
         # Decision 98: if it could not open a part of a group, another worker gets all of the group.
-        returns = bool(state.refused) or not flush
+        returns = bool(state.rejected) or not flush
         if returns:
             # Decision 47: one worker makes rounds of what coordinated reads leave, so nothing of that is dealt before.
-            self.leftovers.take_back(state, remainder_part, early=state.can_reassign and self.shape.deals_early)
+            self.leftovers.take_back(state, remainder_part, early=state.can_reassign and self.shape.produces_early)
         self._advance()
         return "return" if returns else "flush"
 
@@ -172,12 +172,12 @@ class Ledger(LedgerState):
         state = self.workers.get(worker)
         if state is None or state.unresolved is not None:
             return
-        state.died, state.drains = died, drains
-        self.leftovers.spoilt()
+        state.died, state.draining = died, drains
+        self.leftovers.note_loss()
         self.queues.leave(worker)
         # zero_or_more gives a lost worker's data out at once. Of one that drains the ranks settle first, so that an
         # ordinary removal repeats nothing.
-        state.leave(0 if self.shape.repeats and not drains else self.shape.world_size)
+        state.leave(0 if self.shape.may_repeat and not drains else self.shape.world_size)
         self.changes += 1
         self._lost[worker] = state
         self._retire_worker(worker, state)
@@ -194,8 +194,8 @@ class Ledger(LedgerState):
             return
         del self.workers[worker], self._lost[worker]
         self.changes += 1
-        self.rounds.gone(worker)
-        if worker == self._whole.runner and not self._all_made():
+        self.rounds.note_lost(worker)
+        if worker == self._whole.runner and not self._all_produced():
             # What take, skip or zip yield depends on the whole sequence: it is run again from its beginning.
             if state.died:
                 # Such a plan cannot be run apart in pieces. So deaths count as long as the trainers come no further.
@@ -204,7 +204,7 @@ class Ledger(LedgerState):
             self.queues.restart()
         elif worker != self._whole.runner:
             places = self.queues, self.leftovers, self.fatal_elements, self.runs
-            self.dropped.add(worker, give_out_again(state, self.shape, *places, sum(self.counts)))
+            self.dropped.add(worker, return_leases(state, self.shape, *places, sum(self.counts)))
         self._advance()
 
     def ack(self, rank: int, worker: str, epoch: int, spans: LeaseSpans, batches: int = 1, rows: int = 0) -> None:
@@ -235,15 +235,15 @@ class Ledger(LedgerState):
             # A batch of a whole plan cannot be made from its positions alone.
             self.left_out_elements += rows
         else:
-            for (branch, repetition, index), returned in spans.items():
+            for (branch, pass_index, index), returned in spans.items():
                 split = self.queues.listings[branch][index]
-                self.leftovers.add(Lease(self.epoch, split, branch=branch, repetition=repetition), returned)
+                self.leftovers.add(Lease(self.epoch, split, branch=branch, pass_index=pass_index), returned)
         self._advance()
 
     def leave(self, rank: int, place: LoopPlace) -> bool:
         """Note how far a trainer's loop has left epochs; return whether all have left one that had not ended."""
         epoch, left = self.epoch, self._end.left
-        if self.left.told(rank, place):
+        if self.left.note_report(rank, place):
             self._advance()
         # A rank that is alone has nobody to agree with: then the next epoch has begun by now, with a fresh `_end`.
         return not left and (self._end.left or self.epoch > epoch)
@@ -288,7 +288,7 @@ class Ledger(LedgerState):
         # An epoch that the loops left at once has no batches either, which says nothing about the data.
         self.ran_dry = self.shape.epochs is None and not (any(self.counts) or ended.left)
         self.left_out_elements += self._whole.rest
-        self.made.end(self.epoch, self.counts)
+        self.produced.end(self.epoch, self.counts)
         self.epoch += 1
         self.counts = [0] * self.shape.world_size
         self._whole = WholePlan()
@@ -302,7 +302,7 @@ class Ledger(LedgerState):
         for state in self.workers.values():
             # `take` and `zip` leave positions unread. Of such plans numbers of batches tell what is done, not holdings.
             state.begin_epoch(forget=self.shape.serial)
-        empty = self.queues.listed and self.queues.empty_source
+        empty = self.queues.is_complete and self.queues.empty_source
         self.finished = self.epoch == self.shape.end_epoch or self.ran_dry or empty
         if not self.finished:
             self.queues.begin_epoch(self.epoch)

@@ -12,7 +12,7 @@ from pecan_ray.sampling.spans import Span, Spans
 def check_ledger(ledger: Ledger) -> None:
     """Raise AssertionError if a position is in two places at once."""
     seen: dict[LeaseKey, Spans] = {}
-    places: list[tuple[LeaseKey, Iterable[Span]]] = [*ledger.leftovers.places(), *ledger.fatal_elements.places()]
+    places: list[tuple[LeaseKey, Iterable[Span]]] = [*ledger.leftovers.positions(), *ledger.fatal_elements.positions()]
     if ledger.shape.sharding != "off":
         places += [(lease.key, lease.spans) for lease in ledger.queues]
         for state in ledger.workers.values():

@@ -20,14 +20,14 @@ class LedgerShape:
     epochs: int | None = 1
     first_epoch: int = 0
     """Number of the first of them, of this job or of the first of the jobs that it goes on from."""
-    repetitions: int | None = 1
+    num_passes: int | None = 1
     """Passes over the data within an epoch (`repeat`); None: no end."""
     sharding: Sharding = "dynamic"
     visitation: Visitation = "exactly_once"
     world_size: int = 1
     batch_size: int = 1
     drop_remainder: bool = False
-    orders: tuple[SplitOrder | None, ...] = ()
+    split_order: tuple[SplitOrder | None, ...] = ()
     """How the splits of each branch are shuffled; None: as listed, and so are all where there are no orders."""
     serial: bool = False
     """The plan cannot be cut: one worker gets every split of an epoch, in order."""
@@ -41,13 +41,13 @@ class LedgerShape:
     """Of a plan that cannot be cut it is known how many elements its first batches took."""
     keeps: bool = False
     """What a split gives is kept, once one worker has gone through all of it."""
-    numbered: bool = False
+    in_row_order: bool = False
     """Rows come in the order of the source, whatever the workers: these get runs, and the only trainer puts what they
     make in order (`pecan_ray.job.row_runs`).  Which row of an epoch an element becomes is known: runs are batches."""
     joined: bool = False
     """Of that it is known where in the source it comes from alone: workers get runs of elements, and the trainer joins
     what they make of these to batches (`pecan_ray.job.joiner`)."""
-    promised: bool = False
+    order_required: bool = False
     """This order is never given up: the job fails where it cannot be kept."""
 
     @property
@@ -67,7 +67,7 @@ class LedgerShape:
     @property
     def shuffles(self) -> bool:
         """Whether the splits of some branch are shuffled."""
-        return any(order is not None for order in self.orders)
+        return any(order is not None for order in self.split_order)
 
     @property
     def one_at_a_time(self) -> bool:
@@ -75,7 +75,7 @@ class LedgerShape:
         return self.serial or self.in_order
 
     @property
-    def cuts_splits(self) -> bool:
+    def may_divide_splits(self) -> bool:
         """Whether several workers may share a split of known length, so that they end an epoch together."""
         # Decision 91: `autocache` makes an entry of a whole split, so what it keeps is never cut.
         return self.sharding == "dynamic" and not (self.one_at_a_time or self.coordinated or self.keeps)
@@ -96,12 +96,12 @@ class LedgerShape:
         return self.world_size if self.grouped and not self.coordinated else 1
 
     @property
-    def flushes_alone(self) -> bool:
+    def may_flush_partial(self) -> bool:
         """Whether a worker may make smaller batches of what it is left with, if no other has anything."""
         return self.world_size == 1 or self.coordinated
 
     @property
-    def deals_early(self) -> bool:
+    def produces_early(self) -> bool:
         """Whether leftovers become batches before all of them are together."""
         # Decision 170: a batch of elements seldom holds a batch of one group.
         return not (self.coordinated or self.grouped)
@@ -116,7 +116,7 @@ class LedgerShape:
         return self.serial and self.sharding != "off"
 
     @property
-    def repeats(self) -> bool:
+    def may_repeat(self) -> bool:
         """Whether what a lost worker held is given out at once, although trainers may have some of it."""
         # Of whole plans batches are counted: one of a lost worker that comes late would count as another one.
         return self.visitation == "zero_or_more" and not (self.runs_whole or self.in_order)
@@ -136,14 +136,14 @@ class Assignment:
     """The trainer that its batches are for; None: whichever has room."""
     delivered: tuple[int, ...] = ()
     """Not empty: the batches go to the ranks in turn.  So many of each were delivered before,"""
-    again: bool = False
+    repeated: bool = False
     """and are made again, in order, and left out,"""
     behind: int = 0
     """but for so many that all ranks have: the plan begins behind the elements that went into them."""
 
     def numbers(self) -> Iterator[int]:
         """Yield the number in the epoch of each batch that is made."""
-        if self.again or not self.delivered:
+        if self.repeated or not self.delivered:
             return itertools.count(self.behind)
         first = min(self.delivered) * len(self.delivered)
         return (number for number in itertools.count(first) if not self.has(number))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pecan_ray.job.assign_leases import all_given
 from pecan_ray.job.dropped import DroppedData
 from pecan_ray.job.epoch_end import EpochEnd
 from pecan_ray.job.fatal_elements import FatalElementTracker
@@ -14,8 +15,7 @@ from pecan_ray.job.resume_point import ResumePoint
 from pecan_ray.job.rounds import Rounds
 from pecan_ray.job.row_runs import RowRuns
 from pecan_ray.job.second_workers import SecondWorkers
-from pecan_ray.job.turns import all_given
-from pecan_ray.job.whole_plan import MadeBatches, WholePlan
+from pecan_ray.job.whole_plan import ProducedBatches, WholePlan
 
 
 class LedgerState:
@@ -29,7 +29,7 @@ class LedgerState:
         self.queues = Queues(shape, start)
         self.runs = RowRuns(shape, self.queues, continues=start is not None)
         self.seconds = SecondWorkers(self.queues, self.runs)
-        self.made = MadeBatches({} if start is None else {start.epoch: start.made})
+        self.produced = ProducedBatches({} if start is None else {start.epoch: start.used_batches})
         self.workers: dict[str, WorkerLeaseState] = {}
         self.leftovers = Leftovers(shape.groups, shape.batch_size, only_full=shape.drop_remainder)
         self.rounds = Rounds(shape.world_size, made=shape.coordinated)
@@ -78,26 +78,26 @@ class LedgerState:
     def closing(self) -> bool:
         """Tell whether all data of the epoch is given out, so that acknowledgements are waited for."""
         # A page of the listing or a pass that is to come may still fill batches. Until then leftovers are kept back.
-        return self.queues.listed and not (self.queues.waiting() or self.queues.passes_left or self.fatal_elements)
+        return self.queues.is_complete and not (self.queues.waiting() or self.queues.passes_left or self.fatal_elements)
 
     def _has_nothing_left(self) -> bool:
         """Tell whether the trainers have all data of the epoch, also where workers have yet to say that."""
         if not self.closing() or self.leftovers:
             return False
-        return self._all_made() if self.shape.runs_whole else not any(one.holds for one in self.workers.values())
+        return self._all_produced() if self.shape.runs_whole else not any(one.holds for one in self.workers.values())
 
-    def regrouping(self) -> bool:
+    def merge_leftovers(self) -> bool:
         """Tell whether leftovers of the epoch are being made into batches, each for a certain rank."""
         return self.leftovers.for_ranks or any(one.does_rebatch for one in self.workers.values())
 
-    def _all_made(self) -> bool:
+    def _all_produced(self) -> bool:
         """Tell whether the trainers have all batches of the whole plan."""
-        return self.queues.empty_source or self._whole.arrived(self.made.of(self.epoch, self.counts))
+        return self.queues.empty_source or self._whole.arrived(self.produced.of(self.epoch, self.counts))
 
     def _drained(self) -> bool:
         """Tell whether all data of the epoch was either delivered or returned."""
-        if not self.closing() or self.leftovers.groups or self.rounds.revoked:
+        if not self.closing() or self.leftovers.groups or self.rounds.lost_workers:
             return False
         if self.shape.runs_whole:
-            return self._all_made()
+            return self._all_produced()
         return all_given(self.workers.values(), self.shape, self.epoch)

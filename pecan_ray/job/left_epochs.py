@@ -31,10 +31,10 @@ class LeftEpochs:
 
     def __init__(self, ranks: int) -> None:
         self._ranks = [NOWHERE] * ranks
-        self.count, self._noted = 0, -1
+        self.count, self._reported_epoch = 0, -1
         """So many epochs were left before their ends; the last one."""
 
-    def told(self, rank: int, place: LoopPlace) -> bool:
+    def note_report(self, rank: int, place: LoopPlace) -> bool:
         """Note what a rank tells; return whether that is something new."""
         before = self._ranks[rank]
         now = LoopPlace(max(before.left, place.left), max(before.closed, place.closed))
@@ -55,5 +55,5 @@ class LeftEpochs:
 
     def note(self, epoch: int) -> None:
         """Count an epoch of which something was left, once."""
-        self.count += epoch > self._noted
-        self._noted = max(self._noted, epoch)
+        self.count += epoch > self._reported_epoch
+        self._reported_epoch = max(self._reported_epoch, epoch)

@@ -51,7 +51,7 @@ class Leftovers:
         """Whether groups wait that are each for a certain trainer."""
         return any(group.rank is not None for group in self.groups)
 
-    def places(self) -> Iterator[tuple[LeaseKey, Iterable[Span]]]:
+    def positions(self) -> Iterator[tuple[LeaseKey, Iterable[Span]]]:
         """Yield the positions that are here."""
         yield from ((held.lease.key, held.missing) for held in (*self._pool.values(), *self._fresh.values()))
         yield from ((lease.key, lease.spans) for group in self.groups for lease in group.leases)
@@ -88,14 +88,14 @@ class Leftovers:
 
     def take_back(self, state: WorkerLeaseState, remainder_part: LeaseSpans, *, early: bool) -> None:
         """Take what a worker returns, as `add` does; a group of which it could not open something stays one."""
-        if state.rank is None or not state.refused:
+        if state.rank is None or not state.rejected:
             for lease, returned in state.take_back(remainder_part):
                 self.add(lease, returned, early=early)
             self.distribute_shares()
             return
         whole = {
-            key: [*remainder_part.get(key, ()), *state.refused.get(key, ())]
-            for key in {**remainder_part, **state.refused}
+            key: [*remainder_part.get(key, ()), *state.rejected.get(key, ())]
+            for key in {**remainder_part, **state.rejected}
         }
         leases = [replace(lease, spans=tuple(spans)) for lease, spans in state.take_back(whole) if spans]
         if leases:
@@ -111,7 +111,7 @@ class Leftovers:
             pool.clear()
         self._fresh_units = 0
 
-    def spoilt(self) -> None:
+    def note_loss(self) -> None:
         """Note that a worker was lost: what comes back was not distributed in vain."""
         self._before = None
 
@@ -131,7 +131,7 @@ class Leftovers:
         units = [unit for lease in leases for unit in by_element(lease)]
         now = self._in_this_round(len(units))
         # If as much came back as was dealt, or no round is full, one more round would end in the same way.
-        if self._comes_in_vain(leases) or len(units) < now:
+        if self._no_progress(leases) or len(units) < now:
             return len(units)
         for rank in range(self._world_size):
             share = units[rank * now // self._world_size : (rank + 1) * now // self._world_size]
@@ -148,7 +148,7 @@ class Leftovers:
         rounds = max(1, -(-units // full))
         return max(-(-units // rounds), self._world_size)
 
-    def _comes_in_vain(self, leases: Sequence[Lease]) -> bool:
+    def _no_progress(self, leases: Sequence[Lease]) -> bool:
         """Tell whether as much has come back as was distributed before, and note how much that is."""
         positions = sum(stop - start for lease in leases for start, stop in lease.spans)
         before, self._before = self._before, positions

@@ -11,20 +11,20 @@ from pecan_ray.job.core import JobCore
 from pecan_ray.job.instructions import BeginListing, Instructions, Log
 from pecan_ray.job.listing_digest import ListingCheck
 from pecan_ray.job.resume_point import KnownListing
-from pecan_ray.job.waiting import Waits
+from pecan_ray.job.waiting import WaitLog
 
 
 class SourceListing:
     """The part of a job that hears of splits."""
 
-    def __init__(self, job: JobCore, waits: Waits) -> None:
-        self._job, self._ledger, self._waits = job, job.ledger, waits
+    def __init__(self, job: JobCore, waits: WaitLog) -> None:
+        self._job, self._ledger, self._waiting = job, job.ledger, waits
         known = job.spec.start.listings if job.spec.start is not None else ()
         self._check = ListingCheck(known or (KnownListing(),) * job.spec.shape.branches)
         self._of_unknown_length: set[int] = set()
         """Sources of which that was said."""
         self.handlers: dict[type, Callable[[Any, float, Instructions], None]] = {
-            events.SplitsListed: self._on_listed,
+            events.SplitPageReceived: self._on_split_page,
             events.ListingResumed: self._on_resumed,
             events.ListingRetrying: self._on_listing_retrying,
             events.ListingEnded: self._on_ended,
@@ -39,17 +39,17 @@ class SourceListing:
         listings = zip(self._check.digests, self._ledger.queues.listings, strict=True)
         return BeginListing(tuple(None if listing.complete else digest.splits for digest, listing in listings))
 
-    def _on_listed(self, event: events.SplitsListed, now: float, done: Instructions) -> None:
+    def _on_split_page(self, event: events.SplitPageReceived, now: float, done: Instructions) -> None:
         self._ledger.add_splits(event.branch, event.splits)
         self._note_unknown_lengths(event, now, done)
         listed = self._ledger.queues.listings[event.branch]
         self._check_data(self._check.add(event.branch, event.splits, listed.__getitem__), event.branch, now, done)
 
-    def _note_unknown_lengths(self, event: events.SplitsListed, now: float, done: Instructions) -> None:
+    def _note_unknown_lengths(self, event: events.SplitPageReceived, now: float, done: Instructions) -> None:
         """Say once of a source that it must be read again, since it does not tell how long its splits are."""
         spec = self._job.spec
         unknown = not all(split.elements is not None for split in event.splits)
-        if unknown and event.branch not in self._of_unknown_length and spec.begins_behind:
+        if unknown and event.branch not in self._of_unknown_length and spec.starts_behind:
             self._of_unknown_length.add(event.branch)
             text = (
                 f"source {event.branch} does not tell how many elements its splits hold: those that went into the "
@@ -79,4 +79,4 @@ class SourceListing:
             self._job.fail(StateError(f"{text}. Start the run again."), now, done)
 
     def _on_listing_retrying(self, event: events.ListingRetrying, now: float, done: Instructions) -> None:
-        self._waits.set_listing_retry(event.text, now - event.seconds)
+        self._waiting.set_listing_retry(event.text, now - event.seconds)

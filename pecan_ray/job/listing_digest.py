@@ -46,7 +46,7 @@ class ListingDigest:
         self._open = bytearray()
         """What the next leaf is a digest of."""
         self._files = 0
-        self._marks = np.zeros(sum(DIVISORS), np.uint32)
+        self._digest = np.zeros(sum(DIVISORS), np.uint32)
 
     def add(self, page: Iterable[Split]) -> None:
         """Take splits in, as they are listed."""
@@ -67,12 +67,12 @@ class ListingDigest:
     def _mark(self, files: FileNumbers) -> None:
         for first, divisor in zip(FIRSTS, DIVISORS, strict=True):
             classes = first + np.arange(self._files, self._files + len(files)) % divisor
-            np.add.at(self._marks, classes, files)
+            np.add.at(self._digest, classes, files)
         self._files += len(files)
 
-    def marks(self) -> str:
+    def digest(self) -> str:
         """Return the marks of all files so far."""
-        return base64.b85encode(zlib.compress(self._marks.astype("<u4").tobytes(), 9)).decode() if self.splits else ""
+        return base64.b85encode(zlib.compress(self._digest.astype("<u4").tobytes(), 9)).decode() if self.splits else ""
 
     def groups(self) -> tuple[str, ...]:
         """Return a digest for each group of splits, the last one of an incomplete leaf."""
@@ -81,7 +81,7 @@ class ListingDigest:
         return (*whole, _digest(self._open)) if self.splits % LEAF else tuple(whole)
 
 
-def read_marks(marks: str) -> FileNumbers:
+def read_digest(marks: str) -> FileNumbers:
     """Return marks as they were; raises ValueError where they are none."""
     unpacking = zlib.decompressobj()
     data = unpacking.decompress(base64.b85decode(marks), 4 * sum(DIVISORS) + 1)
@@ -103,7 +103,7 @@ def changed_files(before: str, now: str, splits: Iterable[Split], places: Sequen
 
     `splits`: those of which there are marks; `places`: those among them of which some have changed.
     """
-    differ = read_marks(before) != read_marks(now)
+    differ = read_digest(before) != read_digest(now)
     found, number = list[str](), 0
     for split in splits:
         count = len(split.files) or 1
@@ -177,16 +177,16 @@ class ListingCheck:
             return ""
         places = ", ".join(f"{start} to {stop - 1}" for start, stop in found)
         text = f"other files, or versions of them, are among splits {places}"
-        if split_at is None or not known.marks:
+        if split_at is None or not known.digest:
             return text
-        named = changed_files(known.marks, digest.marks(), map(split_at, range(known.splits)), found)
+        named = changed_files(known.digest, digest.digest(), map(split_at, range(known.splits)), found)
         more = f", and {len(named) - MOST_NAMED:,} more" if len(named) > MOST_NAMED else ""
         return f"{text}: {', '.join(named[:MOST_NAMED])}{more}" if named else text
 
     def known(self) -> tuple[KnownListing, ...]:
         """Return what is known of the listings now."""
         return tuple(
-            KnownListing(digest.splits, ended, digest.groups(), digest.marks())
+            KnownListing(digest.splits, ended, digest.groups(), digest.digest())
             for digest, ended in zip(self.digests, self._ended, strict=True)
         )
 

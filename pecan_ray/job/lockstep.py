@@ -42,7 +42,7 @@ class SampledStep:
     """and from then on until it asked for the next one."""
 
 
-def looked_at(number: int, seconds: float, steps: int) -> bool:
+def should_sample(number: int, seconds: float, steps: int) -> bool:
     """Tell whether to look at a step, where so many steps took so long.
 
     Trainers in step take equally long, so they agree; where they do not quite, one's steps are among the other's.

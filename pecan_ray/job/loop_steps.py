@@ -17,17 +17,17 @@ class LoopSteps:
         self._alone = not 1 < world_size <= MOST_TRAINERS
         self._last_taken: float | None = None
         """When the loop had its last batch; None: what it does until the next one is no step."""
-        self._ready_when_asked = 0
+        self._ready_when_requested = 0
 
-    def asked(self, ready: int) -> None:
+    def note_request(self, ready: int) -> None:
         """Note that the loop asks for a batch, and how many are here."""
-        self._ready_when_asked = ready
+        self._ready_when_requested = ready
 
-    def took(self, number: int, asked: float, now: float) -> None:
+    def note_taken(self, number: int, asked: float, now: float) -> None:
         """Note that the loop has the batch of a number, for which it had asked at some time."""
         if number > WARM_UP and self._last_taken is not None:
             self.totals = self.totals.step(
-                now - self._last_taken, now - asked, self._ready_when_asked, alone=self._alone
+                now - self._last_taken, now - asked, self._ready_when_requested, alone=self._alone
             )
         else:
             self.totals = self.totals.after_skipped_step(now - asked)

@@ -35,7 +35,7 @@ class Losses:
 
     def __init__(self) -> None:
         self.count = 0
-        self.last_words = ""
+        self.exit_reason = ""
         """Of the process that ended last, as far as it is known why, and its name."""
         self._in_a_row: list[Loss] = []
 
@@ -43,11 +43,11 @@ class Losses:
         """Note that a trainer has received a batch, or why one cannot be made was found: workers can do their work."""
         self._in_a_row.clear()
 
-    def heard(self, lost: WorkerLost) -> str:
+    def note_exit(self, lost: WorkerLost) -> str:
         """Note why a worker's process ended, where that is known; return it, for one that was lost before."""
         if lost.cause != "process" or lost.why == DIED:
             return ""
-        self.last_words = f"{lost.worker}: {lost.why}"
+        self.exit_reason = f"{lost.worker}: {lost.why}"
         return f"{lost.worker} was lost since {lost.why}"
 
     def is_work_at_fault(self, loss: Loss, shape: LedgerShape) -> bool:
@@ -62,7 +62,7 @@ class Losses:
     def _known(self, loss: Loss) -> bool:
         return any(_together(loss, other) for other in self._in_a_row)
 
-    def asked_to_end(self, worker: str, node: str, requested: float, now: float) -> str:
+    def note_sigterm(self, worker: str, node: str, requested: float, now: float) -> str:
         """Note that a worker's process was asked to end, which is no loss; return why the job cannot go on, if so."""
         asked = Loss(worker, node, "process", "its process was asked to end (SIGTERM)", requested, now)
         return "" if self._known(asked) else self._in_a_row_with(asked)
@@ -85,8 +85,8 @@ class Losses:
         if len(self._in_a_row) <= MOST_IN_A_ROW:
             return ""
         look = "Look at its log for a crash in native code, and at the memory of its node"
-        if self.last_words and loss.why not in self.last_words:
-            look = f"The last that is known, {self.last_words}. {look}"
+        if self.exit_reason and loss.why not in self.exit_reason:
+            look = f"The last that is known, {self.exit_reason}. {look}"
         if loss.cause == "hung":
             look = "Config(hung_after_s=...) says how long one element may take"
         return (

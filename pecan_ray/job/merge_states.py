@@ -74,16 +74,16 @@ def _merged(most: SavedState, batches: Sequence[int]) -> ResumePoint:
 def _check_that_steps_are_known(most: SavedState, batches: Sequence[int], behind: int) -> None:
     """Raise StateError unless the state that has used most knows the last `behind` steps, of each of these ranks."""
     ranks, steps = len(batches), most.point.steps
-    if most.order == "strict" or most.point.made:
+    if most.order == "strict" or most.point.used_batches:
         raise StateError(
-            f"merge_states: ranks have used {_listed(batches)} batches, and these are one sequence, of which none may "
+            f"merge_states: ranks have used {_join(batches)} batches, and these are one sequence, of which none may "
             "be missing in the middle: save the states of all ranks after the same number of batches."
         )
     if steps and len(steps[0].ranks) != ranks:
         raise StateError(f"merge_states: these are {ranks} states of {len(steps[0].ranks)} ranks: pass those of all.")
     if behind > len(steps):
         raise StateError(
-            f"merge_states: ranks have used {_listed(batches)} batches, and a state of this job knows the last "
+            f"merge_states: ranks have used {_join(batches)} batches, and a state of this job knows the last "
             f"{len(steps)} of each: save the states of all ranks after the same number of batches, or nearly so."
         )
 
@@ -100,11 +100,11 @@ def _joined(remaining_parts: Sequence[Rest]) -> tuple[Rest, ...]:
     """Put together what is missing of the same split."""
     missing: dict[tuple[int, int], Spans] = {}
     for rest in remaining_parts:
-        known = missing.setdefault((rest.repetition, rest.index), Spans())
+        known = missing.setdefault((rest.pass_index, rest.index), Spans())
         for start, stop in rest.spans:
             known.add(start, stop)
-    return tuple(Rest(index, repetition, tuple(spans)) for (repetition, index), spans in sorted(missing.items()))
+    return tuple(Rest(index, pass_index, tuple(spans)) for (pass_index, index), spans in sorted(missing.items()))
 
 
-def _listed(batches: Sequence[int]) -> str:
+def _join(batches: Sequence[int]) -> str:
     return f"{min(batches)} to {max(batches)}"

@@ -85,11 +85,11 @@ class WorkerProgress:
     """What it has been doing for long, in words, with `{seconds}` for how long; empty if nothing is out of the way."""
     stuck_s: float = 0.0
     """For how long, when it was told."""
-    fell_back: str = ""
+    fallback_reason: str = ""
     """Why it runs the user's order of operators instead of another one; empty as long as it need not."""
     at: AtWork | None = None
     """With what it has been busy for long; None: with nothing, or it waits for a storage that fails."""
-    told_to_end: bool = False
+    sigterm_received: bool = False
     """Its process was asked to end (SIGTERM), and is about to be killed."""
     stages: StageSeconds = field(default_factory=StageSeconds)
     """What its threads have done with their time."""
@@ -118,7 +118,7 @@ class AskLeases:
     lengths: Lengths = ()
     look: int = 0
     """So many of the next splits it would look at, to say which of them it has at hand: answered with `Lookahead`;"""
-    at_hand: tuple[int, ...] = ()
+    local_splits: tuple[int, ...] = ()
     """the indices of these, of those that it was offered last: they go first."""
     split_open_failures: tuple[SplitOpenFailure, ...] = ()
     """What it cannot open of the leases that it has."""
@@ -156,7 +156,7 @@ WorkerQuestion: TypeAlias = AskAssignment | AskLeases | EndAssignment | EndData
 
 
 @dataclass(frozen=True)
-class WorkerAsked:
+class WorkerRequestReceived:
     """A worker asks or tells something; perhaps not for the first time."""
 
     worker: str
@@ -284,7 +284,7 @@ class TrainerReport:
 
 
 @dataclass(frozen=True)
-class Orders:
+class TrainerUpdate:
     """What holds for a trainer now: not a difference to what it knew, so that none of them must arrive."""
 
     number: int = 0
@@ -295,13 +295,13 @@ class Orders:
     finished: bool = False
     met: int = 0
     """Workers that have come up since the job began;"""
-    newcomers: tuple[str, ...] = ()
+    new_workers: tuple[str, ...] = ()
     """of these, the running ones that the trainer did not know."""
     settle: tuple[str, ...] = ()
     """Lost workers about which this trainer must settle."""
     closing: bool = False
     """Everything of this epoch is given out: acknowledge at once."""
-    regrouping: bool = False
+    merge_leftovers: bool = False
     """Leftovers are made into batches for certain ranks: take them also without room."""
     keep: int | None = None
     """Keep only so many batches of this epoch, and give back the rest."""
@@ -310,19 +310,19 @@ class Orders:
     error: BaseException | None = None
     running: int = 0
     """Workers that run;"""
-    wanted: tuple[int, int] = (0, 0)
+    target: tuple[int, int] = (0, 0)
     """so many are aimed at: local, remote;"""
-    placing: PlacingNow = ""
+    placement_note: PlacingNow = ""
     """what AutoPlacement does about them: empty where they are fixed."""
-    waits: tuple[str, ...] = ()
+    waiting_for: tuple[str, ...] = ()
     """What the job has been waiting for, for long."""
     coordinated: bool = False
     """Batches come in rounds, and are used when these have their turn."""
     first_turn: int = 0
     """Number of the first of the"""
-    turns: Turns = ()
+    schedule: Turns = ()
     """turns of complete rounds, in the order in which their batches are used."""
-    revoked: tuple[str, ...] = ()
+    lost_workers: tuple[str, ...] = ()
     """Workers that are gone, of which batches without a turn must be given back."""
     unordered: bool = False
     """Batches that tell their rows come in no order any more: none waits for another one."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pecan_ray.job.facts import JobFacts
+from pecan_ray.job.stats import JobStats
 from pecan_ray.plan.windows import Decision, Deployment
 
 
@@ -14,7 +14,7 @@ class NextStep:
 
     action: str
     reason: str
-    acts: bool
+    changes_workers: bool
     """Whether it changes the numbers of workers, or may do so after the next window."""
 
     def __str__(self) -> str:
@@ -27,23 +27,23 @@ def next_step(running: Deployment, last: Decision | None, *, decides: bool, stop
     `decides`: AutoPlacement looks for the numbers of workers; `stopped`: until somebody has fixed them.
     """
     if stopped:
-        return NextStep("does nothing more", "scale() has fixed the numbers of workers", acts=False)
+        return NextStep("does nothing more", "scale() has fixed the numbers of workers", changes_workers=False)
     if not decides:
         why = f"the numbers of workers are fixed, {running}; workers=None lets it find them"
-        return NextStep("does nothing", why, acts=False)
+        return NextStep("does nothing", why, changes_workers=False)
     if last is None:
-        return NextStep(f"measures {running} first", "no window of batches has ended yet", acts=True)
+        return NextStep(f"measures {running} first", "no window of batches has ended yet", changes_workers=True)
     if last.target != running:
-        return NextStep(f"goes from {running} to {last.target}", last.reason, acts=True)
+        return NextStep(f"goes from {running} to {last.target}", last.reason, changes_workers=True)
     if last.phase == "converged":
-        return NextStep("does nothing as long as batches take as long as now", last.reason, acts=False)
+        return NextStep("does nothing as long as batches take as long as now", last.reason, changes_workers=False)
     if last.phase == "failed":
-        return NextStep("does nothing", last.reason, acts=False)
+        return NextStep("does nothing", last.reason, changes_workers=False)
     again = "measures again what" if last.phase == "discarded" else "measures, before it decides, what"
-    return NextStep(f"{again} {last.target} do", last.reason, acts=True)
+    return NextStep(f"{again} {last.target} do", last.reason, changes_workers=True)
 
 
-def next_step_of(facts: JobFacts) -> NextStep:
+def next_step_of(facts: JobStats) -> NextStep:
     """Return what comes next in a job."""
     running = facts.deployments[-1][1] if facts.deployments else Deployment(0, 0)
     last, found = facts.timeline[-1].decision if facts.timeline else None, facts.comparison

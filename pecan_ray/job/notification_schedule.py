@@ -26,7 +26,7 @@ class NotificationSchedule:
         self._due: dict[int, float] = {}
 
     def changed(self, ranks: Iterable[int], listening: int, now: float, *, only_limit_raised: bool = False) -> float:
-        """Note that these ranks have new orders, while so many listen; return when `answered` shall look.
+        """Note that these ranks have new orders, while so many listen; return when `take_due` shall look.
 
         `only_limit_raised`: all that has changed is how much they may use.
         """
@@ -44,11 +44,11 @@ class NotificationSchedule:
             return False
         return known == 0 or self._due.get(rank, math.inf) <= now
 
-    def told(self, rank: int) -> None:
+    def mark_sent(self, rank: int) -> None:
         """Note that a rank gets its orders now, also as the answer to a report: it is not told of them again."""
         self._due.pop(rank, None)
 
-    def answered(self, listening: Collection[int], now: float) -> tuple[list[int], float | None]:
+    def take_due(self, listening: Collection[int], now: float) -> tuple[list[int], float | None]:
         """Return which of those that listen are to be answered now, and when to look again; None: not by itself."""
         soon = now + GATHER_S
         due = [rank for rank, at in self._due.items() if at <= soon and rank in listening]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from pecan_ray.job.placing import MOST_STEPS
+from pecan_ray.job.policy_runner import MOST_STEPS
 from pecan_ray.job.windows import StepTotals, WindowMeter
 from pecan_ray.options import AutoWorkers
 from pecan_ray.placement.policy import WINDOW_BATCHES

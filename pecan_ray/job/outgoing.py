@@ -7,7 +7,14 @@ from dataclasses import dataclass
 
 from pecan_ray.job.delivery_log import MOST_UNUSED, Delivery
 from pecan_ray.job.left_epochs import NOWHERE, LoopPlace
-from pecan_ray.job.messages import GivenBack, LeftOutElement, Orders, ReceivedBatches, TrainerProgress, TrainerReport
+from pecan_ray.job.messages import (
+    GivenBack,
+    LeftOutElement,
+    ReceivedBatches,
+    TrainerProgress,
+    TrainerReport,
+    TrainerUpdate,
+)
 from pecan_ray.job.trainer_events import ReceivedBatch
 from pecan_ray.plan.splits import LeaseKey
 from pecan_ray.sampling.spans import Span, Spans
@@ -63,21 +70,21 @@ class Outgoing:
         self._others_wait_delay_s = PRESSING_PER_TRAINER_S * max(0, world_size - TOLD_AT_ONCE)
         self._idle_s = longest_silence(world_size)
         self._number = self._kept = 0
-        self.heard = 0
+        self.acknowledged = 0
         """The newest report that the job is known to have."""
-        self.heard_kept = 0
+        self.acknowledged_batches = 0
         """Batches of which it knows by that: received, and not given back."""
         self._quarantined = 0
         """Bad elements that were taken from orders."""
         self.cut_off = False
         """Something has failed, and perhaps no report is answered any more."""
-        self._wanted = False
+        self._report_requested = False
         self._alone = world_size == 1
         self._pending_report: TrainerReport | None = None
-        self._asked = now
+        self._first_sent = now
         """When it was sent first."""
         self._sent = now
-        self._told_held = self._told_full = False
+        self._reported_held = self._reported_full = False
         self._clear()
 
     def _clear(self) -> None:
@@ -93,17 +100,17 @@ class Outgoing:
     def acknowledge(self, *batches: ReceivedBatch) -> None:
         """Note batches that were received, or blocks of rows that are joined to batches."""
         for batch in batches:
-            self._batches_to_acknowledge.setdefault((batch.worker, batch.epoch), []).append(batch.told)
+            self._batches_to_acknowledge.setdefault((batch.worker, batch.epoch), []).append(batch.without_rows)
         # Blocks become batches later: those are delivered then.
-        self.deliver([batch for batch in batches if batch.places is None or not batch.places.are_joined])
+        self.deliver([batch for batch in batches if batch.row_range is None or not batch.row_range.are_joined])
 
     def deliver(self, batches: Sequence[ReceivedBatch]) -> None:
         """Note batches that the training loop is going to have."""
-        self._batches += [batch.told for batch in batches]
+        self._batches += [batch.without_rows for batch in batches]
         self._kept += len(batches)
         self.pending_batches += len(batches)
 
-    def give_back(self, epoch: int, batches: Sequence[ReceivedBatch]) -> None:
+    def return_batches(self, epoch: int, batches: Sequence[ReceivedBatch]) -> None:
         """Note batches that will not be used."""
         before = self._given_back
         spans = dict(before.spans) if before is not None and before.epoch == epoch else {}
@@ -136,37 +143,37 @@ class Outgoing:
         """Note elements that were left out."""
         self._left_out.extend(elements)
 
-    def to_keep(self, orders: Orders) -> tuple[LeftOutElement, ...]:
+    def to_keep(self, update: TrainerUpdate) -> tuple[LeftOutElement, ...]:
         """Return the bad elements of orders that are new, and tell at once that they are here."""
         # Decision 22: orders say all that holds, and come again. Some of these may have been taken before.
-        fresh = orders.quarantine[max(0, self._quarantined - orders.quarantined) :]
+        fresh = update.quarantine[max(0, self._quarantined - update.quarantined) :]
         if fresh:
-            self._quarantined = orders.quarantined + len(orders.quarantine)
-            self._wanted = True
+            self._quarantined = update.quarantined + len(update.quarantine)
+            self._report_requested = True
         return fresh
 
     def note(self, text: str) -> None:
         """Note something for the job's events."""
         self._notes.append(text)
 
-    def answered(self, number: int, now: float) -> None:
+    def note_acknowledged(self, number: int, now: float) -> None:
         """Note that the job has taken a report."""
         if self._pending_report is not None and self._pending_report.number == number:
-            self.heard, self.heard_kept, self._pending_report = number, self._pending_report.kept, None
+            self.acknowledged, self.acknowledged_batches, self._pending_report = number, self._pending_report.kept, None
 
     def want(self) -> None:
         """Let the next report be sent at once."""
-        self._wanted = True
+        self._report_requested = True
 
-    def need(self, orders: Orders, used: int, *, held: bool, full: bool) -> Need:
+    def need(self, update: TrainerUpdate, used: int, *, held: bool, full: bool) -> Need:
         """Return who waits for the next report; `used`: batches of the job's epoch that the loop has.
 
         For a rank that is alone nobody waits but the job, which ends an epoch with it.
         """
-        closing = orders.closing or bool(orders.settle)
+        closing = update.closing or bool(update.settle)
         if self._alone:
             return CLOSING if closing else NO_NEED
-        headroom = orders.allowed - used  # batches that may be used and were not
+        headroom = update.allowed - used  # batches that may be used and were not
         return Need(closing, others_may_wait=self.others_may_wait(headroom), held=held, full=full)
 
     def others_may_wait(self, headroom: int) -> bool:
@@ -179,10 +186,10 @@ class Outgoing:
     @property
     def awaiting_reply_since(self) -> float | None:
         """When the report was sent that the job has not answered; None if it has."""
-        return None if self._pending_report is None else self._asked
+        return None if self._pending_report is None else self._first_sent
 
     @property
-    def unacknowledged(self) -> bool:
+    def has_pending(self) -> bool:
         """Whether the job may not know of all batches that were received."""
         return bool(self._batches_to_acknowledge) or self._pending_report is not None
 
@@ -192,7 +199,7 @@ class Outgoing:
         return bool(came or self._broken or self._notes or self._given_back or self._settled or self._left_out)
 
     @property
-    def all_told_by(self) -> int:
+    def complete_report(self) -> int:
         """The report in which the job hears of all that has happened so far."""
         return self._number + self._updates
 
@@ -200,23 +207,23 @@ class Outgoing:
         """Return the time at which a report must be sent at the latest."""
         if self._pending_report is not None:
             return self._sent + REPEAT_S
-        return self._sent + self._waits(need)
+        return self._sent + self._report_delay(need)
 
-    def _waits(self, need: Need) -> float:
+    def _report_delay(self, need: Need) -> float:
         """Return how long after the last report the next one is sent, which was answered."""
-        if self._immediate_report or self._wanted or self._tells_full(need):
+        if self._immediate_report or self._report_requested or self._should_report_full(need):
             return 0.0
-        tells_held = need.held and not self._told_held
+        tells_held = need.held and not self._reported_held
         if need.closing and (self._updates or tells_held):
             return self._closing_s
         if tells_held or (need.others_may_wait and self._updates):
             return self._others_wait_delay_s
         return self._report_s if self._updates else self._idle_s
 
-    def _tells_full(self, need: Need) -> bool:
+    def _should_report_full(self, need: Need) -> bool:
         """Tell whether the job has yet to hear that this rank can take no more while it waits for others."""
         # Of many trainers only those with a full queue hear at once that they may use more, so the job must know of it.
-        known = self._told_full if self._others_wait_delay_s else self._told_held
+        known = self._reported_full if self._others_wait_delay_s else self._reported_held
         return need.held and need.full and not known
 
     @property
@@ -264,9 +271,9 @@ class Outgoing:
             place=place,
         )
         self._clear()
-        self._sent = self._asked = now
-        self._pending_report, self._wanted = report, False
-        self._told_held, self._told_full = report.held, report.full
+        self._sent = self._first_sent = now
+        self._pending_report, self._report_requested = report, False
+        self._reported_held, self._reported_full = report.held, report.full
         return report
 
     def _not_used(self, queued: int) -> Sequence[ReceivedBatch]:

@@ -36,11 +36,11 @@ class WorkerLeaseState:
     """What it has not taken of the group that it works on,"""
     rank: int | None = None
     """and the trainer that this group is for;"""
-    dealt: bool = False
+    assigned: bool = False
     """None where it was dealt before the end: whichever has room may have its batch."""
-    refused: dict[LeaseKey, Sequence[Span]] = field(default_factory=dict)
+    rejected: dict[LeaseKey, Sequence[Span]] = field(default_factory=dict)
     """What of its group it could not open: all of the group goes to another worker."""
-    apart: bool = False
+    suspicious: bool = False
     """What it works on is suspected of having killed other workers: it gets nothing else."""
     suspected: dict[LeaseKey, Sequence[Span]] = field(default_factory=dict)
     """And this is what it works on: what it holds beside it came through, but for"""
@@ -48,7 +48,7 @@ class WorkerLeaseState:
     """what it had not begun with of its group when it was lost."""
     taken: int = 0
     """Elements that it was given in its assignment, as far as their number is known;"""
-    in_lots: bool = False
+    in_groups: bool = False
     """the last ones in a lot, which ends with a full batch."""
     ends: bool = False
     """Nothing may follow the last run in its assignment: the epoch ends with it, and fills no batch, or it is"""
@@ -58,13 +58,13 @@ class WorkerLeaseState:
     """What it may work on in this epoch that is not its own any more: others were given it too, or have brought it."""
     working: bool = False
     finished_epoch: int = -1
-    made: int = 0
+    produced: int = 0
     """Batches that it makes of the epoch, where it runs all of a plan that cannot be cut;"""
     received: int = 0
     """batches of the epoch that trainers have received from it."""
     unresolved: set[int] | None = None
     """Ranks that have yet to say what they received from this lost worker; None: it lives."""
-    drains: bool = False
+    draining: bool = False
     """It was let go, and hands over what it has finished: nothing of the rest can come twice."""
     died: Suspicion | None = None
     """What it worked on may be the reason that it is lost; None: it is not."""
@@ -77,17 +77,17 @@ class WorkerLeaseState:
     @property
     def grouped(self) -> bool:
         """Whether it gets leases of its group alone."""
-        return self.apart or self.dealt or self.rank is not None
+        return self.suspicious or self.assigned or self.rank is not None
 
     @property
     def can_reassign(self) -> bool:
         """Whether what it returns may be dealt: nothing twice, nor pieces of a split that may hold no element."""
-        return not (self.dealt or self.apart)
+        return not (self.assigned or self.suspicious)
 
     @property
-    def runs_apart(self) -> bool:
+    def is_suspicious(self) -> bool:
         """Whether it works on what is suspected of having killed other workers."""
-        return self.apart and self.holds
+        return self.suspicious and self.holds
 
     @property
     def does_rebatch(self) -> bool:
@@ -101,18 +101,18 @@ class WorkerLeaseState:
         """
         if self.working or self.finished_epoch != epoch:
             return False
-        return self.received >= self.made if whole else not self.holds
+        return self.received >= self.produced if whole else not self.holds
 
     def begin(self, group: Iterable[Lease] = (), rank: int | None = None, *, apart: bool = False) -> None:
         """Note that the worker begins with an assignment, perhaps with a group for a certain rank, or of suspects."""
-        self.working, self.group, self.rank, self.apart = True, list(group), rank, apart
-        self.dealt = bool(self.group) and rank is None and not apart
-        self.suspected, self.refused = {}, {}
-        self.taken, self.in_lots, self.ends, self.alone = 0, False, False, None
+        self.working, self.group, self.rank, self.suspicious = True, list(group), rank, apart
+        self.assigned = bool(self.group) and rank is None and not apart
+        self.suspected, self.rejected = {}, {}
+        self.taken, self.in_groups, self.ends, self.alone = 0, False, False, None
 
     def begin_epoch(self, *, forget: bool) -> None:
         """Begin an epoch; `forget`: what the worker still holds of the last one."""
-        self.rank, self.made, self.received = None, 0, 0
+        self.rank, self.produced, self.received = None, 0, 0
         if self.stale_spans:  # what it works on was brought by others
             self.working, self.stale_spans = False, {}
         if forget:
@@ -120,8 +120,8 @@ class WorkerLeaseState:
 
     def forget(self) -> None:
         """Forget what the worker holds of an epoch that all ranks have left."""
-        self.working, self.rank, self.apart, self.dealt, self.died = False, None, False, False, None
-        self.pending_leases, self.group, self.refused, self.suspected, self.not_started = {}, [], {}, {}, {}
+        self.working, self.rank, self.suspicious, self.assigned, self.died = False, None, False, False, None
+        self.pending_leases, self.group, self.rejected, self.suspected, self.not_started = {}, [], {}, {}, {}
 
     def leave(self, ranks: int) -> None:
         """Note that the worker is gone, and that so many ranks must say what they have from it."""
@@ -129,7 +129,7 @@ class WorkerLeaseState:
         # Only what a worker had begun with may be blamed for its death, so the rest of its group is noted apart.
         self.not_started = {lease.key: lease.spans for lease in self.group}
         while self.group:
-            self.give(self.group.pop())
+            self.assign(self.group.pop())
 
     def take_of_group(self, branch: int) -> Lease | Literal["none"]:
         """Take the next lease of a branch out of the worker's group."""
@@ -137,11 +137,11 @@ class WorkerLeaseState:
         if mine is None:
             return "none"
         self.group.remove(mine)
-        if self.apart:
+        if self.suspicious:
             self.suspected[mine.key] = mine.spans
         return mine
 
-    def give(self, lease: Lease) -> Lease:
+    def assign(self, lease: Lease) -> Lease:
         """Note that the worker was given a lease, and return it."""
         missing = Spans(lease.spans)
         # Pieces of one split may come to one worker one after the other (decision 91).
@@ -169,14 +169,14 @@ class WorkerLeaseState:
         for span in lease.spans:
             given.add(*span)
 
-    def overtaken(self, spans: LeaseSpans) -> None:
+    def remove_positions(self, spans: LeaseSpans) -> None:
         """Take positions off the worker that another one has brought."""
         for key, done in spans.items():
             held = self.pending_leases.get(key)
             if held is not None and (mine := within([held.rest()], {key: done})):
                 self.revoke_lease(mine[0])
 
-    def waits_for(self, returned: Iterable[Lease]) -> bool:
+    def is_waiting_for(self, returned: Iterable[Lease]) -> bool:
         """Tell whether something waits for another worker that this one has already."""
         return bool(self.stale_spans) and any(within([lease], self.stale_spans) for lease in returned)
 

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pecan_ray.job.deadline_budget import DeadlineBudget
-from pecan_ray.job.fleet import Fleet, FleetWorker
 from pecan_ray.job.messages import Placement, PlacingNow, TrainerProgress
 from pecan_ray.job.observed import Observed
-from pecan_ray.job.placing import TRIES_BOTH_SIDES, PlacementStep, Placing, begin
+from pecan_ray.job.policy_runner import TRIES_BOTH_SIDES, PlacementStep, PolicyRunner, begin
 from pecan_ray.job.room import Room
 from pecan_ray.job.sharing import PoolBid
 from pecan_ray.job.spec import JobSpec
 from pecan_ray.job.windows import StepTotals
+from pecan_ray.job.worker_table import WorkerRecord, WorkerTable
 from pecan_ray.options import AutoWorkers, Workers
 from pecan_ray.placement import Objective, Prices
 from pecan_ray.placement.objective import NO_WAIT_SHARE
@@ -26,8 +26,8 @@ class PlacementLoop:
     """Has the policy look at the job, or asks it when a window has ended; without one the numbers are fixed."""
 
     spec: JobSpec
-    began: float
-    placing: Placing | None = None
+    start_time: float
+    policy_runner: PolicyRunner | None = None
     deployments: list[tuple[float, Deployment]] = field(default_factory=list)
     """What ran from when on, and"""
     remote_rates: list[float | None] = field(default_factory=list)
@@ -43,7 +43,7 @@ class PlacementLoop:
     """Seconds of each operator for an element, by AutoOrder's sample: what input costs is dealt to them by these."""
     row_s: float | None = None
     """Seconds of one thread for a row of a batch, by the same."""
-    came: dict[Placement, float] = field(default_factory=dict)
+    last_started: dict[Placement, float] = field(default_factory=dict)
     """When the last worker of a side began to run."""
 
     def begin(self, hosts: dict[str, float], remote_cpus: tuple[float, ...]) -> Deployment:
@@ -59,34 +59,36 @@ class PlacementLoop:
             self.deadline_budget = DeadlineBudget(self.spec.deadline_s, self.spec.shape.epochs, self.spec.epoch_batches)
         shape, room = self.spec.shape, Room(tuple(hosts.values()), remote_cpus)
         cpus = self.spec.cpus_per_worker
-        self.placing = begin(workers, room, cpus, shape.visitation, shape.world_size, shape.batch_size)
-        return self.placing.policy.start
+        self.policy_runner = begin(workers, room, cpus, shape.visitation, shape.world_size, shape.batch_size)
+        return self.policy_runner.policy.start
 
-    def sampled(self, row_s: float | None, trainers: Sequence[TrainerProgress], fleet: Fleet) -> Deployment | None:
+    def sampled(
+        self, row_s: float | None, trainers: Sequence[TrainerProgress], worker_table: WorkerTable
+    ) -> Deployment | None:
         """Return what to begin with, by a sample's seconds of a row; None: as it is."""
         self.row_s = row_s
-        if self.placing is None or self.placing.stopped:
+        if self.policy_runner is None or self.policy_runner.stopped:
             return None
-        return self.placing.begin_with_sample(row_s, trainers, fleet, self.spec.cpus_per_worker)
+        return self.policy_runner.begin_with_sample(row_s, trainers, worker_table, self.spec.cpus_per_worker)
 
     @property
     def decides(self) -> bool:
         """Whether AutoPlacement decides about the numbers of workers."""
-        return self.placing is not None and not self.placing.stopped
+        return self.policy_runner is not None and not self.policy_runner.stopped
 
     @property
     def now(self) -> PlacingNow:
         """What AutoPlacement does about the workers that are wanted."""
-        if self.placing is None or self.placing.stopped:
+        if self.policy_runner is None or self.policy_runner.stopped:
             return ""
-        return "keeps" if self.placing.policy.converged else "measures"
+        return "keeps" if self.policy_runner.policy.converged else "measures"
 
     def fix(self, workers: Workers) -> bool:
         """Let a trainer decide from now on; tell whether AutoPlacement did until now."""
         self.fixed, self.fast_removal = workers, False
-        if self.placing is None or self.placing.stopped:
+        if self.policy_runner is None or self.policy_runner.stopped:
             return False
-        self.placing.stopped = True
+        self.policy_runner.stopped = True
         self.observed = Observed(self.spec.shape.world_size)
         return True
 
@@ -96,40 +98,42 @@ class PlacementLoop:
         workers = self.spec.workers
         return workers.prices if isinstance(workers, AutoWorkers) else None
 
-    def take_said(self) -> list[str]:
+    def take_messages(self) -> list[str]:
         """Return what must be told about a deadline, each thing once."""
-        return self.deadline_budget.take_said() if self.deadline_budget is not None else []
+        return self.deadline_budget.take_messages() if self.deadline_budget is not None else []
 
     def reported(self, rank: int, totals: StepTotals, now: float) -> None:
         """Take over what a trainer has measured."""
         if self.deadline_budget is not None:
-            self.deadline_budget.report(rank, totals, now - self.began)
+            self.deadline_budget.report(rank, totals, now - self.start_time)
         if self.observed is not None:
             self.observed.report(rank, totals)
-        if self.placing is not None:
-            self.placing.report(rank, totals)
+        if self.policy_runner is not None:
+            self.policy_runner.report(rank, totals)
 
     def shares_nodes(self, placement: Placement) -> bool:
         """Tell whether a share may bound its workers: where AutoPlacement decides, and the user has set no bound."""
         workers = self.spec.workers
         return self.decides and isinstance(workers, AutoWorkers) and getattr(workers, f"max_{placement}") is None
 
-    def pool_requests(self, fleet: Fleet, nodes: Mapping[Placement, tuple[str, ...]]) -> tuple[PoolBid, ...]:
+    def pool_requests(
+        self, worker_table: WorkerTable, nodes: Mapping[Placement, tuple[str, ...]]
+    ) -> tuple[PoolBid, ...]:
         """Return what the job bids for workers; it needs those that it has where no share may bound them."""
         found = []
         for placement, where in nodes.items():
-            holds = sum(w.placement == placement and bool(w.node) for w in fleet.workers.values())
+            holds = sum(w.placement == placement and bool(w.node) for w in worker_table.workers.values())
             # Decision 26: where the user has set a number or a bound, the job needs what it has.
-            worth, least = self._worth(placement) if self.shares_nodes(placement) else (WorkerValue(), holds)
+            worth, least = self._worker_value(placement) if self.shares_nodes(placement) else (WorkerValue(), holds)
             cpus = self.spec.cpus_per_worker
             demand = Demand(self.spec.name, worth.cost_reductions, holds, least, cpus, worth.time_factor)
             if where and demand.wants:
                 found.append(PoolBid(placement, where, demand))
         return tuple(found)
 
-    def _worth(self, placement: Placement) -> tuple[WorkerValue, int]:
+    def _worker_value(self, placement: Placement) -> tuple[WorkerValue, int]:
         """Return what the first, second ... worker is worth, and how many the job cannot do without."""
-        placing = self.placing
+        placing = self.policy_runner
         assert placing is not None
         known, here = placing.policy.state.known, placing.target
         if not any(known.each):
@@ -142,94 +146,94 @@ class PlacementLoop:
         worth = estimate_worker_value(known, batch, placing.policy.setting, here, placement, most)
         return worth, max(least, getattr(placing.policy.limits, f"min_{placement}"))
 
-    def restrict(self, shares: Mapping[Placement, int | None], fleet: Fleet) -> Deployment | None:
+    def restrict(self, shares: Mapping[Placement, int | None], worker_table: WorkerTable) -> Deployment | None:
         """Keep to shares of nodes; return what must run then at most, if that is less than what is wanted.
 
         The only worker moves to the other side once trainers have something from it: else shares that change faster
         than one element is done would move it again and again, and one that hangs would not be noticed.  Where each
         worker gives all data it stays, since another one begins the epoch anew.
         """
-        if self.placing is None or self.placing.stopped:
+        if self.policy_runner is None or self.policy_runner.stopped:
             return None
-        wanted, kept = self.placing.target, dict(shares)
+        wanted, kept = self.policy_runner.target, dict(shares)
         if wanted.workers == 1:
             side: Placement = "local" if wanted.local else "remote"
-            if kept.get(side) == 0 and not self._may_move_only_worker(side, fleet):
+            if kept.get(side) == 0 and not self._may_move_only_worker(side, worker_table):
                 kept[side] = 1
-        limits = self.placing.policy.restrict(kept.get("local"), kept.get("remote"))
+        limits = self.policy_runner.policy.restrict(kept.get("local"), kept.get("remote"))
         fewer = limits.clamp(wanted.local, wanted.remote)
         if fewer == wanted:
             return None
-        self.placing.target = fewer
+        self.policy_runner.target = fewer
         return fewer
 
-    def _may_move_only_worker(self, side: Placement, fleet: Fleet) -> bool:
-        here = [one for one in fleet.workers.values() if one.placement == side and not one.draining]
+    def _may_move_only_worker(self, side: Placement, worker_table: WorkerTable) -> bool:
+        here = [one for one in worker_table.workers.values() if one.placement == side and not one.draining]
         return self.spec.shape.sharding != "off" and any(one.delivered.batches for one in here)
 
-    def give_up_local(self, count: int, now: float) -> None:
+    def limit_local(self, count: int, now: float) -> None:
         """Have no more local workers than these for a while: another job waits for CPUs."""
-        if self.placing is not None:
-            self.placing.give_up("local", count, now - self.began)
+        if self.policy_runner is not None:
+            self.policy_runner.pause_requests("local", count, now - self.start_time)
 
-    def started(self, worker: FleetWorker, now: float) -> None:
+    def started(self, worker: WorkerRecord, now: float) -> None:
         """Note that a worker runs, and how long it took."""
-        self.came[worker.placement] = now
-        if self.placing is not None and worker.placement == "remote":
-            self.placing.job_sampler.started(now - worker.requested)
+        self.last_started[worker.placement] = now
+        if self.policy_runner is not None and worker.placement == "remote":
+            self.policy_runner.job_sampler.started(now - worker.requested)
 
     def touched(self) -> None:
         """Note that what is measured now belongs to no deployment."""
-        for one in (self.placing, self.observed):
+        for one in (self.policy_runner, self.observed):
             if one is not None:
                 one.meter.touch()
 
-    def changed(self, fleet: Fleet, now: float) -> None:
+    def changed(self, worker_table: WorkerTable, now: float) -> None:
         """Note that workers came or went."""
         # The bill is made from these, and workers that drain cost as much as others.
-        self.deployments.append((now - self.began, fleet.running(draining=True)))
-        self.remote_rates.append(fleet.remote_per_hour())
+        self.deployments.append((now - self.start_time, worker_table.running(draining=True)))
+        self.remote_rates.append(worker_table.remote_per_hour())
         self.touched()
 
     def decide(
-        self, fleet: Fleet, now: float, trainers: Sequence[TrainerProgress], epochs: float = 0.0
+        self, worker_table: WorkerTable, now: float, trainers: Sequence[TrainerProgress], epochs: float = 0.0
     ) -> PlacementStep | None:
         """Return what was decided or measured, if anything was; `epochs`: so many are done."""
-        placing, seconds = self.placing, now - self.began
+        placing, seconds = self.policy_runner, now - self.start_time
         if self.observed is not None:
-            self.observed.look(fleet.running(), seconds)
+            self.observed.look(worker_table.running(), seconds)
         if placing is None or placing.stopped:
             return None
-        awaited = self._awaited(placing, fleet, now)
+        awaited = self._awaited(placing, worker_table, now)
         if placing.policy.mode != "auto":
-            return placing.decide(fleet.running(), seconds, awaited.workers)
+            return placing.decide(worker_table.running(), seconds, awaited.workers)
         longest_s = self.deadline_budget.longest_s(seconds, epochs) if self.deadline_budget is not None else None
         if longest_s is not None:
             placing.policy.objective = Objective(longest_s=longest_s)
-        return placing.look(trainers, fleet, awaited, seconds, self.spec.cpus_per_worker, longest_s)
+        return placing.look(trainers, worker_table, awaited, seconds, self.spec.cpus_per_worker, longest_s)
 
-    def _awaited(self, placing: Placing, fleet: Fleet, now: float) -> Deployment:
+    def _awaited(self, placing: PolicyRunner, worker_table: WorkerTable, now: float) -> Deployment:
         """Count the workers that were requested and may still come: many that start at once come one by one."""
 
-        def may_come(worker: FleetWorker) -> bool:
-            since = now - max(worker.requested, self.came.get(worker.placement, worker.requested))
+        def may_start(worker: WorkerRecord) -> bool:
+            since = now - max(worker.requested, self.last_started.get(worker.placement, worker.requested))
             patience_s = placing.patience_s if worker.starting else placing.patience(worker.placement)
             return bool(worker.node) or since < patience_s
 
-        coming = [worker for worker in fleet.workers.values() if not worker.running and not worker.draining]
-        sides = [worker.placement for worker in coming if may_come(worker)]
+        coming = [worker for worker in worker_table.workers.values() if not worker.running and not worker.draining]
+        sides = [worker.placement for worker in coming if may_start(worker)]
         return Deployment(sides.count("local"), sides.count("remote"))
 
-    def other_side(self, waiting: FleetWorker, fleet: Fleet) -> str | None:
+    def other_side(self, waiting: WorkerRecord, worker_table: WorkerTable) -> str | None:
         """Return the host ("" for remote) on which to try as well, where a job has not a single worker."""
-        placing = self.placing
-        others = any(w.running or w.host != waiting.host for w in fleet.workers.values() if not w.draining)
+        placing = self.policy_runner
+        others = any(w.running or w.host != waiting.host for w in worker_table.workers.values() if not w.draining)
         if placing is None or placing.stopped or others or placing.policy.mode not in TRIES_BOTH_SIDES:
             return None
-        host = "" if waiting.host else next(iter(fleet.hosts))
+        host = "" if waiting.host else next(iter(worker_table.hosts))
         limits = placing.policy.limits
         return host if (limits.max_local if host else limits.max_remote) > 0 else None
 
     def timeline(self) -> tuple[PlacementStep, ...]:
         """Return every window that AutoPlacement saw, and what it decided."""
-        return tuple(self.placing.timeline) if self.placing is not None else ()
+        return tuple(self.policy_runner.timeline) if self.policy_runner is not None else ()

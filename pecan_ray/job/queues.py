@@ -7,8 +7,8 @@ import math
 from collections.abc import Iterable, Iterator, Sequence, Set
 from typing import Literal, TypeAlias
 
+from pecan_ray.job.lease_sizes import SideBySide, interleave_size
 from pecan_ray.job.ledger_shape import LedgerShape
-from pecan_ray.job.lots import SideBySide, piece
 from pecan_ray.job.resume_point import ResumePoint
 from pecan_ray.job.split_queue import Listing, SplitQueue, WantedSplits
 from pecan_ray.plan.splits import Lease, LeaseKey, Split
@@ -46,8 +46,8 @@ class Queues:
     def _of_share(self, share: tuple[int, int]) -> list[SplitQueue]:
         """Return a queue for each source."""
         shape = self._shape
-        orders = shape.orders or (None,) * shape.branches
-        queues = [SplitQueue(one, i, orders[i], share, shape.repetitions) for i, one in enumerate(self.listings)]
+        orders = shape.split_order or (None,) * shape.branches
+        queues = [SplitQueue(one, i, orders[i], share, shape.num_passes) for i, one in enumerate(self.listings)]
         for queue in queues:
             queue.begin(self._epoch, 0)
         return queues
@@ -87,7 +87,7 @@ class Queues:
         return self._shape.sharding == "off"
 
     @property
-    def listed(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether all splits of all sources are known."""
         return all(listing.complete for listing in self.listings)
 
@@ -129,8 +129,8 @@ class Queues:
 
     def share_taken(self) -> float | None:
         """Return which share of the epoch's splits was taken; None where that is not known."""
-        passes = self._shape.repetitions
-        if passes is None or self._shape.sharding == "off" or not self.listed or self.empty_source:
+        passes = self._shape.num_passes
+        if passes is None or self._shape.sharding == "off" or not self.is_complete or self.empty_source:
             return None
         whole = passes * sum(map(len, self.listings))
         waiting = sum(len(queue) + queue.passes_left * queue.splits for queue in self.all_queues())
@@ -157,7 +157,7 @@ class Queues:
         self._excluded_leases.setdefault(worker, set()).add(key)
         self._failed_to_open.add(worker)
 
-    def barred(self, worker: str) -> Set[LeaseKey]:
+    def excluded(self, worker: str) -> Set[LeaseKey]:
         """Return what a worker cannot open of what came back in this epoch."""
         return self._excluded_leases.get(worker, frozenset())
 
@@ -165,7 +165,7 @@ class Queues:
         """Tell whether a worker may not have all that waits."""
         return worker in self._excluded_leases or worker in self._failed_to_open
 
-    def refuses(self, worker: str, workers: Iterable[str]) -> bool:
+    def should_skip(self, worker: str, workers: Iterable[str]) -> bool:
         """Tell whether a worker could not open something so far, and there is one that has met nothing like that."""
         return worker in self._failed_to_open and not self._failed_to_open.issuperset(workers)
 
@@ -196,17 +196,17 @@ class Queues:
             return False
         if self._shape.static and not self._distributed:
             return False
-        may_come = not self.listed and (not self._shape.static or worker in self._own)
-        barred = self.barred(worker)
+        may_come = not self.is_complete and (not self._shape.static or worker in self._own)
+        barred = self.excluded(worker)
         return may_come or any(queue.has_for(barred) for queues in self._shared for queue in queues)
 
-    def offer(self, worker: str, branch: int, most: int) -> list[Split]:
+    def peek_splits(self, worker: str, branch: int, most: int) -> list[Split]:
         """Offer a worker up to so many of the next splits of a branch: none where their order tells on the result."""
         if self._shape.one_at_a_time:
             return []
         own = self._own.get(worker)
         queues = ([own[branch]] if own else []) + self._shared[branch]
-        return next((offered for queue in queues if (offered := queue.offer(most))), [])
+        return next((offered for queue in queues if (offered := queue.peek_splits(most))), [])
 
     def projected(self, worker: str, branch: int, workers: int, most: int) -> list[Split]:
         """Return up to so many of the splits with which one of so many workers begins the next epoch.
@@ -225,16 +225,16 @@ class Queues:
             self._next_epoch_splits[at] = queue.projected(self._epoch + 1, most)
         return self._next_epoch_splits[at]
 
-    def piece(self, worker: str, branch: int, side: SideBySide) -> float:
+    def interleave_size(self, worker: str, branch: int, side: SideBySide) -> float:
         """Return how many elements of another split a worker may read at a time with others; 0: none."""
         # Nobody else may take these, so nothing has to be left for others.
         if (own := self._own.get(worker)) and own[branch]:
             return math.inf
         waiting, listing = self.leases_waiting(branch), self.listings[branch]
         lengths = [listing[index].elements for index in range(min(len(listing), SPLITS_ASKED))]
-        known = self._shape.cuts_splits and None not in lengths
+        known = self._shape.may_divide_splits and None not in lengths
         elements = max((length or 0 for length in lengths), default=0) if known else None
-        return piece(side, waiting, elements, self._shape.batch_size)
+        return interleave_size(side, waiting, elements, self._shape.batch_size)
 
     def take(
         self, worker: str, branch: int, wanted: WantedSplits = None, *, fresh_first: bool = False
@@ -243,11 +243,11 @@ class Queues:
 
         `fresh_first`: before what came back, such as the rest of a split that was cut.
         """
-        if self._shape.serial and self._shape.shuffles and not self.listed:
+        if self._shape.serial and self._shape.shuffles and not self.is_complete:
             return "wait"  # what is drawn before would come in another order when it must be made again
         own = self._own.get(worker)
         for queue in ([own[branch]] if own else []) + self._shared[branch]:
-            lease = queue.take(wanted, self.barred(worker), fresh_first=fresh_first)
+            lease = queue.take(wanted, self.excluded(worker), fresh_first=fresh_first)
             if lease is not None:
                 return lease
         if not self.listings[branch].complete:

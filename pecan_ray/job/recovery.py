@@ -20,7 +20,7 @@ class WorkerRecovery:
         self.generation = 0
         """How many processes the controller had before this one: what an earlier one asks for is refused."""
         self.handlers: dict[type, Callable[[Any, float, Instructions], None]] = {
-            events.WorkerAdopted: self._on_adopted,
+            events.WorkerRestored: self._on_restored,
         }
 
     def begin(self, done: Instructions) -> None:
@@ -31,23 +31,23 @@ class WorkerRecovery:
         not know any more is ended.
         """
         self.generation += 1
-        fleet, reverted = self._job.fleet, bool(self._worker_requests.reverted)
-        for worker in fleet.workers.values():
+        worker_table, reverted = self._job.worker_table, bool(self._worker_requests.fallback_reason)
+        for worker in worker_table.workers.values():
             if worker.running:
                 done.append(ReattachWorker(worker.name, worker.placement, worker.node, worker.pid))
             else:
-                done.append(fleet.start(worker))
+                done.append(worker_table.start(worker))
             if worker.draining:
                 done.append(DrainWorker(worker.name))
             if reverted:
                 done.append(UseUsersOrder(worker.name))
         if self._job.ledger.left.count:
-            done += fleet.leave_epochs(before=self._job.ledger.epoch)
+            done += worker_table.leave_epochs(before=self._job.ledger.epoch)
         done.append(EndUnknownWorkers())
-        self._remote_io.again()
+        self._remote_io.resend()
 
-    def _on_adopted(self, event: events.WorkerAdopted, now: float, done: Instructions) -> None:
-        worker = self._job.fleet.workers.get(event.worker)
+    def _on_restored(self, event: events.WorkerRestored, now: float, done: Instructions) -> None:
+        worker = self._job.worker_table.workers.get(event.worker)
         if worker is not None:
-            worker.heard = now
+            worker.last_seen = now
             self._job.tell("adopted", f"{worker.name} goes on as process {worker.pid}", now)

@@ -23,10 +23,10 @@ class RemoteIoShares:
 
     def __init__(self, job: JobCore) -> None:
         self._job = job
-        self._dealt: tuple[float | None, DatasetRooms, int] = (None, (), 0)
+        self._assigned: tuple[float | None, DatasetRooms, int] = (None, (), 0)
         """The quota, the rooms, and how often workers had come and gone, when shares were dealt last."""
-        self._told: dict[str, tuple[float | None, DatasetRooms]] = {}
-        self._said: tuple[float | None, str] = (None, "")
+        self._last_sent: dict[str, tuple[float | None, DatasetRooms]] = {}
+        self._logged: tuple[float | None, str] = (None, "")
         """The quota of which the job's story tells last, and who had set it."""
         self.handlers: dict[type, Callable[[Any, float, Instructions], None]] = {
             events.RemoteIoSet: self._on_set,
@@ -34,34 +34,34 @@ class RemoteIoShares:
 
     def _on_set(self, event: events.RemoteIoSet, now: float, done: Instructions) -> None:
         quota = event.bytes_per_s
-        self._job.fleet.remote_io, self._job.fleet.rooms = quota, event.rooms
-        self._job.fleet.pool_nodes = event.pool_nodes
+        self._job.worker_table.remote_io, self._job.worker_table.cache_limits = quota, event.cache_limits
+        self._job.worker_table.pool_nodes = event.pool_nodes
         if event.why and not self._is_substantial_change(quota, event.why):
             return
-        self._said = quota, event.why
-        said = "no longer bounded" if quota is None else f"at most {quota / 1e6:,.4g} MB/s from now on"
-        self._job.tell("remote io", f"reads of object stores: {said}{event.why}", now)
+        self._logged = quota, event.why
+        message = "no longer bounded" if quota is None else f"at most {quota / 1e6:,.4g} MB/s from now on"
+        self._job.tell("remote io", f"reads of object stores: {message}{event.why}", now)
 
     def _is_substantial_change(self, quota: float | None, why: str) -> bool:
         """Tell whether a quota that is renewed again and again has changed by much since it was told."""
-        before, by = self._said
+        before, by = self._logged
         if quota is None or before is None or why != by:
             return (quota, why) != (before, by)
         return not TOLD_FROM < quota / before < 1 / TOLD_FROM
 
     def distribute_shares(self, done: Instructions) -> None:
         """Tell the workers that run what each may read, and its node keep, where it is not what they know."""
-        fleet = self._job.fleet
-        if self._dealt == (fleet.remote_io, fleet.rooms, fleet.changes):
+        worker_table = self._job.worker_table
+        if self._assigned == (worker_table.remote_io, worker_table.cache_limits, worker_table.changes):
             return
-        self._dealt = fleet.remote_io, fleet.rooms, fleet.changes
-        running = [worker.name for worker in fleet.workers.values() if worker.running]
-        share = None if fleet.remote_io is None else fleet.remote_io / max(1, len(running))
+        self._assigned = worker_table.remote_io, worker_table.cache_limits, worker_table.changes
+        running = [worker.name for worker in worker_table.workers.values() if worker.running]
+        share = None if worker_table.remote_io is None else worker_table.remote_io / max(1, len(running))
         # One that has just begun knows what it was started with, which may have changed meanwhile.
-        told = share, fleet.rooms
-        done += [LimitRemoteIo(name, *told) for name in running if self._told.get(name) != told]
-        self._told = dict.fromkeys(running, told)
+        told = share, worker_table.cache_limits
+        done += [LimitRemoteIo(name, *told) for name in running if self._last_sent.get(name) != told]
+        self._last_sent = dict.fromkeys(running, told)
 
-    def again(self) -> None:
+    def resend(self) -> None:
         """Tell all of them anew: the controller may have been lost before it did."""
-        self._dealt, self._told = (None, (), -1), {}
+        self._assigned, self._last_sent = (None, (), -1), {}

@@ -39,7 +39,7 @@ class ResumePoints:
     """
 
     def __init__(self) -> None:
-        self._told: dict[int, ResumePoint] = {}
+        self._reported: dict[int, ResumePoint] = {}
 
     def at(
         self,
@@ -55,22 +55,22 @@ class ResumePoints:
         `complete`: called with the point, adds what else is known.  `early`: the loop may not have used them yet, and
         may leave their epoch, so that the point is not kept for others.
         """
-        self._told = {told: point for told, point in self._told.items() if told >= log.first_known}
-        if batches not in self._told:
+        self._reported = {told: point for told, point in self._reported.items() if told >= log.first_known}
+        if batches not in self._reported:
             point = resume_point(ledger, log, batches)
             if point is None:
                 return None
             if early:
                 return complete(point)
-            self._told[batches] = complete(point)
-            if len(self._told) > MOST_TOLD:
-                del self._told[next(iter(self._told))]
-        return self._told[batches]
+            self._reported[batches] = complete(point)
+            if len(self._reported) > MOST_TOLD:
+                del self._reported[next(iter(self._reported))]
+        return self._reported[batches]
 
 
 def resume_point(ledger: Ledger, log: DeliveryLog, batches: int) -> ResumePoint | None:
     """Return where the job stands after so many batches of each rank; None before all of these were reported."""
-    if not log.knows(batches):
+    if not log.has_all(batches):
         return None
     beyond = list(log.beyond(batches))
     # The oldest epoch of which some batch is not used: of all later ones nothing was used.
@@ -78,20 +78,20 @@ def resume_point(ledger: Ledger, log: DeliveryLog, batches: int) -> ResumePoint 
     missing: Missing = {}
     _add(missing, ((key, spans) for one in beyond if one.epoch == epoch for key, spans in one.spans.items()))
     if ledger.shape.runs_whole:
-        return ResumePoint(epoch, tuple(_fresh(ledger)), made=_made(ledger, epoch, beyond))
-    passes = ledger.shape.repetitions or 0
+        return ResumePoint(epoch, tuple(_fresh(ledger)), used_batches=_used_batches(ledger, epoch, beyond))
+    passes = ledger.shape.num_passes or 0
     steps = tuple(_steps(log, batches, ledger.shape.branches))
     # Decision 142: a state at the end of an epoch holds nothing of the next one, though the job has begun that. So
     # another pipeline may go on from it.
-    nothing_used = log.begins(epoch, batches) or (ledger.finished and epoch == ledger.epoch)
+    nothing_used = log.at_epoch_start(epoch, batches) or (ledger.finished and epoch == ledger.epoch)
     points = _fresh(ledger) if nothing_used else _reached(ledger, epoch, missing)
     return ResumePoint(epoch, tuple(points), steps=steps, passes=passes)
 
 
-def _made(ledger: Ledger, epoch: int, beyond: Sequence[Delivery]) -> int:
+def _used_batches(ledger: Ledger, epoch: int, beyond: Sequence[Delivery]) -> int:
     """Return how many batches of an epoch of a whole plan are used, when these are not."""
     counts = ledger.counts if epoch == ledger.epoch else ()
-    return ledger.made.of(epoch, counts) - sum(one.epoch == epoch for one in beyond)
+    return ledger.produced.of(epoch, counts) - sum(one.epoch == epoch for one in beyond)
 
 
 def _fresh(ledger: Ledger) -> list[BranchPoint]:
@@ -103,9 +103,9 @@ def _reached(ledger: Ledger, epoch: int, missing: Missing) -> list[BranchPoint]:
     """Return where the job stands in each source in an epoch, of which this is missing that was delivered."""
     # The ledger has gone on: the rest of that epoch was acknowledged, or all loops left it.
     if epoch < ledger.epoch:
-        passes = ledger.shape.repetitions or 0
+        passes = ledger.shape.num_passes or 0
         return [ended(passes, tuple(_remaining_parts(missing, branch))) for branch in range(ledger.shape.branches)]
-    _add(missing, _begun(ledger))
+    _add(missing, _unfinished(ledger))
     return [
         _point(queue, tuple(_remaining_parts(missing, branch))) for branch, queue in enumerate(ledger.queues.common)
     ]
@@ -133,15 +133,15 @@ def _of_branches(delivery: Delivery, branches: int) -> tuple[tuple[Rest, ...], .
     return tuple(tuple(_remaining_parts(had, branch)) for branch in range(branches))
 
 
-def _begun(ledger: Ledger) -> Iterator[tuple[LeaseKey, Iterable[Span]]]:
+def _unfinished(ledger: Ledger) -> Iterator[tuple[LeaseKey, Iterable[Span]]]:
     """Yield what was begun in this epoch and is not delivered."""
-    yield from ledger.leftovers.places()
-    yield from ledger.fatal_elements.places()
+    yield from ledger.leftovers.positions()
+    yield from ledger.fatal_elements.positions()
     for state in ledger.workers.values():
         yield from ((key, held.missing) for key, held in state.pending_leases.items())
         yield from ((lease.key, lease.spans) for lease in state.group)
     for branch, queue in enumerate(ledger.queues.common):
-        yield from (((branch, rest.repetition, rest.index), rest.spans) for rest in queue.remaining_parts())
+        yield from (((branch, rest.pass_index, rest.index), rest.spans) for rest in queue.remaining_parts())
 
 
 def _add(missing: Missing, more: Iterable[tuple[LeaseKey, Iterable[Span]]]) -> None:
@@ -150,20 +150,20 @@ def _add(missing: Missing, more: Iterable[tuple[LeaseKey, Iterable[Span]]]) -> N
 
 
 def _remaining_parts(missing: Missing, branch: int) -> Iterator[Rest]:
-    for of, repetition, index in sorted(missing):
-        if of == branch and (spans := merged(missing[of, repetition, index])):
-            yield Rest(index, repetition, spans)
+    for of, pass_index, index in sorted(missing):
+        if of == branch and (spans := merged(missing[of, pass_index, index])):
+            yield Rest(index, pass_index, spans)
 
 
 def _point(queue: SplitQueue, remaining_parts: tuple[Rest, ...]) -> BranchPoint:
     """Tell of whole splits by their places in the order: workers take them one after the other."""
-    cursor, listed = queue.cursor(), queue.listed
+    cursor, listed = queue.cursor(), queue.num_ordered
 
     def has_place(rest: Rest) -> bool:
-        return rest.spans == WHOLE and rest.repetition == cursor.repetition and rest.index < listed
+        return rest.spans == WHOLE and rest.pass_index == cursor.pass_index and rest.index < listed
 
     whole = [rest.index for rest in remaining_parts if has_place(rest)]
-    places = Spans((place, place + 1) for place in sorted(queue.places(whole)))
+    places = Spans((place, place + 1) for place in sorted(queue.positions(whole)))
     for start, stop in cursor.missing:
         places.add(start, stop)
     parts = tuple(rest for rest in remaining_parts if not has_place(rest))

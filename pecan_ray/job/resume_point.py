@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pecan_ray.plan.op_sequences import OpOrders
 from pecan_ray.plan.splits import END, OUTPUT_BITS
-from pecan_ray.plan.stretches import OpOrders
 from pecan_ray.sampling.spans import Span
 
 
@@ -13,12 +13,12 @@ from pecan_ray.sampling.spans import Span
 class Cursor:
     """How far a pass over a source has come: enough to make its order again, and to go on in it."""
 
-    repetition: int = 0
+    pass_index: int = 0
     taken: int = 0
     """So many splits of the order were begun;"""
     missing: tuple[tuple[int, int], ...] = ()
     """of these, the places of those of which all is missing, as intervals."""
-    grown: tuple[tuple[int, int], ...] = ()
+    extensions: tuple[tuple[int, int], ...] = ()
     """(begun, listed) whenever what was listed joined a shuffled order."""
 
 
@@ -27,7 +27,7 @@ class Rest:
     """What is missing of a split that was begun."""
 
     index: int
-    repetition: int
+    pass_index: int
     spans: tuple[Span, ...]
 
 
@@ -48,7 +48,7 @@ class KnownListing:
     complete: bool = False
     digests: tuple[str, ...] = ()
     """Of groups of them: `pecan_ray.job.listing_digest`."""
-    marks: str = ""
+    digest: str = ""
     """By which the files are told that have changed."""
 
 
@@ -69,7 +69,7 @@ class ResumePoint:
     branches: tuple[BranchPoint, ...]
     listings: tuple[KnownListing, ...] = ()
     """Empty where it need not be the same data."""
-    made: int = 0
+    used_batches: int = 0
     """Batches of this epoch that all ranks together have used: of a plan that cannot be cut, these are left out."""
     steps: tuple[Step, ...] = ()
     """The last batches of each of several ranks, the very last one first: states of ranks out of step are merged by
@@ -85,7 +85,7 @@ class ResumePoint:
     """and those of them that took over the work of what followed them."""
 
     @property
-    def cuts_elements(self) -> bool:
+    def splits_elements(self) -> bool:
         """Whether of some element one output is delivered and another one is not: its operators must not change."""
         return any(
             position != END and position % (1 << OUTPUT_BITS)

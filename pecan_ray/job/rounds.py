@@ -22,7 +22,7 @@ class Rounds:
 
     def __init__(self, ranks: int, *, made: bool = True) -> None:
         """`made`: rounds are made at all."""
-        self._ranks, self._made = ranks, made
+        self._ranks, self._produced = ranks, made
         self._received: dict[str, list[int]] = {}
         """By worker: batches that each rank has received of it."""
         self._left = False
@@ -30,19 +30,19 @@ class Rounds:
         self._complete: dict[str, int] = {}
         self._waiting: dict[str, int] = {}
         """Complete rounds that have no turn yet; the worker whose turn is next comes first."""
-        self._turns: deque[tuple[str, int]] = deque()
+        self._schedule: deque[tuple[str, int]] = deque()
         self.first = self.count = 0
         """Number of the first turn that is kept, and of all there have been."""
         self.in_epoch = 0
         """Complete rounds of this epoch."""
-        self._revoked: list[str] = []
+        self._lost_workers: list[str] = []
         """Workers that are gone, of which ranks may have batches that they must give back,"""
         self._pending_returns = [0] * ranks
         """and how many each of them has yet to."""
 
     def received(self, rank: int, worker: str, batches: int) -> None:
         """Note batches that a rank has received of a worker."""
-        if not self._made or self._left:
+        if not self._produced or self._left:
             return
         counts = self._received.setdefault(worker, [0] * self._ranks)
         counts[rank] += batches
@@ -52,7 +52,7 @@ class Rounds:
             self._waiting[worker] = self._waiting.get(worker, 0) + fresh
             self.in_epoch += fresh
 
-    def take_turns(self, used_by_all: int) -> Sequence[str]:
+    def schedule_rounds(self, used_by_all: int) -> Sequence[str]:
         """Give the complete rounds their turns, one of each worker after the other; return whose they are.
 
         Every rank has used so many batches: nobody needs to be told of their turns any more.
@@ -60,11 +60,11 @@ class Rounds:
         taken: list[str] = []
         if not self._waiting:
             return taken
-        while self._turns and self.first + self._turns[0][1] <= used_by_all:
-            self.first += self._turns.popleft()[1]
+        while self._schedule and self.first + self._schedule[0][1] <= used_by_all:
+            self.first += self._schedule.popleft()[1]
         # Whoever had the last turn goes behind the others, so that workers take turns from call to call, too.
-        if self._turns and self._turns[-1][0] in self._waiting:
-            self._waiting[self._turns[-1][0]] = self._waiting.pop(self._turns[-1][0])
+        if self._schedule and self._schedule[-1][0] in self._waiting:
+            self._waiting[self._schedule[-1][0]] = self._waiting.pop(self._schedule[-1][0])
         while self._waiting:
             worker, rounds = next(iter(self._waiting.items()))
             del self._waiting[worker]
@@ -72,18 +72,18 @@ class Rounds:
             now = rounds if not self._waiting else 1
             if rounds > now:
                 self._waiting[worker] = rounds - now
-            if self._turns and self._turns[-1][0] == worker:
-                self._turns[-1] = (worker, self._turns[-1][1] + now)
+            if self._schedule and self._schedule[-1][0] == worker:
+                self._schedule[-1] = (worker, self._schedule[-1][1] + now)
             else:
-                self._turns.append((worker, now))
+                self._schedule.append((worker, now))
             taken += [worker] * now
         self.count += len(taken)
         return taken
 
     @property
-    def turns(self) -> Turns:
+    def schedule(self) -> Turns:
         """The turns from `first` on."""
-        return tuple(self._turns)
+        return tuple(self._schedule)
 
     def leave_epoch(self) -> None:
         """Note that all ranks have left the epoch: what is complete by now is used or passed over, and no more."""
@@ -96,30 +96,30 @@ class Rounds:
             self._left = False
             self._received.clear()
             self._complete.clear()
-            self._revoked.clear()
+            self._lost_workers.clear()
             self._pending_returns = [0] * self._ranks
 
-    def gone(self, worker: str) -> None:
+    def note_lost(self, worker: str) -> None:
         """Note that a worker is gone, and that all ranks have told what they have received of it."""
         if self._left:
             return
         counts, complete = self._received.pop(worker, []), self._complete.pop(worker, 0)
         if max(counts, default=0) > complete:
-            self._revoked.append(worker)
+            self._lost_workers.append(worker)
             self._pending_returns = [
                 owed + count - complete for owed, count in zip(self._pending_returns, counts, strict=True)
             ]
 
     def given_back(self, rank: int, batches: int) -> None:
         """Note that a rank has given back batches without a turn."""
-        self._pending_returns[rank] -= batches if self._made and not self._left else 0
+        self._pending_returns[rank] -= batches if self._produced and not self._left else 0
         if not any(self._pending_returns):
-            self._revoked.clear()
+            self._lost_workers.clear()
 
     @property
-    def revoked(self) -> tuple[str, ...]:
+    def lost_workers(self) -> tuple[str, ...]:
         """Workers of which ranks must give back what has no turn; empty once all have."""
-        return tuple(self._revoked)
+        return tuple(self._lost_workers)
 
     def missing(self) -> list[int]:
         """Return the ranks that lack their batch of an incomplete round: one of the worker that came first."""

@@ -43,7 +43,7 @@ def row_order(options: IterOptions, shape: PlanShape, workers: int | None = None
     finished = "batches and rows come as workers finish them"
     if options.order == "relaxed":
         return RowOrder(False, f'{finished}, as order="relaxed" says.')
-    if not shape.as_listed:
+    if not shape.source_order:
         return RowOrder(False, f"{finished}: the pipeline shuffles, mixes or makes buckets.")
     if given_up:
         return RowOrder(True, f"{finished} from now on: {given_up}.")
@@ -97,4 +97,4 @@ def joins_rows(options: IterOptions, shape: PlanShape) -> bool:
 def runs_in_order(options: IterOptions, shape: PlanShape) -> bool:
     """Tell whether several workers make the rows of one trainer in the order of the source."""
     alone = options.world_size == 1 and options.order != "relaxed"
-    return alone and shape.as_listed and not (shape.is_one_sequence or why_row_unknown(options, shape))
+    return alone and shape.source_order and not (shape.is_one_sequence or why_row_unknown(options, shape))

@@ -29,14 +29,14 @@ from collections import deque
 from collections.abc import Iterable, Set
 from dataclasses import replace
 
-from pecan_ray.job.deadly_batches import DeadlyBatches
+from pecan_ray.job.fatal_batches import FatalBatches
 from pecan_ray.job.fatal_elements import FatalElementTracker
-from pecan_ray.job.lease_rows import follows, rows_of
+from pecan_ray.job.lease_rows import is_next, rows_of
+from pecan_ray.job.lease_sizes import cut, elements_in
 from pecan_ray.job.ledger_shape import LedgerShape
-from pecan_ray.job.lots import cut, elements_in
-from pecan_ray.job.nobodys_places import NobodysPlaces
 from pecan_ray.job.pending_leases import LeaseSpans, WorkerLeaseState
 from pecan_ray.job.queues import Queues
+from pecan_ray.job.skipped_rows import SkippedRows
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, LeaseKey
 
 MANY = 1 << 40
@@ -64,51 +64,51 @@ class RowRuns:
         """Elements of the epoch that have had their turn, where rows are joined, and rows that they have become."""
         self._in_all = 0, 0
         """The same of all epochs before this one."""
-        self._begins = 0, 0
+        self._start = 0, 0
         """The first split and position of the epoch, or of what is left of it, by the split's number in the epoch."""
-        self.deadly = DeadlyBatches(shape.batch_size, divides=shape.joined)
-        self.nobodys = NobodysPlaces()
+        self.fatal_batches = FatalBatches(shape.batch_size, divides=shape.joined)
+        self.skipped_rows = SkippedRows()
         self.fatal_reason = ""
         """Why the order cannot be kept, where it was promised."""
         self.given_up = ""
         """Why rows come as workers finish them after all,"""
-        self._told = False
+        self._reported = False
         """and whether that was said."""
 
     @property
     def kept(self) -> bool:
         """Whether rows are given out, and come, in order."""
-        return self._shape.numbered and not self.given_up
+        return self._shape.in_row_order and not self.given_up
 
     @property
     def joins(self) -> bool:
         """Whether the trainer joins rows to batches."""
         return self._shape.joined and self.kept
 
-    def give_up(self, why: str) -> None:
+    def drop_order(self, why: str) -> None:
         """Let rows come as workers finish them from now on; where the order was promised, say why it is not kept."""
-        if self._shape.promised or (self._shape.joined and self._given):
+        if self._shape.order_required or (self._shape.joined and self._given):
             self.fatal_reason = self.fatal_reason or why
         elif self.kept:
             self.given_up = why
 
     def report_given_up_once(self) -> bool:
         """Tell, once, that the order was given up."""
-        news, self._told = bool(self.given_up) and not self._told, bool(self.given_up)
+        news, self._reported = bool(self.given_up) and not self._reported, bool(self.given_up)
         return news
 
     def begin_epoch(self) -> None:
         """Begin an epoch at its first row."""
         self._in_all = self._in_all[0] + self.elements, self._in_all[1] + self.rows
         self._first = self._given = self.elements = self.rows = 0
-        self._begins = 0, 0
-        self.deadly.clear()
-        self.nobodys.clear()
+        self._start = 0, 0
+        self.fatal_batches.clear()
+        self.skipped_rows.clear()
 
     def may_begin(self, received: int, workers: int) -> bool:
         """Tell whether a worker could be given something; `received`: so many rows have had their turn."""
         # With which row a job goes on from a state follows from the lengths of all splits, so these must be listed.
-        if self._first is None and self._queues.listed:
+        if self._first is None and self._queues.is_complete:
             self._first = self._find_first()
         return not self.kept or (self._first is not None and self._room(received, workers) > 0)
 
@@ -120,10 +120,10 @@ class RowRuns:
         None: it must wait for the listing, or the order was given up.
         """
         room = self._room(received, workers)
-        if state.ends or room <= 0 or self.stands_back(worker, state):
+        if state.ends or room <= 0 or self.should_wait(worker, state):
             return ()
-        barred = self._queues.barred(worker)
-        run = self._next_run(state, self._wanted(min(most, room), workers), fatal, barred)
+        barred = self._queues.excluded(worker)
+        run = self._next_run(state, self._run_size(min(most, room), workers), fatal, barred)
         if run is None:
             return None
         rows = sum(elements_in(lease) or 0 for lease in run)
@@ -136,11 +136,11 @@ class RowRuns:
                 fatal.note_left_out(lease)
         return tuple(map(self._placed, run)) if self._shape.joined else tuple(run)
 
-    def stands_back(self, worker: str, state: WorkerLeaseState) -> bool:
+    def should_wait(self, worker: str, state: WorkerLeaseState) -> bool:
         """Tell whether what comes next is for another worker: this one has it already, or cannot open it."""
         returned = self._queues.common[0].returned
-        cannot = bool(returned) and returned[0].key in self._queues.barred(worker)
-        return state.waits_for(returned) or (cannot and not self.nobodys.has(returned[0]))
+        cannot = bool(returned) and returned[0].key in self._queues.excluded(worker)
+        return state.is_waiting_for(returned) or (cannot and not self.skipped_rows.has(returned[0]))
 
     def _next_run(
         self, state: WorkerLeaseState, wanted: int, fatal_elements: FatalElementTracker, barred: Set[LeaseKey]
@@ -152,23 +152,23 @@ class RowRuns:
             lease = self._next(fatal_elements)
             if lease is None:
                 # A run may end within a batch only if the epoch does, which the listing has yet to tell.
-                if self._queues.listed:
+                if self._queues.is_complete:
                     break
                 self.put_back(run)
                 return None
             elements = elements_in(lease)
             if elements is None or lease.split.elements is None:
                 self.put_back([*run, replace(lease, row=None)])
-                self.give_up(f"{lease.split.where(0)} and what follows are not counted before they are read")
+                self.drop_order(f"{lease.split.where(0)} and what follows are not counted before they are read")
                 return None
-            alone = self._must_be_alone(lease, rows)
-            parted = self._shape.joined and (not follows(run, lease) or (bool(run) and lease.key in barred))
+            alone = self._needs_own_worker(lease, rows)
+            parted = self._shape.joined and (not is_next(run, lease) or (bool(run) and lease.key in barred))
             if parted or (alone and (run or state.taken)):
                 self.put_back([lease])
                 break
             if alone:
                 first = rows_of(lease)[0]
-                state.alone = self.deadly.unit(first)
+                state.alone = self.fatal_batches.unit(first)
                 wanted = state.alone[1] - first
             run.append(self._cut(lease, wanted - rows))
             if lease.left_out:
@@ -176,16 +176,16 @@ class RowRuns:
             rows += elements_in(run[-1]) or 0
         return run
 
-    def _must_be_alone(self, lease: Lease, rows: int) -> bool:
+    def _needs_own_worker(self, lease: Lease, rows: int) -> bool:
         """Tell whether a lease begins a batch for a worker that works on nothing else."""
         begins = self._shape.joined or rows % self._shape.batch_size == 0
-        return begins and bool(elements_in(lease)) and self.deadly.is_suspected(rows_of(lease)[0])
+        return begins and bool(elements_in(lease)) and self.fatal_batches.is_suspected(rows_of(lease)[0])
 
     def _cut(self, lease: Lease, most: int) -> Lease:
         """Return at most so many elements of a lease, and put back the rest."""
         # Decision 151: a batch with which two workers have died is a run of its own, so the one before ends there.
         first = rows_of(lease)[0]
-        suspected = self.deadly.next_suspected_row(first)
+        suspected = self.fatal_batches.next_suspected_row(first)
         most = most if suspected is None else min(most, suspected - first)
         if (elements_in(lease) or 0) <= most:
             return lease
@@ -193,7 +193,7 @@ class RowRuns:
         self.put_back([rest])
         return part
 
-    def _wanted(self, most: int, workers: int) -> int:
+    def _run_size(self, most: int, workers: int) -> int:
         """Return how many rows, or elements, a run has: no more than half of an even share (guided self-scheduling)."""
         size, even_share = self._shape.batch_size, self._left() // (2 * max(1, workers))
         # One worker alone must not use up the window: the others would stand by until its rows have come.
@@ -207,8 +207,8 @@ class RowRuns:
 
     def _placed(self, lease: Lease) -> Lease:
         """Return a lease with its place in the epoch."""
-        place = lease.repetition * len(self._queues.listings[0]) + lease.split.index
-        return replace(lease, place=place, begins=(place, lease.spans[0][0]) == self._begins)
+        place = lease.pass_index * len(self._queues.listings[0]) + lease.split.index
+        return replace(lease, place=place, starts_epoch=(place, lease.spans[0][0]) == self._start)
 
     def rest(self, *, left: bool) -> tuple[int, int]:
         """Return how many batches the rows that fill none become as an epoch ends, and how many of them are dropped.
@@ -225,8 +225,8 @@ class RowRuns:
         split = self._queues.listings[key[0]][key[2]]
         # Decision 144: a length that was told wrongly does no harm to joined rows, because splits count their places.
         if elements != split.elements and not self._shape.joined:
-            said = f"of {split.path or f'split {split.index}'} {split.elements} elements were told, and it holds"
-            self.give_up(f"{said} {elements}")
+            message = f"of {split.path or f'split {split.index}'} {split.elements} elements were told, and it holds"
+            self.drop_order(f"{message} {elements}")
 
     def had_turn(self, spans: LeaseSpans, rows: int) -> int:
         """Note positions that have had their turn, with the rows made of them; return how many batches these fill."""
@@ -243,14 +243,14 @@ class RowRuns:
         queue = self._queues.common[0]
         # One interval a lease, because what came back from others may lie between two of them.
         each = (replace(lease, spans=(span,), left_out=False) for lease in leases for span in lease.spans)
-        back = sorted((*queue.returned, *each), key=lambda one: (one.repetition, one.split.index, one.spans))
+        back = sorted((*queue.returned, *each), key=lambda one: (one.pass_index, one.split.index, one.spans))
         queue.returned = deque(back)
 
     def _room(self, received: int, workers: int) -> int:
         """Return how many rows may be given out: what came back in any case, else up to the end of the window."""
         size, returned = self._shape.batch_size, self._queues.common[0].returned
         # Decision 135: what came back needs no room in the window. Else the next rows might have no worker.
-        if returned and rows_of(self._numbered(returned[0]))[0] < self._given:
+        if returned and rows_of(self._with_row_number(returned[0]))[0] < self._given:
             return size
         if self._shape.joined and workers == 1:
             return MANY  # nothing comes before its turn: what it makes waits with it
@@ -266,7 +266,7 @@ class RowRuns:
 
     def _left(self) -> int:
         """Return how many rows nobody was given; where that is not known, there are many."""
-        passes, listing = self._shape.repetitions, self._queues.listings[0]
+        passes, listing = self._shape.num_passes, self._queues.listings[0]
         if passes is None or not listing.complete:
             return MANY
         return passes * listing.elements - (self._first or 0) - self._given
@@ -274,33 +274,33 @@ class RowRuns:
     def _next(self, fatal_elements: FatalElementTracker) -> Lease | None:
         while (lease := self._queues.common[0].take()) is not None:
             if self._shape.joined:
-                first, behind = self.nobodys.first_part(self._numbered(lease), fatal_elements)
+                first, behind = self.skipped_rows.first_part(self._with_row_number(lease), fatal_elements)
                 self.put_back(behind)
                 return first
             if (rest := fatal_elements.without_fatal_elements(lease)) is not None:
-                return self._numbered(rest)
+                return self._with_row_number(rest)
         return None
 
-    def _numbered(self, lease: Lease) -> Lease:
+    def _with_row_number(self, lease: Lease) -> Lease:
         """Return a lease with its row, where all splits before it are counted."""
         listing, index = self._queues.listings[0], lease.split.index
-        before = listing.elements_before(index) if listing.counted else 0
-        return replace(lease, row=lease.repetition * listing.elements + before - (self._first or 0))
+        before = listing.elements_before(index) if listing.has_counts else 0
+        return replace(lease, row=lease.pass_index * listing.elements + before - (self._first or 0))
 
     def _find_first(self) -> int:
         """Return the row of the source with which a run goes on; give up the order where some behind it are used."""
         queue, listing = self._queues.common[0], self._queues.listings[0]
-        if not listing.counted:
+        if not listing.has_counts:
             return 0  # it is given up with the first split that is not
-        begun = queue.repetition * listing.elements + listing.elements_before(min(queue.cursor().taken, len(listing)))
-        spans = [(self._numbered(one), span) for one in queue.returned for span in one.spans]
+        begun = queue.pass_index * listing.elements + listing.elements_before(min(queue.cursor().taken, len(listing)))
+        spans = [(self._with_row_number(one), span) for one in queue.returned for span in one.spans]
         parts = sorted(rows_of(replace(lease, spans=(span,))) for lease, span in spans)
         parts = [(first, end) for first, end in parts if first < end]
-        places = [(lease.repetition * len(listing) + lease.split.index, span[0]) for lease, span in spans]
+        places = [(lease.pass_index * len(listing) + lease.split.index, span[0]) for lease, span in spans]
         cursor = queue.cursor()
-        self._begins = min([*places, (cursor.repetition * len(listing) + cursor.taken, 0)])
-        if not parts or begun != (self._shape.repetitions or MANY) * listing.elements:
+        self._start = min([*places, (cursor.pass_index * len(listing) + cursor.taken, 0)])
+        if not parts or begun != (self._shape.num_passes or MANY) * listing.elements:
             parts.append((begun, begun))  # else the rest was left with the epoch, or fills no batch
         if any(end != first for (_, end), (first, _) in itertools.pairwise(parts)):
-            self.give_up("the run goes on from a state of one whose rows came as workers finished them")
+            self.drop_order("the run goes on from a state of one whose rows came as workers finished them")
         return parts[0][0]

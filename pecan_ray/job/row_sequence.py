@@ -48,9 +48,9 @@ class RowSequence:
         """Batches whose turn has not come."""
         return chain.from_iterable(self._early.values())
 
-    def came(self, batch: ReceivedBatch) -> Sequence[ReceivedBatch]:
+    def add_batch(self, batch: ReceivedBatch) -> Sequence[ReceivedBatch]:
         """Take a batch; return those whose turn has come, in order."""
-        places = batch.places
+        places = batch.row_range
         if places is None:
             if self._epoch < 0 or self._given_up:
                 return (batch,)
@@ -84,7 +84,7 @@ class RowSequence:
 
     def _turn(self, batch: ReceivedBatch, due: list[ReceivedBatch]) -> None:
         """Let a batch have its turn, as far as its rows have not had it."""
-        places = batch.places
+        places = batch.row_range
         assert places is not None
         if batch.epoch < self._epoch or self._has_had(batch):
             self._duplicate_batches.append(batch)
@@ -97,7 +97,7 @@ class RowSequence:
         self._next = max(self._next, places.end)
 
     def _has_had(self, batch: ReceivedBatch) -> bool:
-        places = batch.places
+        places = batch.row_range
         assert places is not None
         # Once the order is given up, whole batches have their turn as they come, and may leave holes before them.
         return places.end <= self._next if places.are_joined else places.begin in self._had
@@ -107,12 +107,12 @@ class RowSequence:
         duplicate_batches, self._duplicate_batches = self._duplicate_batches, []
         return duplicate_batches
 
-    def give_up(self) -> Sequence[ReceivedBatch]:
+    def release_all(self) -> Sequence[ReceivedBatch]:
         """Let nothing wait any more; return what has."""
         self._given_up = True
         due: list[ReceivedBatch] = []
         for batch in self._taken(lambda batch: True):
-            due += self.came(batch)
+            due += self.add_batch(batch)
         return due
 
     def lose(self, worker: str) -> Sequence[ReceivedBatch]:
@@ -144,7 +144,7 @@ class RowSequence:
 
 def without_first(block: ReceivedBatch, place: int) -> ReceivedBatch:
     """Return a block without what lies before a place."""
-    places = block.places
+    places = block.row_range
     assert places is not None
     rows = places.rows_before(place)
     left = between(block.spans, places.first, place, places.end)

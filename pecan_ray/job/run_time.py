@@ -35,6 +35,6 @@ class RunTime:
         return self.start_s + self.waited_s + self.converted_s + self.trained_s
 
     @property
-    def pace_s(self) -> float:
+    def running_s(self) -> float:
         """Without the start."""
         return self.total_s - self.start_s

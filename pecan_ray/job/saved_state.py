@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from pecan_ray.errors import PlanError, StateError
 from pecan_ray.job.delivery_log import MOST_STEPS
-from pecan_ray.job.listing_digest import groups_of, read_marks
+from pecan_ray.job.listing_digest import groups_of, read_digest
 from pecan_ray.job.resume_point import BranchPoint, Cursor, KnownListing, Rest, ResumePoint, Step
 from pecan_ray.job.state_numbers import StateNumbers, whole
 from pecan_ray.job.state_remaining_parts import pack_remaining_parts, unpack_remaining_parts
@@ -78,7 +78,7 @@ class SavedState:
             "epoch": point.epoch,
             "first_epoch": self.first_epoch,
             "batches": self.batches,
-            "made": point.made,
+            "made": point.used_batches,
             "seed": self.seed,
             "engine": self.engine,
             "order": self.order,
@@ -178,16 +178,17 @@ def compatible_state(
     """
     saved, order = SavedState.from_json(state), options.order or "relaxed"
     check_can_resume(saved, options)
-    said = _difference(saved, engine, seed, parts, order)
-    if not said:
+    message = _difference(saved, engine, seed, parts, order)
+    if not message:
         return saved
-    epoch = epoch_that_begins(saved.point)
+    epoch = starting_epoch(saved.point)
     # Decision 142: at the end of an epoch engine, order and operators may differ, but not the sources and the seed.
     if _sources(saved.parts) != _sources(parts) or (seed is not None and seed != saved.seed):
-        raise StateError(f"the state is of another pipeline: {said}.")
+        raise StateError(f"the state is of another pipeline: {message}.")
     if epoch is None:
         raise StateError(
-            f"the state is of another pipeline: {said}. A pipeline may change at the end of an epoch, and this state "
+            f"the state is of another pipeline: {message}. A pipeline may change at the end of an epoch, and this "
+            "state "
             f"was taken in the middle of epoch {saved.point.epoch}."
         )
     point = ResumePoint(epoch, (BranchPoint(),) * len(saved.point.branches), saved.point.listings)
@@ -201,7 +202,7 @@ def point_for(point: ResumePoint, branches: int) -> ResumePoint:
     """
     if len(point.branches) == branches:
         return point
-    epoch = epoch_that_begins(point)
+    epoch = starting_epoch(point)
     if epoch is None:
         raise StateError(
             "the state was taken in the midst of an epoch of a run that has read its zip in another way: in step where "
@@ -210,20 +211,20 @@ def point_for(point: ResumePoint, branches: int) -> ResumePoint:
     return ResumePoint(epoch, (BranchPoint(),) * branches, point.listings[:branches])
 
 
-def epoch_that_begins(point: ResumePoint) -> int | None:
+def starting_epoch(point: ResumePoint) -> int | None:
     """Return the epoch of which nothing was used where a state was taken; None in the middle of one."""
-    if all(branch == BranchPoint() for branch in point.branches) and not point.made:
+    if all(branch == BranchPoint() for branch in point.branches) and not point.used_batches:
         return point.epoch
     places = zip(point.branches, point.listings, strict=True) if point.listings and point.passes else ()
     ended = [_all_used(branch, listing, point.passes) for branch, listing in places]
-    return point.epoch + 1 if ended and all(ended) and not point.made else None
+    return point.epoch + 1 if ended and all(ended) and not point.used_batches else None
 
 
 def _all_used(branch: BranchPoint, listing: KnownListing, passes: int) -> bool:
     """Tell whether nothing of a source is left in an epoch."""
     cursor = branch.cursor
-    begun = listing.complete and cursor.taken >= listing.splits and cursor.repetition >= passes - 1
-    return begun and not cursor.missing and not branch.remaining_parts
+    started = listing.complete and cursor.taken >= listing.splits and cursor.pass_index >= passes - 1
+    return started and not cursor.missing and not branch.remaining_parts
 
 
 def _sources(parts: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -259,7 +260,7 @@ def _listing(listing: KnownListing) -> dict[str, Plain]:
         "splits": listing.splits,
         "complete": listing.complete,
         "digests": list(listing.digests),
-        "marks": listing.marks,
+        "marks": listing.digest,
     }
 
 
@@ -269,17 +270,17 @@ def _listing_of(source: Mapping[str, Plain]) -> KnownListing:
         raise ValueError(f"{len(digests)} digests tell nothing of {splits} splits")
     marks = _text(source.get("marks", ""))
     if marks:
-        read_marks(marks)
+        read_digest(marks)
     return KnownListing(splits, complete, digests, marks)
 
 
 def _branch(point: BranchPoint, numbers: StateNumbers) -> dict[str, Plain]:
     cursor = point.cursor
     return {
-        "repetition": cursor.repetition,
+        "repetition": cursor.pass_index,
         "begun": cursor.taken,
         "missing": numbers.packed([number for pair in cursor.missing for number in pair]),
-        "grown": numbers.packed([number for pair in cursor.grown for number in pair]),
+        "grown": numbers.packed([number for pair in cursor.extensions for number in pair]),
         "rests": pack_remaining_parts(point.remaining_parts, numbers),
     }
 
@@ -373,17 +374,17 @@ def _numbers(remaining_parts: Sequence[Rest]) -> Iterator[int]:
     for rest in remaining_parts:
         positions = [position for span in rest.spans for position in span]
         unit = 1 if any(position % ELEMENT for position in positions) else ELEMENT
-        yield from (rest.repetition, rest.index, unit, len(positions))
+        yield from (rest.pass_index, rest.index, unit, len(positions))
         yield from (to // unit - at // unit for at, to in pairwise([0, *positions]))
 
 
 def _remaining_parts(numbers: Sequence[int]) -> Iterator[Rest]:
     at, before = 0, (-1, -1)
     while at < len(numbers):
-        repetition, index, unit, count = numbers[at : at + 4]
+        pass_index, index, unit, count = numbers[at : at + 4]
         steps = numbers[at + 4 : at + 4 + count]
-        if len(steps) != count or unit not in (1, ELEMENT) or (repetition, index) <= before:
+        if len(steps) != count or unit not in (1, ELEMENT) or (pass_index, index) <= before:
             raise ValueError("what is missing of a split is damaged, or comes twice")
-        before = whole(repetition), whole(index)
-        yield Rest(index, repetition, _spans([step * unit for step in accumulate(steps)]))
+        before = whole(pass_index), whole(index)
+        yield Rest(index, pass_index, _spans([step * unit for step in accumulate(steps)]))
         at += 4 + count

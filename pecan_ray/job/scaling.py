@@ -12,7 +12,7 @@ from pecan_ray.job.core import JobCore
 from pecan_ray.job.instructions import Instructions, Log
 from pecan_ray.job.messages import LogLevel
 from pecan_ray.job.sharing import PoolBid, Sharing
-from pecan_ray.job.staffing import Staffing
+from pecan_ray.job.worker_starts import WorkerStarts
 from pecan_ray.options import AutoWorkers, Workers
 from pecan_ray.plan.windows import Deployment
 
@@ -20,42 +20,45 @@ FIXED = "AutoPlacement decides no more: the numbers of workers were fixed by sca
 
 
 class Scaling:
-    """The part of a job that decides on numbers of workers; who comes and goes is `Staffing`'s."""
+    """The part of a job that decides on numbers of workers; who comes and goes is `WorkerStarts`'s."""
 
-    def __init__(self, job: JobCore, staffing: Staffing) -> None:
-        self._job, self._staffing = job, staffing
-        self._fleet, self._placement = job.fleet, job.placement
+    def __init__(self, job: JobCore, staffing: WorkerStarts) -> None:
+        self._job, self._worker_starts = job, staffing
+        self._worker_table, self._placement = job.worker_table, job.placement
         self.sharing = Sharing()
         self.handlers: dict[type, Callable[[Any, float, Instructions], None]] = {
             events.RoomFound: self._on_room,
-            events.ScaleAsked: self._on_scale,
-            events.RoomAsked: self._on_room_asked,
+            events.ScaleRequested: self._on_scale,
+            events.RoomRequested: self._on_room_requested,
             events.PoolRequestsReceived: self._on_bid_update,
         }
 
     def _on_room(self, event: events.RoomFound, now: float, done: Instructions) -> None:
-        if self._fleet.hosts:
+        if self._worker_table.hosts:
             return  # a controller that was started again has asked anew, and the job has its workers
-        self._fleet.hosts = dict(event.hosts)
+        self._worker_table.hosts = dict(event.hosts)
         try:
-            begun = self._placement.begin(self._fleet.hosts, event.remote_cpus)
+            started = self._placement.begin(self._worker_table.hosts, event.remote_cpus)
             # AutoOrder's sample may have ended before the nodes were looked at.
-            target = self._placement.sampled(self._placement.row_s, self._job.trainers.progress, self._fleet) or begun
+            target = (
+                self._placement.sampled(self._placement.row_s, self._job.trainers.progress, self._worker_table)
+                or started
+            )
         except PlanError as error:  # the bounds leave no worker on these nodes
             self._job.fail(error, now, done)
             return
         if self._job.spec.shape.one_at_a_time and isinstance(self._job.spec.workers, AutoWorkers):
-            said = "one worker at a time can run this pipeline: AutoPlacement has nothing to decide"
-            self._job.tell("placement", said, now)
-        for said in self._fleet.too_few_cpus() if target.local else ():
-            self._say(said, now, done, "warning")
+            message = "one worker at a time can run this pipeline: AutoPlacement has nothing to decide"
+            self._job.tell("placement", message, now)
+        for message in self._worker_table.too_few_cpus() if target.local else ():
+            self._say(message, now, done, "warning")
         self.scale(target, now, done)
 
-    def _on_scale(self, event: events.ScaleAsked, now: float, done: Instructions) -> None:
+    def _on_scale(self, event: events.ScaleRequested, now: float, done: Instructions) -> None:
         if self._placement.fix(Workers(event.local, event.remote)):
             self._job.tell("placement", FIXED, now)
         # Before the nodes are known, `fix` has noted the numbers, and the job begins with them.
-        if self._fleet.hosts:
+        if self._worker_table.hosts:
             self.scale(Deployment(event.local, event.remote), now, done)
 
     def place(self, now: float, done: Instructions) -> None:
@@ -63,44 +66,44 @@ class Scaling:
         epochs = self._job.ledger.shape.epochs_before(self._job.ledger.epoch) + (
             self._job.ledger.queues.share_taken() or 0.0
         )
-        step = self._placement.decide(self._fleet, now, self._job.trainers.progress, epochs)
-        for said in self._placement.take_said():
-            self._say(said, now, done, "warning")
+        step = self._placement.decide(self._worker_table, now, self._job.trainers.progress, epochs)
+        for message in self._placement.take_messages():
+            self._say(message, now, done, "warning")
         if step is None:
             return
-        decision, placing = step.decision, self._placement.placing
+        decision, placing = step.decision, self._placement.policy_runner
         if decision.phase == "failed" and placing is not None and placing.failures == 1:
             self._say(f"AutoPlacement: {decision.reason}", now, done, "warning")
-        if decision.target == self._fleet.wanted:
+        if decision.target == self._worker_table.target:
             return
         self._say(f"{decision.phase}: {step.deployment} -> {decision.target}: {decision.reason}", now, done)
         self._placement.fast_removal = decision.removal == "fast"
         self.scale(decision.target, now, done)
 
-    def _say(self, said: str, now: float, done: Instructions, level: LogLevel = "info") -> None:
-        self._job.tell("placement", said, now)
-        done.append(Log(level, said))
+    def _say(self, message: str, now: float, done: Instructions, level: LogLevel = "info") -> None:
+        self._job.tell("placement", message, now)
+        done.append(Log(level, message))
 
     def scale(self, target: Deployment, now: float, done: Instructions) -> None:
         """Want so many workers."""
         self._job.tell("scale", f"{target.local} local and {target.remote} remote workers wanted", now)
-        done += self._fleet.scale(target, now)
-        self._staffing.drain_excess(now, done)
+        done += self._worker_table.scale(target, now)
+        self._worker_starts.drain_excess(now, done)
 
-    def _on_room_asked(self, event: events.RoomAsked, now: float, done: Instructions) -> None:
+    def _on_room_requested(self, event: events.RoomRequested, now: float, done: Instructions) -> None:
         """Give up a local worker for a job that has no place, where the user's bounds and the work allow it."""
-        wanted, workers = self._fleet.wanted, self._job.spec.workers
+        wanted, workers = self._worker_table.target, self._job.spec.workers
         if not (isinstance(workers, AutoWorkers) and self._placement.decides) or wanted.workers < 2:
             return
         if wanted.local > workers.min_local:
             fewer = Deployment(wanted.local - 1, wanted.remote)
             self._job.tell("placement", f"{wanted} -> {fewer}: job {event.job} waits for CPUs of this node", now)
-            self._placement.give_up_local(fewer.local, now)
+            self._placement.limit_local(fewer.local, now)
             self.scale(fewer, now, done)
 
     def _on_bid_update(self, event: events.PoolRequestsReceived, now: float, done: Instructions) -> None:
         """Keep to the job's share of nodes that others want as well."""
-        self.sharing.forget(event.gone)
+        self.sharing.forget(event.finished_jobs)
         self.sharing.handle_update(event.pool_requests, dict(event.nodes), dict(event.cpus), now)
         mine = [bid for bid in self.pool_requests() if self._placement.shares_nodes(bid.placement)]
         shares = self.sharing.shares(mine)
@@ -109,25 +112,25 @@ class Scaling:
                 bound = "no longer bounded" if share is None else f"at most {share}, as other jobs bid as well"
                 self._job.tell("sharing", f"{placement} workers: {bound}", now)
         self.sharing.applied_shares = shares
-        fewer = self._placement.restrict(shares, self._fleet)
-        if fewer is not None and fewer != self._fleet.wanted:
-            said = f"{self._fleet.wanted} -> {fewer}: other jobs save more by workers on these nodes"
-            self._say(said, now, done)
+        fewer = self._placement.restrict(shares, self._worker_table)
+        if fewer is not None and fewer != self._worker_table.target:
+            message = f"{self._worker_table.target} -> {fewer}: other jobs save more by workers on these nodes"
+            self._say(message, now, done)
             self.scale(fewer, now, done)
 
     def pool_requests(self) -> tuple[PoolBid, ...]:
         """Return what the job bids for nodes that others may want as well."""
-        return self._placement.pool_requests(self._fleet, self.sharing.nodes)
+        return self._placement.pool_requests(self._worker_table, self.sharing.nodes)
 
     def begin_with_sample(self, row_s: float | None, now: float, done: Instructions) -> None:
         """Begin with as many local workers as AutoOrder's sample asks for: their CPUs are paid for already."""
-        target = self._placement.sampled(row_s, self._job.trainers.progress, self._fleet)
-        if target is not None and target != self._fleet.wanted and self._fleet.hosts:
+        target = self._placement.sampled(row_s, self._job.trainers.progress, self._worker_table)
+        if target is not None and target != self._worker_table.target and self._worker_table.hosts:
             why = (
                 "elements are slow to sample"
                 if row_s == math.inf
                 else f"a row takes a thread {row_s:.3g} s by a sample"
             )
-            said = f"begin with {target}: {why}"
-            self._job.tell("placement", said, now)
+            message = f"begin with {target}: {why}"
+            self._job.tell("placement", message, now)
             self.scale(target, now, done)

@@ -74,7 +74,7 @@ class SecondWorkers:
             return
         for name, state in workers.items():
             if name != by:
-                state.overtaken(spans)
+                state.remove_positions(spans)
         queue = self._queues.common[0]
         # The late worker may bring rows that still wait for a second one: then nobody has to make them.
         queue.returned = deque(without(queue.returned, spans))
@@ -89,5 +89,5 @@ class SecondWorkers:
             if state.unresolved is None and state.stale_spans:
                 for lease in queue.returned:
                     for mine in within([lease], state.stale_spans):
-                        state.give(replace(mine, row=lease.row))
+                        state.assign(replace(mine, row=lease.row))
                 queue.returned = deque(without(queue.returned, state.stale_spans))

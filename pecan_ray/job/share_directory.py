@@ -24,14 +24,14 @@ class ShareDirectory:
     def __init__(self) -> None:
         self.groups: dict[str, GroupRecord] = {}
 
-    def heard(self, record: GroupRecord) -> str:
+    def update(self, record: GroupRecord) -> str:
         """Take what a group tells; return a line for the journal, empty if it is known."""
         if self.groups.get(record.name) == record:
             return ""
         self.groups[record.name] = record
         return json.dumps({"group": asdict(record)})
 
-    def gone(self, name: str) -> str:
+    def remove(self, name: str) -> str:
         """Forget a group; return a line for the journal, empty if it is not known."""
         return "" if self.groups.pop(name, None) is None else json.dumps({"gone": name})
 
@@ -42,10 +42,10 @@ class ShareDirectory:
             try:
                 told = json.loads(line)
                 if "gone" in told:
-                    self.gone(told["gone"])
+                    self.remove(told["gone"])
                 else:
                     group = told["group"]
-                    self.heard(GroupRecord(**{**group, "readers": tuple(group["readers"])}))
+                    self.update(GroupRecord(**{**group, "readers": tuple(group["readers"])}))
             except (ValueError, TypeError, KeyError):  # the last one may have been written in part
                 unread += 1
         return unread

@@ -31,7 +31,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Hand(Generic[SharedEntry]):
+class SendEntry(Generic[SharedEntry]):
     """Give a reader an entry that it has wished for."""
 
     reader: str
@@ -71,7 +71,7 @@ class BeginRun:
     """
 
     epochs: int | None
-    anew: int | None = None
+    restart_from: int | None = None
 
 
 @dataclass(frozen=True)
@@ -87,12 +87,12 @@ class EndGroup:
 
 
 GroupInstruction: TypeAlias = (
-    Hand[SharedEntry] | MoveToDisk[SharedEntry] | Finish | LeaveBehind | Produce | BeginRun | EndGroup
+    SendEntry[SharedEntry] | MoveToDisk[SharedEntry] | Finish | LeaveBehind | Produce | BeginRun | EndGroup
 )
 
 
 @dataclass(frozen=True)
-class ReaderFacts:
+class ReaderStats:
     """How one reader is doing."""
 
     reader: str
@@ -100,7 +100,7 @@ class ReaderFacts:
     skipped: int = 0
     lag: int = 0
     """Entries that the window holds and it has not read."""
-    waits: bool = False
+    waiting: bool = False
     """For the next epoch to begin."""
 
 
@@ -109,8 +109,8 @@ class _Reader:
     epochs: int | None
     since: Place
     """Where its epochs begin."""
-    waits: bool
-    wishes: int = 0
+    waiting: bool
+    requests: int = 0
     read: int = 0
 
     def ends(self) -> Place | None:
@@ -118,7 +118,7 @@ class _Reader:
         return None if self.epochs is None else Place(self.since.epoch + self.epochs, self.since.index)
 
 
-class _ReaderWaits:
+class _ReaderTimeouts:
     """How long a group waits: for anybody to read, and for those that hold all others back."""
 
     def __init__(self, linger_s: float) -> None:
@@ -165,7 +165,7 @@ class ShareGroup(Generic[SharedEntry]):
             capacity_bytes, max_lag=max_lag, overflow_bytes=disk_bytes
         )
         self._exact = max_lag is not None
-        self._places: deque[Place] = deque()
+        self._positions: deque[Place] = deque()
         """Of what the window holds."""
         self._next = Place(first_epoch)
         """Of the next entry, if its epoch goes on."""
@@ -173,12 +173,12 @@ class ShareGroup(Generic[SharedEntry]):
         """With which epoch the last run began that began anew; None: none has yet."""
         self._run: int | None = 0
         """Where the run that is under way ends: before the epoch of this number; 0: there is none."""
-        self._asked = False
+        self._entry_requested = False
         """The run owes an entry."""
         self._held: tuple[SharedEntry, int, Place] | None = None
         """What was produced and may not be pushed yet."""
         self._readers: dict[str, _Reader] = {}
-        self._waits = _ReaderWaits(linger_s)
+        self._waiting = _ReaderTimeouts(linger_s)
         self.ended = False
 
     # --- what happens --------------------------------------------------------------------------------------
@@ -190,22 +190,22 @@ class ShareGroup(Generic[SharedEntry]):
         """
         if self.ended or reader in self._readers:
             raise PlanError(f"{reader} cannot join: {'the group has ended' if self.ended else 'it has before'}.")
-        oldest = self._places[0] if self._places else None
+        oldest = self._positions[0] if self._positions else None
         # Decision 44: with `max_lag` no reader begins in the middle of an epoch.
         if oldest is not None and oldest.epoch > behind and (not self._exact or oldest.index == 0):
             self.window.attach(reader, at="oldest")
-            self._readers[reader] = _Reader(epochs, oldest, waits=False)
+            self._readers[reader] = _Reader(epochs, oldest, waiting=False)
         elif self._next.index == 0:
             self.window.attach(reader, at="newest")
-            self._readers[reader] = _Reader(epochs, self._next, waits=False)
+            self._readers[reader] = _Reader(epochs, self._next, waiting=False)
         else:
-            self._readers[reader] = _Reader(epochs, Place(self._next.epoch + 1), waits=True)
+            self._readers[reader] = _Reader(epochs, Place(self._next.epoch + 1), waiting=True)
 
-    def wish(self, reader: str, count: int = 1) -> list[GroupInstruction[SharedEntry]]:
+    def request(self, reader: str, count: int = 1) -> list[GroupInstruction[SharedEntry]]:
         """A reader has room for so many more entries."""
         if reader not in self._readers:
             return []  # it has had all meanwhile
-        self._readers[reader].wishes += count
+        self._readers[reader].requests += count
         return [*self._serve(reader), *self._go_on()]
 
     def leave(self, reader: str) -> list[GroupInstruction[SharedEntry]]:
@@ -217,7 +217,7 @@ class ShareGroup(Generic[SharedEntry]):
     def produced(self, entry: SharedEntry, nbytes: int, epoch: int) -> list[GroupInstruction[SharedEntry]]:
         """The run has given an entry of an epoch; raises PlanError for one larger than the window."""
         self.window.may_push(nbytes)  # which refuses one that is too large
-        self._asked = False
+        self._entry_requested = False
         place = Place(epoch) if epoch > self._next.epoch else self._next
         if place.index == 0:
             self._next = place
@@ -233,11 +233,11 @@ class ShareGroup(Generic[SharedEntry]):
         """The run has given all entries of its epochs."""
         if self._run is None:  # there is nothing in an epoch, or the next one would follow
             finished: list[GroupInstruction[SharedEntry]] = [Finish(name) for name in self._readers]
-            self._asked, self._run = False, 0
+            self._entry_requested, self._run = False, 0
             for name in list(self._readers):
                 self._remove(name)
             return finished
-        self._asked, self._next, self._run = False, Place(self._run), 0
+        self._entry_requested, self._next, self._run = False, Place(self._run), 0
         self._start_waiting()
         return [*self._serve_all(), *self._go_on()]
 
@@ -245,14 +245,14 @@ class ShareGroup(Generic[SharedEntry]):
         """Let time pass."""
         waited_for = self.held_back_by
         # Time in which nobody waits for the slowest readers does not count against them.
-        waiting = any(reader.wishes for name, reader in self._readers.items() if name not in waited_for)
+        waiting = any(reader.requests for name, reader in self._readers.items() if name not in waited_for)
         holders = tuple((name, self._readers[name].read) for name in waited_for) if waiting else ()
-        self._waits.passes(now, holders, empty=not self._readers)
-        if self._waits.is_over(now) and not self.ended:
+        self._waiting.passes(now, holders, empty=not self._readers)
+        if self._waiting.is_over(now) and not self.ended:
             self.ended = True
             return [EndGroup()]
         done: list[GroupInstruction[SharedEntry]] = []
-        for name in self._waits.left_behind:
+        for name in self._waiting.left_behind:
             done.append(LeaveBehind(name, self.window.skipped(name), HOLD_S))
             self._remove(name)
         return [*done, *self._go_on()] if done else []
@@ -260,16 +260,16 @@ class ShareGroup(Generic[SharedEntry]):
     # --- what can be told ----------------------------------------------------------------------------------
 
     @property
-    def readers(self) -> tuple[ReaderFacts, ...]:
+    def readers(self) -> tuple[ReaderStats, ...]:
         """How the readers are doing, in the order in which they came."""
-        return tuple(self.facts(name) for name in self._readers)
+        return tuple(self.stats(name) for name in self._readers)
 
-    def facts(self, name: str) -> ReaderFacts:
+    def stats(self, name: str) -> ReaderStats:
         """Return how one reader is doing."""
         reader = self._readers[name]
-        if reader.waits:
-            return ReaderFacts(name, waits=True)
-        return ReaderFacts(name, reader.read, self.window.skipped(name), self.window.lag(name))
+        if reader.waiting:
+            return ReaderStats(name, waiting=True)
+        return ReaderStats(name, reader.read, self.window.skipped(name), self.window.lag(name))
 
     @property
     def held_back_by(self) -> tuple[str, ...]:
@@ -291,7 +291,7 @@ class ShareGroup(Generic[SharedEntry]):
         done: list[GroupInstruction[SharedEntry]] = []
         reader = self._readers[name]
         ends = reader.ends()
-        while reader.wishes and not reader.waits:
+        while reader.requests and not reader.waiting:
             found = self.window.read(name)
             place = self._next if found is None else found[0]
             if ends is not None and place >= ends:
@@ -300,26 +300,26 @@ class ShareGroup(Generic[SharedEntry]):
                 break
             if found is None:
                 break
-            reader.wishes -= 1
+            reader.requests -= 1
             reader.read += 1
-            done.append(Hand(name, found[1], self.window.skipped(name)))
+            done.append(SendEntry(name, found[1], self.window.skipped(name)))
         return done
 
     def _go_on(self) -> list[GroupInstruction[SharedEntry]]:
         """Push what waits to be pushed, and have more produced if somebody at the front wishes for it."""
         done = self._push_held()
-        if self._asked or self._held is not None or not self.window.may_push():
+        if self._entry_requested or self._held is not None or not self.window.may_push():
             return done
         # Decision 44: nothing is made before it is wished for. What runs ahead is the queue of the run's job.
-        if not any(reader.wishes for reader in self._readers.values()):
+        if not any(reader.requests for reader in self._readers.values()):
             return done
-        if self._run != 0 and self._next.index and all(reader.waits for reader in self._readers.values()):
+        if self._run != 0 and self._next.index and all(reader.waiting for reader in self._readers.values()):
             self._base, self._run = None, 0  # nobody reads the rest of this epoch
             self._next = Place(self._next.epoch + 1)
             self._start_waiting()
         if self._run == 0:
             return [*done, self._begin()]
-        self._asked = True
+        self._entry_requested = True
         return [*done, Produce()]
 
     def _push_held(self) -> list[GroupInstruction[SharedEntry]]:
@@ -328,11 +328,11 @@ class ShareGroup(Generic[SharedEntry]):
             return []
         (entry, nbytes, place), self._held = self._held, None
         self.window.push((place, entry), nbytes)
-        self._places.append(place)
+        self._positions.append(place)
         done: list[GroupInstruction[SharedEntry]] = []
         done += [MoveToDisk(moved) for _, moved in self.window.take_overflow()]
-        while len(self._places) > len(self.window):
-            self._places.popleft()
+        while len(self._positions) > len(self.window):
+            self._positions.popleft()
         self._next = replace(place, index=place.index + 1)
         return done + self._serve_all()
 
@@ -345,17 +345,17 @@ class ShareGroup(Generic[SharedEntry]):
         endless = len(known) < len(needed)
         # A reader that began in the middle of an epoch ends in the middle of one: the run needs that one, too.
         self._run = None if endless else max(end.epoch + (end.index > 0) for end in known)
-        self._asked = True
+        self._entry_requested = True
         return BeginRun(None if self._run is None else self._run - base, anew)
 
     def _start_waiting(self) -> None:
         """An epoch begins: so do those who have waited for it."""
         for name, reader in self._readers.items():
-            if reader.waits:
+            if reader.waiting:
                 self.window.attach(name, at="newest")
-                reader.waits, reader.since = False, self._next
+                reader.waiting, reader.since = False, self._next
 
     def _remove(self, name: str) -> None:
         # A reader that waits for the next epoch is not attached to the window yet.
-        if not self._readers.pop(name).waits:
+        if not self._readers.pop(name).waiting:
             self.window.detach(name)

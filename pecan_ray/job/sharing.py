@@ -33,7 +33,7 @@ class Sharing:
         self.applied_shares: dict[Placement, int | None] = {}
         """Most workers of each kind that the job has beside others that bid, as was heard last; None: not bounded."""
         self._cpus: dict[str, float] = {}
-        self._heard: dict[tuple[str, Placement], tuple[PoolBid, float]] = {}
+        self._received: dict[tuple[str, Placement], tuple[PoolBid, float]] = {}
 
     def handle_update(
         self,
@@ -45,21 +45,21 @@ class Sharing:
         """Take over what other jobs bid, and the nodes with their CPUs as they are now."""
         self.nodes, self._cpus = dict(nodes), dict(cpus)
         for bid in pool_requests:
-            self._heard[bid.demand.job, bid.placement] = bid, now
-        for key in [key for key, (_, heard) in self._heard.items() if now - heard > STALE_S]:
-            del self._heard[key]
+            self._received[bid.demand.job, bid.placement] = bid, now
+        for key in [key for key, (_, heard) in self._received.items() if now - heard > STALE_S]:
+            del self._received[key]
 
     def forget(self, jobs: Iterable[str]) -> None:
         """Drop what jobs have bid that are gone."""
         gone = set(jobs)
-        for key in [key for key in self._heard if key[0] in gone]:
-            del self._heard[key]
+        for key in [key for key in self._received if key[0] in gone]:
+            del self._received[key]
 
     def shares(self, mine: Iterable[PoolBid]) -> dict[Placement, int | None]:
         """Return the most workers of each kind that the job may have; None where nothing bounds it."""
         found: dict[Placement, int | None] = {}
         for own in mine:
-            rivals = [bid for bid, _ in self._heard.values() if bid.nodes == own.nodes]
+            rivals = [bid for bid, _ in self._received.values() if bid.nodes == own.nodes]
             named = {_name(bid): replace(bid.demand, job=_name(bid)) for bid in (own, *rivals)}
             cpus = sum(self._cpus.get(node, 0.0) for node in own.nodes)
             found[own.placement] = shares(named, cpus)[_name(own)] if rivals else None

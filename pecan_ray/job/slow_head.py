@@ -21,10 +21,10 @@ class SlowHead:
 
     def __init__(self) -> None:
         self._at, self._since = (-1, -1), 0.0
-        self._looked, self._waited_s = 0.0, 0.0
+        self._last_check, self._waited_s = 0.0, 0.0
         """When this was last looked at, and so long the trainer has had no batch since the head of the rows has moved:
         what it took for its own work says nothing about workers."""
-        self._batch_s, self._learnt = math.inf, 0
+        self._batch_s, self._observed = math.inf, 0
         """So long it waits for a batch, lately, and how often this was measured."""
 
     def look(self, ledger: Ledger, queued: int, now: float) -> str:
@@ -34,8 +34,8 @@ class SlowHead:
         """
         if not ledger.runs.kept or ledger.finished:
             return ""
-        self._waited_s += 0.0 if queued else now - self._looked
-        self._looked = now
+        self._waited_s += 0.0 if queued else now - self._last_check
+        self._last_check = now
         epoch, row = at = ledger.epoch, ledger.rows_in_turn
         if at != self._at:
             batches = (row - self._at[1]) // ledger.shape.batch_size if epoch == self._at[0] else 0
@@ -53,6 +53,6 @@ class SlowHead:
         return helped
 
     def _update_from(self, batch_s: float) -> None:
-        self._learnt += 1
+        self._observed += 1
         mean_s = self._batch_s
-        self._batch_s = batch_s if self._learnt <= ALONE else mean_s + PACE_SHARE * (batch_s - mean_s)
+        self._batch_s = batch_s if self._observed <= ALONE else mean_s + PACE_SHARE * (batch_s - mean_s)

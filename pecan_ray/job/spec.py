@@ -8,7 +8,7 @@ from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.resume_point import ResumePoint
 from pecan_ray.options import AutoWorkers, OnError, Workers
 from pecan_ray.plan.empty_pass import EmptyPasses
-from pecan_ray.plan.stretches import OpOrders
+from pecan_ray.plan.op_sequences import OpOrders
 
 
 @dataclass(frozen=True)
@@ -51,25 +51,26 @@ class JobSpec:
     """The order of operators is known; if not, workers start meanwhile, and begin when it is."""
 
     @property
-    def silent_after_s(self) -> float:
+    def lost_after_s(self) -> float:
         """A worker that says nothing for so long is taken for lost: it does not live, or it hangs."""
         return min(self.worker_timeout_s, self.hung_after_s)
 
     @property
-    def begins_behind(self) -> bool:
+    def starts_behind(self) -> bool:
         """Whether it begins a plan that cannot be cut behind what a run before it has had of it."""
         start = self.start
-        return self.shape.counts and start is not None and start.made > 0 and not start.bad
+        return self.shape.counts and start is not None and start.used_batches > 0 and not start.bad
 
-    def made_again(self) -> str:
+    def repeated_work(self) -> str:
         """Say what a job makes again that goes on in the middle of a plan that cannot be cut; empty for another job."""
         start = self.start
-        if start is None or not start.made or not self.shape.runs_whole or start.epoch == self.shape.end_epoch:
+        if start is None or not start.used_batches or not self.shape.runs_whole or start.epoch == self.shape.end_epoch:
             return ""
         used = (
-            f"one worker runs this plan as a whole: the {start.made} batches of epoch {start.epoch} that were used "
+            f"one worker runs this plan as a whole: the {start.used_batches} batches of epoch {start.epoch} that were "
+            "used "
             "before"
         )
-        if self.begins_behind:
+        if self.starts_behind:
             return f"{used} are not made again: it begins behind the elements that went into them"
         return f"{used} are made again, and left out"

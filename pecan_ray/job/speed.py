@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from pecan_ray.job.fleet import FleetWorker
 from pecan_ray.job.messages import WorkerProgress
+from pecan_ray.job.worker_table import WorkerRecord
 
 if TYPE_CHECKING:
     from pecan_ray.job.state import JobState
@@ -61,15 +61,15 @@ class SpeedMeter:
     def __init__(self) -> None:
         self._looks: deque[_Totals] = deque()
         self._hits = 0.0
-        self._began: tuple[float, int] | None = None
+        self._started: tuple[float, int] | None = None
         """How many epochs had been taken when workers first told of bytes, and of how many."""
-        self._told_bytes = 0
+        self._reported_bytes = 0
         self._dataset_bytes: float | None = None
 
     def look(self, job: JobState, now: float) -> JobSpeed:
         """Return the speed since the oldest look that is not too old."""
-        workers = [*job.fleet.past.values(), *job.fleet.workers.values()]
-        totals = _totals(job, [worker.told for worker in workers], now)
+        workers = [*job.worker_table.past.values(), *job.worker_table.workers.values()]
+        totals = _totals(job, [worker.own_progress for worker in workers], now)
         then = self._since(totals)
         self._look_at_dataset(job, totals.remote_bytes + totals.node_bytes)
         remote, node = totals.remote_bytes - then.remote_bytes, totals.node_bytes - then.node_bytes
@@ -79,10 +79,10 @@ class SpeedMeter:
         rows, waited = totals.rows - then.rows, totals.waited_s - then.waited_s
         if not totals.rows or seconds <= 1e-9:
             return JobSpeed(hit_share=self._hits, dataset_bytes=self._dataset_bytes)
-        made = sum(worker.told.elements for worker in workers)
+        made = sum(worker.own_progress.elements for worker in workers)
         row_bytes = (totals.remote_bytes + totals.node_bytes) / made if made else None
         # Decision 57: without waits, so that it shows under a quota, too; but no faster than the workers compute.
-        ideal = min(rows / max(seconds - waited, 1e-9), _most_rows_per_s(job.fleet.workers.values()))
+        ideal = min(rows / max(seconds - waited, 1e-9), _most_rows_per_s(job.worker_table.workers.values()))
         return JobSpeed(
             rows_per_s=rows / seconds,
             wait_share=max(0.0, min(1.0, waited / seconds)),
@@ -107,15 +107,15 @@ class SpeedMeter:
         What is read lies behind what is taken by what workers hold and have not told, then and now: so it is left out.
         """
         taken = job.ledger.queues.share_taken()
-        if taken is None or nbytes == self._told_bytes:
+        if taken is None or nbytes == self._reported_bytes:
             return
-        self._told_bytes = nbytes
+        self._reported_bytes = nbytes
         at = job.ledger.epoch + taken
-        if self._began is None:
-            self._began = at, nbytes
-        began, before = self._began
-        if at - began >= LEAST_OF_EPOCH and nbytes > before:
-            self._dataset_bytes = (nbytes - before) / (at - began)
+        if self._started is None:
+            self._started = at, nbytes
+        started, before = self._started
+        if at - started >= LEAST_OF_EPOCH and nbytes > before:
+            self._dataset_bytes = (nbytes - before) / (at - started)
 
 
 def _totals(job: JobState, told: Iterable[WorkerProgress], now: float) -> _Totals:
@@ -131,12 +131,12 @@ def _totals(job: JobState, told: Iterable[WorkerProgress], now: float) -> _Total
     )
 
 
-def _most_rows_per_s(workers: Iterable[FleetWorker]) -> float:
+def _most_rows_per_s(workers: Iterable[WorkerRecord]) -> float:
     """Return what the workers that run would make together if they never waited for the storage."""
     most = 0.0
     for worker in workers:
-        seen, made = worker.told.stages, worker.told.elements
-        if worker.running and made and seen.watched_s:
-            threads = max(1.0, seen.threads_s / seen.watched_s)
+        seen, made = worker.own_progress.stages, worker.own_progress.elements
+        if worker.running and made and seen.observed_s:
+            threads = max(1.0, seen.threads_s / seen.observed_s)
             most += made / max(seen.computing_s / threads, seen.batching_s, 1e-9)
     return most or math.inf

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from pecan_ray.job.core import JobCore
-from pecan_ray.job.fleet import FleetWorker
 from pecan_ray.job.instructions import Instructions, Log
 from pecan_ray.job.messages import LeftOutElement, SplitOpenFailure
 from pecan_ray.job.pending_leases import WorkerLeaseState
+from pecan_ray.job.worker_table import WorkerRecord
 from pecan_ray.plan.splits import LeaseKey, Split
 
 MOST_UNOPENED = 3
@@ -44,7 +44,7 @@ class _Lengths:
 
 
 @dataclass
-class _Refused:
+class _FailedSplit:
     """A split that waits for a worker that can open it."""
 
     error: LeftOutElement
@@ -70,8 +70,8 @@ class SplitOpenFailures:
     def __init__(self, job: JobCore, leave_out: LeaveOut) -> None:
         """`leave_out`: counts elements that nobody can open."""
         self._job, self._ledger, self._leave_out_elements = job, job.ledger, leave_out
-        self._workers_to_drain: list[FleetWorker] = []
-        self._waiting: dict[LeaseKey, _Refused] = {}
+        self._workers_to_drain: list[WorkerRecord] = []
+        self._waiting: dict[LeaseKey, _FailedSplit] = {}
         """Of the epoch at hand."""
         self._epoch = -1
         self._opened: set[str] = set()
@@ -90,14 +90,14 @@ class SplitOpenFailures:
         if split.stop is not None:
             known = self._lengths.setdefault(branch, _Lengths())
             known.elements, known.size = known.elements + elements, known.size + split.stop - split.start
-        refused = self._waiting.pop(key, None) if self._epoch == self._ledger.epoch else None
+        rejected = self._waiting.pop(key, None) if self._epoch == self._ledger.epoch else None
         # Sorted, because a set has another order in another process, and a replay must do the same (decision 37).
-        for other in () if refused is None else sorted(refused.workers - self._opened):
+        for other in () if rejected is None else sorted(rejected.workers - self._opened):
             self._failed_reads[other] += 1
-            if self._failed_reads[other] == MOST_UNOPENED and refused is not None:
-                self._take_out(other, refused.error, now, done)
+            if self._failed_reads[other] == MOST_UNOPENED and rejected is not None:
+                self._take_out(other, rejected.error, now, done)
 
-    def refuse(
+    def take_back(
         self, worker: str, epoch: int, split_open_failures: Iterable[SplitOpenFailure], now: float, done: Instructions
     ) -> None:
         """Take splits back that a worker cannot open: others may have them, or they are left out."""
@@ -110,31 +110,31 @@ class SplitOpenFailures:
             state = self._ledger.workers.get(worker)
             if state is None or state.unresolved is not None or one.key not in state.pending_leases:
                 continue
-            refused = self._waiting.setdefault(one.key, _Refused(self._named(worker, one), now))
-            refused.workers.add(worker)
+            rejected = self._waiting.setdefault(one.key, _FailedSplit(self._named(worker, one), now))
+            rejected.workers.add(worker)
             if self._ledger.runs.joins:
-                self._refuse_in_order(worker, state, one.key)
+                self._reject_in_order(worker, state, one.key)
                 continue
-            self._ledger.runs.give_up(f"{worker} cannot open {one.error.where}, which is left to others")
-            if self._can_continue and self._may_try(refused, now):
+            self._ledger.runs.drop_order(f"{worker} cannot open {one.error.where}, which is left to others")
+            if self._can_continue and self._may_try(rejected, now):
                 self._ledger.queues.bar(worker, one.key)
-                self._hand_over(state, one)
+                self._deliver(state, one)
                 self._ledger.changes += 1
             else:
                 del self._waiting[one.key]
                 self._ledger.consumed(worker, epoch, {one.key: one.spans})
-                self._leave_out(one.key, refused.error, now, done)
+                self._leave_out(one.key, rejected.error, now, done)
 
-    def _refuse_in_order(self, worker: str, state: WorkerLeaseState, key: LeaseKey) -> None:
+    def _reject_in_order(self, worker: str, state: WorkerLeaseState, key: LeaseKey) -> None:
         """Let others have a split and all else of its run, which comes before anything new; `settle` leaves it out."""
         self._ledger.queues.bar(worker, key)
         self._ledger.seconds.replace(state)
         self._ledger.changes += 1
 
-    def _hand_over(self, state: WorkerLeaseState, one: SplitOpenFailure) -> None:
+    def _deliver(self, state: WorkerLeaseState, one: SplitOpenFailure) -> None:
         """Let others have a split; one of a group goes with the group, when the worker's assignment ends."""
         if state.rank is not None:
-            state.refused[one.key] = one.spans
+            state.rejected[one.key] = one.spans
             return
         for lease, spans in state.take_back({one.key: one.spans}):
             self._ledger.queues.put_back(replace(lease, spans=tuple(spans)))
@@ -144,25 +144,25 @@ class SplitOpenFailures:
         if not self._waiting or self._epoch != self._ledger.epoch:
             return
         worker = next(iter(self._living), None)
-        for key, refused in list(self._waiting.items()):
-            if worker is None or self._may_try(refused, now):
+        for key, rejected in list(self._waiting.items()):
+            if worker is None or self._may_try(rejected, now):
                 continue
             if self._left_out(worker, key):  # else somebody has it
                 del self._waiting[key]
-                self._leave_out(key, refused.error, now, done)
+                self._leave_out(key, rejected.error, now, done)
 
     def _left_out(self, worker: str, key: LeaseKey) -> bool:
         """Let a split yield nothing; tell whether it waited."""
         ledger = self._ledger
         if ledger.runs.joins and ledger.queues.has_returned(key):
-            ledger.runs.nobodys.leave_out(key)
+            ledger.runs.skipped_rows.leave_out(key)
             ledger.changes += 1
             return True
         found = False
         while not ledger.runs.joins and (lease := ledger.queues.take_returned_lease(key)) is not None:
             found = True  # it may have been cut
             # The ledger takes as dealt with only what a worker holds, so any living one stands in.
-            ledger.workers[worker].give(lease)
+            ledger.workers[worker].assign(lease)
             ledger.consumed(worker, self._epoch, {key: lease.spans})
         return found
 
@@ -171,27 +171,27 @@ class SplitOpenFailures:
         known = self._lengths.get(key[0])
         elements = None if known is None else known.estimated(self._ledger.queues.listings[key[0]][key[2]])
         if error.open_end and elements is not None:
-            said = f"{error.error} About {elements} elements are left out, estimated by its bytes."
-            error = replace(error, error=said, elements=elements, estimated=True, open_end=False)
+            message = f"{error.error} About {elements} elements are left out, estimated by its bytes."
+            error = replace(error, error=message, elements=elements, estimated=True, open_end=False)
         self._leave_out_elements((error,), now, done, keep=True)
 
     def _take_out(self, name: str, error: LeftOutElement, now: float, done: Instructions) -> None:
         """Let a worker go that is of no use, and ask for none in its place."""
-        fleet = self._job.fleet
-        worker = fleet.workers.get(name)
+        worker_table = self._job.worker_table
+        worker = worker_table.workers.get(name)
         if worker is None or worker.draining:
             return
-        said = (
+        message = (
             f"{name} on node {worker.node} is taken out: it can open none of the splits that other workers read; the "
             f"last one, {error.where}: {error.error} Files must lie where the nodes of all workers see them; "
             "Workers(remote=0) keeps to the trainers' nodes"
         )
-        self._job.tell("worker", said, now)
-        done.append(Log("warning", said))
-        fleet.taken_out[worker.host] += 1
+        self._job.tell("worker", message, now)
+        done.append(Log("warning", message))
+        worker_table.taken_out[worker.host] += 1
         self._workers_to_drain.append(worker)
 
-    def take_workers_to_drain(self) -> list[FleetWorker]:
+    def take_workers_to_drain(self) -> list[WorkerRecord]:
         """Return the workers that are to be let go since this was asked last."""
         useless, self._workers_to_drain = self._workers_to_drain, []
         return useless
@@ -206,27 +206,28 @@ class SplitOpenFailures:
     def _living(self) -> list[str]:
         return [name for name, state in self._ledger.workers.items() if state.unresolved is None]
 
-    def _may_try(self, refused: _Refused, now: float) -> bool:
+    def _may_try(self, rejected: _FailedSplit, now: float) -> bool:
         """Tell whether a worker that runs, or may come soon, has not tried to open a split."""
-        patient = now - refused.since < PLACE_S
-        fleet = self._job.fleet.workers.values()
+        patient = now - rejected.since < PLACE_S
+        worker_table = self._job.worker_table.workers.values()
         # Decision 98: a worker without a place may come late or never, so patience with it ends.
-        coming = any(not (one.running or one.draining) and (patient or not one.unplaced) for one in fleet)
-        return coming or not refused.workers.issuperset(self._living)
+        coming = any(not (one.running or one.draining) and (patient or not one.pending_reason) for one in worker_table)
+        return coming or not rejected.workers.issuperset(self._living)
 
     def waiting(self) -> dict[Hashable, str]:
         """Return what is waited for: workers to come, which may open what the ones that run could not."""
         living = self._living
-        refused = [one.error for one in self._waiting.values() if living and one.workers.issuperset(living)]
-        if not refused or self._epoch != self._ledger.epoch:
+        rejected = [one.error for one in self._waiting.values() if living and one.workers.issuperset(living)]
+        if not rejected or self._epoch != self._ledger.epoch:
             return {}
-        said = (
-            f"{len(refused)} split(s) that no worker that runs can open wait, {{seconds}} so far, for workers that are "
-            f"yet to come: {refused[0].where}: {refused[0].error}"
+        message = (
+            f"{len(rejected)} split(s) that no worker that runs can open wait, {{seconds}} so far, for workers that "
+            "are "
+            f"yet to come: {rejected[0].where}: {rejected[0].error}"
         )
-        return {"unopened": said}
+        return {"unopened": message}
 
     def _named(self, worker: str, one: SplitOpenFailure) -> LeftOutElement:
         """Return what a worker could not open, with its node."""
-        node = self._job.fleet.workers[worker].node
+        node = self._job.worker_table.workers[worker].node
         return replace(one.error, error=f"{one.error.error} ({worker} on node {node} could not open it)")

@@ -65,7 +65,7 @@ class Listing:
             if split.index != place:
                 raise ValueError(f"split {split.index} of {split.path or 'the source'} was listed at place {place}")
         # Asked before the rows grow, because it compares their number with that of the sums.
-        counted = self.counted
+        counted = self.has_counts
         self._rows.extend(map(_values, page))
         for split in page if counted else ():
             if split.elements is None:
@@ -73,7 +73,7 @@ class Listing:
             self._elements_before.append(self._elements_before[-1] + split.elements)
 
     @property
-    def counted(self) -> bool:
+    def has_counts(self) -> bool:
         """Whether all splits, as far as they are known, tell how many elements they hold."""
         return len(self._elements_before) == len(self._rows) + 1
 
@@ -106,20 +106,20 @@ class SplitQueue:
         self._first, self._step = share if share[1] else (sys.maxsize, 1)
         self.returned: deque[Lease] = deque()
         """What came back, which goes first."""
-        self._unlisted: list[Rest] = []
+        self._not_seen: list[Rest] = []
         """Of a run before this one, begun splits that are not listed yet,"""
         self._missing: deque[tuple[int, int]] = deque()
         """and the places of those in the order, as far as it has not come about again."""
         self.begin(0, 0)
 
-    def begin(self, epoch: int, repetition: int) -> None:
+    def begin(self, epoch: int, pass_index: int) -> None:
         """Begin a pass: all splits wait again; what came back from the pass before still goes first."""
         self._epoch = epoch
-        self.repetition = repetition
+        self.pass_index = pass_index
         """The pass at hand: those before it were given out."""
         self._at = 0
         self._order: range | Indices = range(0) if self._shuffling is None else np.empty(0, np.int64)
-        self._grown = array("q")
+        self._extensions = array("q")
         self._passed: OrderedDict[int, int] = OrderedDict()
         """Offered and not taken, with their places in the order: the one that was looked at longest ago first."""
         self._seen = self._first
@@ -128,25 +128,25 @@ class SplitQueue:
 
     def go_on(self, epoch: int, cursor: Cursor, remaining_parts: Iterable[Rest]) -> None:
         """Go on where a run before this one was: at its cursor, with what is missing of begun splits."""
-        self.begin(epoch, cursor.repetition)
+        self.begin(epoch, cursor.pass_index)
         self._at = cursor.taken
-        self._replay.extend(cursor.grown)
+        self._replay.extend(cursor.extensions)
         self._missing.extend(cursor.missing)
-        self._unlisted.extend(remaining_parts)
+        self._not_seen.extend(remaining_parts)
 
     def cursor(self) -> Cursor:
         """Return how far the pass has come."""
-        grown = (*zip(self._grown[::2], self._grown[1::2], strict=True), *self._replay)
+        grown = (*zip(self._extensions[::2], self._extensions[1::2], strict=True), *self._replay)
         passed = ((place, place + 1) for place in self._passed.values())
-        return Cursor(self.repetition, self._at, tuple(sorted([*self._missing, *passed])), grown)
+        return Cursor(self.pass_index, self._at, tuple(sorted([*self._missing, *passed])), grown)
 
     def remaining_parts(self) -> Iterator[Rest]:
         """Yield what has come back, or has not been listed since a run before this one."""
         for lease in self.returned:
-            yield Rest(lease.split.index, lease.repetition, lease.spans)
-        yield from self._unlisted
+            yield Rest(lease.split.index, lease.pass_index, lease.spans)
+        yield from self._not_seen
 
-    def places(self, indices: Sequence[int]) -> list[int]:
+    def positions(self, indices: Sequence[int]) -> list[int]:
         """Return the places in the pass's order of splits that were begun in it."""
         if not indices:
             return []  # sooner than by going through all splits
@@ -193,7 +193,7 @@ class SplitQueue:
         """Drop what came back; the epoch begins anew."""
         self.returned.clear()
         self._missing.clear()
-        self._unlisted.clear()
+        self._not_seen.clear()
         self.begin(self._epoch, 0)
 
     @property
@@ -201,10 +201,10 @@ class SplitQueue:
         """How many passes may follow the current one, as far as is known; endless ones count as many."""
         if not (self._listing.complete and self.splits):
             return 0
-        return MANY if self._passes is None else max(0, self._passes - self.repetition - 1)
+        return MANY if self._passes is None else max(0, self._passes - self.pass_index - 1)
 
     @property
-    def listed(self) -> int:
+    def num_ordered(self) -> int:
         """Splits that have a place in the pass's order."""
         return len(self._order)
 
@@ -213,7 +213,7 @@ class SplitQueue:
         """Number of splits in a pass, as far as they are known."""
         return len(range(self._first, len(self._listing), self._step))
 
-    def offer(self, most: int) -> list[Split]:
+    def peek_splits(self, most: int) -> list[Split]:
         """Return up to so many of the next splits, each once: from now on they go last, but for those that are wanted.
 
         What was offered before is offered again when there is nothing else.  Without shuffling there are no offers.
@@ -267,19 +267,19 @@ class SplitQueue:
         if not fresh:
             if self._replay or not self.passes_left:
                 return None
-            self.begin(self._epoch, self.repetition + 1)
+            self.begin(self._epoch, self.pass_index + 1)
             self.catch_up()
         return self._lease(self._begin_next()[0])
 
     def _begin_next(self) -> tuple[int, int]:
         """Begin the next split that is fresh; return its index and its place in the order."""
         if self._at >= len(self._order):
-            self._notice(len(self._listing))
+            self._extend(len(self._listing))
         self._at += 1
         return int(self._order[self._at - 1]), self._at - 1
 
     def _lease(self, index: int) -> Lease:
-        return Lease(self._epoch, self._listing[index], branch=self._branch, repetition=self.repetition)
+        return Lease(self._epoch, self._listing[index], branch=self._branch, pass_index=self.pass_index)
 
     @property
     def _not_yet_ordered(self) -> range:
@@ -288,54 +288,54 @@ class SplitQueue:
 
     def _fresh(self) -> int:
         self.catch_up()
-        early = bool(self._replay) or self._pass_at_hand < self.repetition
+        early = bool(self._replay) or self._current_pass < self.pass_index
         return 0 if early else max(0, len(self._order) + len(self._not_yet_ordered) - self._at)
 
     @property
-    def _pass_at_hand(self) -> int:
+    def _current_pass(self) -> int:
         """The pass that nobody may go beyond: splits that a run before this one began in it are yet to be listed."""
-        to_come = () if self._listing.complete else self._unlisted
-        return min((rest.repetition for rest in to_come if rest.index >= self._seen), default=self.repetition)
+        to_come = () if self._listing.complete else self._not_seen
+        return min((rest.pass_index for rest in to_come if rest.index >= self._seen), default=self.pass_index)
 
     def catch_up(self) -> None:
         """Take notice of splits that were listed since."""
         splits = len(self._listing)
         while self._replay and self._replay[0][1] <= splits:
-            begun, listed = self._replay.popleft()
-            self._notice(listed, begun)
+            started, listed = self._replay.popleft()
+            self._extend(listed, started)
         enough = self._shuffling is None or self._listing.complete or splits >= GROWTH * self._seen
         if not self._replay and self._seen < splits and enough:
-            self._notice(splits)
-        if self._unlisted or self._missing:
+            self._extend(splits)
+        if self._not_seen or self._missing:
             self._take_up()
 
-    def _notice(self, listed: int, begun: int | None = None) -> None:
+    def _extend(self, listed: int, started: int | None = None) -> None:
         """Let splits join the order behind those that were begun."""
         if self._shuffling is None:
             self._order, self._seen = range(self._first, listed, self._step), listed
             return
-        begun = self._at if begun is None else begun
+        started = self._at if started is None else started
         fresh = np.arange(self._seen, listed, self._step, dtype=np.int64)
         # Splits that were begun keep their places, because states tell of them by these (decision 33).
-        waiting = np.concatenate((self._order[begun:], fresh)) if begun < len(self._order) else fresh
-        waiting = shuffled(waiting, self._shuffling, self._epoch, self.repetition, self._branch)
-        self._order = np.concatenate((self._order[:begun], waiting)) if begun else waiting
+        waiting = np.concatenate((self._order[started:], fresh)) if started < len(self._order) else fresh
+        waiting = shuffled(waiting, self._shuffling, self._epoch, self.pass_index, self._branch)
+        self._order = np.concatenate((self._order[:started], waiting)) if started else waiting
         self._seen += len(fresh) * self._step
         # Decision 33: a state holds these pairs, so that the same order comes about in the run that goes on from it.
-        self._grown.extend((begun, listed))
+        self._extensions.extend((started, listed))
 
     def _take_up(self) -> None:
         """Let begun splits of a run before this one wait, as far as they have places, in the order of their passes."""
         if self._replay:
             return
-        latest = self._pass_at_hand
-        missing = _take_below(self._missing, len(self._order)) if latest == self.repetition else []
-        found = [(self.repetition, at, self._lease(int(self._order[at]))) for at in missing]
-        listed, self._unlisted = _listed_apart(self._unlisted, self._seen, latest)
-        places = self.places([rest.index for rest in listed])
+        latest = self._current_pass
+        missing = _take_below(self._missing, len(self._order)) if latest == self.pass_index else []
+        found = [(self.pass_index, at, self._lease(int(self._order[at]))) for at in missing]
+        listed, self._not_seen = _split_by_seen(self._not_seen, self._seen, latest)
+        places = self.positions([rest.index for rest in listed])
         for rest, place in zip(listed, places, strict=True):
-            lease = Lease(self._epoch, self._listing[rest.index], rest.spans, self._branch, rest.repetition)
-            found.append((rest.repetition, place, lease))
+            lease = Lease(self._epoch, self._listing[rest.index], rest.spans, self._branch, rest.pass_index)
+            found.append((rest.pass_index, place, lease))
         self.returned.extend(lease for _, _, lease in sorted(found, key=itemgetter(0, 1)))
 
 
@@ -350,10 +350,10 @@ def _take_below(ranges: deque[tuple[int, int]], end: int) -> list[int]:
     return taken
 
 
-def _listed_apart(rests: Iterable[Rest], seen: int, latest: int) -> tuple[list[Rest], list[Rest]]:
+def _split_by_seen(rests: Iterable[Rest], seen: int, latest: int) -> tuple[list[Rest], list[Rest]]:
     """Return the rests whose splits are among the first `seen`, of passes up to the latest, and the other rests."""
     listed: list[Rest] = []
     others: list[Rest] = []
     for rest in rests:
-        (listed if rest.index < seen and rest.repetition <= latest else others).append(rest)
+        (listed if rest.index < seen and rest.pass_index <= latest else others).append(rest)
     return listed, others

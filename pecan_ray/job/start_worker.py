@@ -21,7 +21,7 @@ class StartWorker:
     """Reserve CPUs for it; if not, it runs beside whatever has them."""
     remote_io: float | None = None
     """Bytes a second that it may read of object stores until it is told; None: as many as it can."""
-    rooms: DatasetRooms = ()
+    cache_limits: DatasetRooms = ()
     """What its node may keep of each dataset, until it is told; empty: nobody bounds that."""
 
     @property

@@ -16,7 +16,6 @@ from pecan_ray.errors import SourceError, StaleJobError
 from pecan_ray.job import events
 from pecan_ray.job.core import JobCore
 from pecan_ray.job.delivery_log import DeliveryLog
-from pecan_ray.job.facts import JobFacts
 from pecan_ray.job.instructions import (
     EndJob,
     FindRoom,
@@ -26,11 +25,11 @@ from pecan_ray.job.instructions import (
     RejectTrainer,
     TellTrainers,
 )
-from pecan_ray.job.job_cost import spent, wait_share
+from pecan_ray.job.job_cost import cost_between, wait_share
 from pecan_ray.job.job_requests import JobRequests
-from pecan_ray.job.job_summary import completed, job_facts
+from pecan_ray.job.job_summary import completed, job_stats
 from pecan_ray.job.listing import SourceListing
-from pecan_ray.job.messages import Orders, TrainerReport
+from pecan_ray.job.messages import TrainerReport, TrainerUpdate
 from pecan_ray.job.recovery import WorkerRecovery
 from pecan_ray.job.remote_io import RemoteIoShares
 from pecan_ray.job.resume import ResumePoints
@@ -40,12 +39,13 @@ from pecan_ray.job.scaling import Scaling
 from pecan_ray.job.sharing import PoolBid
 from pecan_ray.job.slow_head import SlowHead
 from pecan_ray.job.spec import JobSpec
-from pecan_ray.job.staffing import Staffing
+from pecan_ray.job.stats import JobStats
 from pecan_ray.job.story import EpochEnds
 from pecan_ray.job.trainer_order_state import TrainerOrderState
 from pecan_ray.job.trainer_presence import TrainerPresence
 from pecan_ray.job.trainers import to_text
-from pecan_ray.job.waiting import Waits
+from pecan_ray.job.waiting import WaitLog
+from pecan_ray.job.worker_starts import WorkerStarts
 from pecan_ray.placement import Cost
 
 
@@ -61,14 +61,14 @@ class JobState(JobCore):
         self.bytes = 0
         """Of the elements that trainers have received and kept."""
         self.epoch_ends = EpochEnds()
-        self._orders, self._head = TrainerOrderState(), SlowHead()
-        self._waits = Waits(spec.say_after_s)
-        self.listing = SourceListing(self, self._waits)
+        self._trainer_updates, self._head = TrainerOrderState(), SlowHead()
+        self._waiting = WaitLog(spec.say_after_s)
+        self.listing = SourceListing(self, self._waiting)
         self.job_requests = JobRequests(self)
-        self.staffing = Staffing(self, self._orders, self.job_requests)
-        self.scaling = Scaling(self, self.staffing)
+        self.worker_starts = WorkerStarts(self, self._trainer_updates, self.job_requests)
+        self.scaling = Scaling(self, self.worker_starts)
         self.worker_recovery = WorkerRecovery(self, self.job_requests, self.remote_io)
-        self.trainer_presence = TrainerPresence(self, self.staffing)
+        self.trainer_presence = TrainerPresence(self, self.worker_starts)
         self._handlers: dict[type, Callable[[Any, float, Instructions], None]] = {
             events.TrainerReported: self._on_reported,
             events.JobFailed: self._on_failed,
@@ -80,7 +80,7 @@ class JobState(JobCore):
             **self.trainer_presence.handlers,
             **self.listing.handlers,
             **self.job_requests.handlers,
-            **self.staffing.handlers,
+            **self.worker_starts.handlers,
             **self.scaling.handlers,
             **self.worker_recovery.handlers,
             **self.remote_io.handlers,
@@ -94,19 +94,19 @@ class JobState(JobCore):
         self._handlers[type(event)](event, now, done)
         # Parts know only those that were made before them, so that this one cannot let workers go itself.
         for worker in self.job_requests.split_open_failures.take_workers_to_drain():
-            self.staffing.drain(worker, now, done)
-        self.epoch_ends.reach(self.spec.shape.epochs_before(self.ledger.epoch), now - self.began)
-        self.job_requests.answer_waiting(now, done)
-        self.staffing.finish_departures(now, done)
+            self.worker_starts.drain(worker, now, done)
+        self.epoch_ends.note_finished(self.spec.shape.epochs_before(self.ledger.epoch), now - self.started)
+        self.job_requests.send_responses(now, done)
+        self.worker_starts.finish_draining(now, done)
         self.remote_io.distribute_shares(done)
         # Last, because answers and departures change what trainers are told.
-        self._renew_orders(done)
+        self._refresh_updates(done)
         return done
 
-    def orders(self, rank: int) -> Orders:
+    def trainer_update(self, rank: int) -> TrainerUpdate:
         """Return what holds for a rank now."""
         trainer = self.trainers.ranks.get(rank)
-        return self._orders.orders(rank, trainer.met if trainer is not None else 0)
+        return self._trainer_updates.trainer_update(rank, trainer.met if trainer is not None else 0)
 
     @property
     def ordered(self) -> bool:
@@ -130,15 +130,15 @@ class JobState(JobCore):
             self.rows -= back.rows
             self.ledger.given_back(report.rank, back.epoch, back.spans, back.batches, back.rows)
         if self.ledger.leave(report.rank, report.place):
-            done += self.fleet.leave_epochs(before=self.ledger.epoch + (self.ledger.level() is not None))
+            done += self.worker_table.leave_epochs(before=self.ledger.epoch + (self.ledger.level() is not None))
         if passed:
             self.ledger.left.note(report.place.left - 1)
         for worker in report.broken:
-            self.staffing.lose(worker, "stream", f"its stream to rank {report.rank} broke", now, done)
+            self.worker_starts.lose(worker, "stream", f"its stream to rank {report.rank} broke", now, done)
         for worker in report.settled:
             self.ledger.settled(report.rank, worker)
         self.job_requests.leave_out(report.left_out, now, done)
-        self.quarantine.took(report.quarantined)
+        self.quarantine.note_taken(report.quarantined)
         for note in report.notes:
             self.tell("transport", note, now)
         self._help(now)
@@ -152,7 +152,7 @@ class JobState(JobCore):
             self.bytes += ack.bytes
             self.ledger.ack(report.rank, ack.worker, ack.epoch, ack.spans, ack.batches, ack.rows)
             # The window that was begun before a worker's first batch belongs to no deployment.
-            if self.fleet.deliver(ack):
+            if self.worker_table.deliver(ack):
                 self.placement.touched()
         # Decision 135: the window of rows is what fits into `prefetch_bytes`, by the mean size of a row so far.
         self.ledger.runs.max_within_budget = self.spec.prefetch_bytes * self.rows // max(1, self.bytes)
@@ -164,7 +164,7 @@ class JobState(JobCore):
         returned = report.given_back.ids if report.given_back is not None else ()
         self.log.received(report.rank, report.kept, report.delivery_records, returned, report.rest)
         if self.spec.shape.coordinated:
-            self.log.take_turns(self.ledger.rounds.take_turns(min(self.trainers.used)))
+            self.log.note_schedule(self.ledger.rounds.schedule_rounds(min(self.trainers.used)))
             self.held_up.look(now, self.ledger.rounds, self.trainers.used_by_held)
 
     # --- failures and time --------------------------------------------------------------------
@@ -172,7 +172,7 @@ class JobState(JobCore):
     def _on_restarted(self, event: events.ControllerRestarted, now: float, done: Instructions) -> None:
         """Go on where the process before this one was: its workers work on, and trainers have what they have."""
         self.tell("restart", "the controller's process was lost, and has been started again", now)
-        if self.trainer_presence.begun:
+        if self.trainer_presence.started:
             done += [self.listing.go_on(), FindRoom(self.trainers.nodes)]
         self.worker_recovery.begin(done)
         # Decision 37: the process may have been lost between an event's entry and its deed, so trainers are told again.
@@ -192,8 +192,8 @@ class JobState(JobCore):
             self.fail(event.error, now, done)
         # Decision 150: an error whose row has no turn yet is not kept. The worker tells it again until the job takes
         # it, so a lost controller loses nothing.
-        elif event.worker in self.fleet.workers and self._in_turn(event.row):
-            self.fail(_with_node(event, self.fleet.workers[event.worker].node), now, done)
+        elif event.worker in self.worker_table.workers and self._in_turn(event.row):
+            self.fail(_with_node(event, self.worker_table.workers[event.worker].node), now, done)
 
     def _in_turn(self, row: int | None) -> bool:
         """Tell whether all rows before one have come, where they come in order."""
@@ -209,28 +209,28 @@ class JobState(JobCore):
         self._help(now)
         if self.trainers.complete:
             self.log.used(self.trainers.used)
-        self.ledger.made.forget(self.log.first_known_epoch(self.ledger.epoch))
+        self.ledger.produced.forget(self.log.first_known_epoch(self.ledger.epoch))
         self.trainer_presence.look(now, done)
         if self.ended:
             return
         if not self.over:
-            self.staffing.look(now, done)
-        since = self.fleet.waited_since(now, self.spec.silent_after_s) | self.trainer_presence.waited_since(now)
-        for text in self._waits.look(now, {} if self.over else self._waiting_for(now), since):
+            self.worker_starts.look(now, done)
+        since = self.worker_table.waited_since(now, self.spec.lost_after_s) | self.trainer_presence.waited_since(now)
+        for text in self._waiting.look(now, {} if self.over else self._waiting_for(now), since):
             self.tell("waiting", text, now)
             done.append(Log("warning", text))
 
     def _waiting_for(self, now: float) -> dict[Hashable, str]:
         """Return what the job waits for, a text for each thing."""
-        waits = self.trainer_presence.waits(now)
+        waits = self.trainer_presence.waiting_for(now)
         if missing := self.trainers.missing():
             return {"ranks": missing}
         if not self.job_requests.ordered:
             waits["order"] = "the order of operators is being found by a sample, for {seconds} so far"
-        elif not self.ledger.queues.listed and self.job_requests.idle:
+        elif not self.ledger.queues.is_complete and self.job_requests.idle:
             waits["listing"] = f"the sources are being listed: {self.ledger.queues.known} splits are known so far"
         waits.update(
-            self.fleet.waiting_for(now, self.spec.silent_after_s) | self.job_requests.split_open_failures.waiting()
+            self.worker_table.waiting_for(now, self.spec.lost_after_s) | self.job_requests.split_open_failures.waiting()
         )
         if by := to_text(list(self.held_up.by)):
             waits["round"] = f"{by} must yet receive a batch of the round that others wait for, for {{seconds}} so far"
@@ -243,11 +243,11 @@ class JobState(JobCore):
 
     # --- what is told --------------------------------------------------------------------------------------
 
-    def _renew_orders(self, done: Instructions) -> None:
+    def _refresh_updates(self, done: Instructions) -> None:
         present = self.trainers.present
-        wanted, waits = self.fleet.wanted, self._waits.active_messages
+        wanted, waits = self.worker_table.target, self._waiting.active_messages
         unkept, placing = (self.quarantine.taken, self.quarantine.waiting), self.placement.now
-        changed, all_of_them = self._orders.refresh_state(
+        changed, all_of_them = self._trainer_updates.refresh_state(
             self.ledger, present, self.error, wanted, waits, unkept, placing
         )
         if not changed:
@@ -271,19 +271,22 @@ class JobState(JobCore):
         """Return what the job has cost so far, from so many seconds after it began; None without prices."""
         if (prices := self.placement.prices) is None:
             return None
-        waiting, hosts = wait_share(one.progress for one in self.trainers.ranks.values()), max(1, len(self.fleet.hosts))
-        ran, until = self.placement, now - self.began
-        return spent(ran.deployments, prices, hosts, ran.remote_rates, since=since, until=until, waiting=waiting)
+        waiting, hosts = (
+            wait_share(one.progress for one in self.trainers.ranks.values()),
+            max(1, len(self.worker_table.hosts)),
+        )
+        ran, until = self.placement, now - self.started
+        return cost_between(ran.deployments, prices, hosts, ran.remote_rates, since=since, until=until, waiting=waiting)
 
-    def facts(self, now: float) -> JobFacts:
+    def stats(self, now: float) -> JobStats:
         """Return what can be told about the job so far."""
-        return job_facts(
+        return job_stats(
             self,
             now,
             nbytes=self.bytes,
             epoch_ends=self.epoch_ends,
             held_up=self.held_up,
-            reverted=self.job_requests.reverted,
+            reverted=self.job_requests.fallback_reason,
         )
 
     def _completed(self, point: ResumePoint) -> ResumePoint:
@@ -307,7 +310,7 @@ def _after_the_end(job: str, event: events.Event) -> list[Instruction]:
     if isinstance(event, events.ControllerRestarted):
         # The process before this one may have been lost before it had ended everything.
         return [EndJob(orphaned=True)]
-    if isinstance(event, (events.TrainerCame, events.OtherRunCame)):
+    if isinstance(event, (events.TrainerRegistered, events.OtherRunRegistered)):
         # The actor is there a little longer than its job.
         ended = StaleJobError(f"job {job} has just ended: a new one can begin when its actor is gone.")
         return [RejectTrainer(event.incarnation, ended)]

@@ -36,7 +36,7 @@ def pack_remaining_parts(remaining_parts: Sequence[Rest], numbers: StateNumbers)
 def _columns(remaining_parts: Sequence[Rest]) -> tuple[SignedColumn, ...]:
     # Iterators that are no Python: a state is taken while the job waits.
     passes, splits = (
-        _array(map(attrgetter("repetition"), remaining_parts)),
+        _array(map(attrgetter("pass_index"), remaining_parts)),
         _array(map(attrgetter("index"), remaining_parts)),
     )
     spans = [rest.spans for rest in remaining_parts]
@@ -61,12 +61,12 @@ def _array(values: Iterator[int]) -> SignedColumn:
 def unpack_remaining_parts(packed: Mapping[str, Any], numbers: StateNumbers) -> Iterator[Rest]:
     """Yield the rests; raises ValueError, TypeError or KeyError where they are none, or come twice."""
     passes, splits, fine, counts, spans_between, lengths = (numbers.from_packed(packed[name]) for name in COLUMNS)
-    at, repetition, index = 0, 0, 0
+    at, pass_index, index = 0, 0, 0
     for number, (passed, behind, finely, count) in enumerate(zip(passes, splits, fine, counts, strict=True)):
-        repetition, index = whole(repetition + passed), whole(behind if passed else index + behind)
+        pass_index, index = whole(pass_index + passed), whole(behind if passed else index + behind)
         if not (passed or behind or not number) or finely not in (0, 1) or count > len(spans_between) - at:
             raise ValueError("what is missing of a split is damaged, or comes twice")
-        yield Rest(index, repetition, _spans(spans_between[at : at + count], lengths[at : at + count], finely))
+        yield Rest(index, pass_index, _spans(spans_between[at : at + count], lengths[at : at + count], finely))
         at += count
     if at != len(spans_between) or at != len(lengths):
         raise ValueError("intervals belong to no split")

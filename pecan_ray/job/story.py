@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
-from pecan_ray.job.facts import JobEvent
+from pecan_ray.job.stats import JobEvent
 
 FIRST = 500
 """So many events from the beginning are kept,"""
@@ -20,7 +20,7 @@ class Story:
 
     def __init__(self) -> None:
         self._first: list[JobEvent] = []
-        self._newest: deque[JobEvent] = deque(maxlen=NEWEST)
+        self._latest: deque[JobEvent] = deque(maxlen=NEWEST)
         self._forgotten = 0
 
     def add(self, event: JobEvent) -> None:
@@ -28,14 +28,14 @@ class Story:
         if len(self._first) < FIRST:
             self._first.append(event)
             return
-        self._forgotten += len(self._newest) == NEWEST
-        self._newest.append(event)
+        self._forgotten += len(self._latest) == NEWEST
+        self._latest.append(event)
 
     def __iter__(self) -> Iterator[JobEvent]:
         yield from self._first
         if self._forgotten:
-            yield JobEvent(self._newest[0].seconds, "forgotten", f"{self._forgotten} events before this are not kept")
-        yield from self._newest
+            yield JobEvent(self._latest[0].seconds, "forgotten", f"{self._forgotten} events before this are not kept")
+        yield from self._latest
 
 
 class EpochEnds:
@@ -46,12 +46,12 @@ class EpochEnds:
         """So many epochs have ended."""
         self.before = 0.0
         """When the first one began of which the end is known here."""
-        self.newest: deque[float] = deque(maxlen=MOST_EPOCHS)
+        self.latest: deque[float] = deque(maxlen=MOST_EPOCHS)
 
-    def reach(self, over: int, seconds: float) -> None:
+    def note_finished(self, over: int, seconds: float) -> None:
         """Note that so many are over by now."""
         for _ in range(over - max(self.over, over - MOST_EPOCHS)):
-            if len(self.newest) == MOST_EPOCHS:
-                self.before = self.newest[0]
-            self.newest.append(seconds)
+            if len(self.latest) == MOST_EPOCHS:
+                self.before = self.latest[0]
+            self.latest.append(seconds)
         self.over = over

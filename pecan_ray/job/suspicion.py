@@ -20,7 +20,7 @@ class Suspicion:
     op: str = OP
     why: str = WHY
     """What is said of an element that is to blame."""
-    said: str = ""
+    cause: str = ""
     """What it hung at; empty: its process ended."""
     at: tuple[LeaseKey, int] | None = None
     """The element that it hung at, where it has said so; and"""

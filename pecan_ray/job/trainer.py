@@ -22,26 +22,25 @@ from typing import Any
 from pecan_ray.job.credits import MessageQuota
 from pecan_ray.job.joins import Joins
 from pecan_ray.job.loop_steps import LoopSteps
-from pecan_ray.job.messages import Orders, TrainerProgress
+from pecan_ray.job.messages import TrainerProgress, TrainerUpdate
 from pecan_ray.job.outgoing import Need, Outgoing
 from pecan_ray.job.trainer_events import (
-    BatchesCame,
-    BatchWanted,
+    BatchesReceived,
+    BatchRequested,
     CloseStream,
+    DeliverBatch,
     Discard,
     EndOfData,
     EndOfEpoch,
     EpochLeft,
     Grant,
-    HandOver,
     OpenStream,
-    OrdersCame,
     Quarantine,
     RaiseError,
     ReceivedBatch,
     RecordedInfo,
-    ReportAnswered,
-    ReportWanted,
+    ReportAccepted,
+    ReportRequested,
     SendReport,
     StreamEnded,
     TrainerClosed,
@@ -51,9 +50,10 @@ from pecan_ray.job.trainer_events import (
     TrainerLog,
     TrainerTime,
     TransferMemory,
+    UpdateReceived,
 )
 from pecan_ray.job.trainer_queue import TrainerQueue
-from pecan_ray.job.waiting import UNHEARD, Waits
+from pecan_ray.job.waiting import UNHEARD, WaitLog
 
 # What a trainer waits for: for its training loop, and for an answer to a report.
 BATCH, CONTROLLER = "batch", "controller"
@@ -68,7 +68,7 @@ class TrainerState:
     ) -> None:
         """`joins`: how rows are joined to batches; None: batches come as a whole."""
         self.rank, self.world_size = rank, world_size
-        self.orders = Orders()
+        self.update = TrainerUpdate()
         self.yielded = self.rows = 0
         self.first_batch_s: float | None = None
         self.waited_s, self._steps = 0.0, LoopSteps(world_size)
@@ -80,20 +80,20 @@ class TrainerState:
         self._streams, self._settled = set[str](), set[str]()
         self._seen: set[str] = set()
         """Workers whose streams were opened, or never will be."""
-        self._wanted_since: float | None = None
+        self._requested_since: float | None = None
         self._within: int | None = None  # the last epoch of which the training loop wants its next batch
-        self._began, self._closed = now, False
+        self._started, self._closed = now, False
         self._error: BaseException | None = None
-        self._waits = Waits()
+        self._waiting = WaitLog()
         self._handlers: dict[type, Callable[[Any, float, list[TrainerInstruction]], None]] = {
-            OrdersCame: lambda event, now, done: self._apply_order_update(event.orders, done),
-            BatchesCame: self._on_batches,
+            UpdateReceived: lambda event, now, done: self._apply_order_update(event.update, done),
+            BatchesReceived: self._on_batches,
             StreamEnded: self._on_stream_ended,
             RecordedInfo: lambda event, now, done: self.outgoing.note(event.text),
-            BatchWanted: self._on_wanted,
+            BatchRequested: self._on_batch_requested,
             EpochLeft: self._on_left,
-            ReportAnswered: self._on_answered,
-            ReportWanted: lambda event, now, done: self.outgoing.want(),
+            ReportAccepted: self._on_report_accepted,
+            ReportRequested: lambda event, now, done: self.outgoing.want(),
             TrainerFailed: self._on_failed,
             TrainerClosed: self._on_closed,
             TrainerTime: lambda event, now, done: None,
@@ -103,96 +103,96 @@ class TrainerState:
         """Take an event and return what must be done, in this order."""
         # Batches may come after the iterator was closed, and their memory must go back, too.
         if self._closed:
-            return [Discard(batch) for batch in event.batches] if isinstance(event, BatchesCame) else []
+            return [Discard(batch) for batch in event.batches] if isinstance(event, BatchesReceived) else []
         done: list[TrainerInstruction] = []
         self._handlers[type(event)](event, now, done)
         done.extend(map(Discard, self.queue.duplicate_batches()))
-        if passed := self.queue.pass_over(self.orders):
+        if passed := self.queue.pass_over(self.update):
             done.extend(map(Discard, passed))
             self._grant_freed(done)
         self._serve(now, done)
         # What waits here must not fill its worker's ring: the batch that is waited for would find no room in that.
-        if self.world_size > 1 or self.queue.lacks_rows:
+        if self.world_size > 1 or self.queue.waiting_for_rows:
             self._transfer_held_memory(done)
-        if self.orders.settle:
+        if self.update.settle:
             _let_go(self, done)
         # Most batches come before a wait is worth telling, so waits are not looked at with each of them.
-        if self._waits or now >= self._waits.due_with(self._awaited()):
-            self._say_waits(now, done)
+        if self._waiting or now >= self._waiting.due_with(self._awaited()):
+            self._report_waiting(now, done)
         # Last, so that the report tells what the steps before it have changed.
         self._report(now, done)
         return done
 
     def begin(self, now: float) -> None:
         """Note that the training loop can ask from now on: what was before is no waiting of its."""
-        self._began = now
+        self._started = now
 
     @property
     def over(self) -> bool:
         """Whether nothing more has to be fetched or told."""
-        return self._closed or self._error is not None or self.orders.finished
+        return self._closed or self._error is not None or self.update.finished
 
     def due(self, now: float) -> float:
         """Return the time at which `TrainerTime` must be handled if nothing else happens."""
-        return min(self.outgoing.due(self._need()), self._waits.due_with(self._awaited()))
+        return min(self.outgoing.due(self._need()), self._waiting.due_with(self._awaited()))
 
     def _awaited(self) -> dict[Hashable, float]:
         """Return what is waited for, since when."""
         since: dict[Hashable, float | None] = {
-            BATCH: self._wanted_since,
+            BATCH: self._requested_since,
             CONTROLLER: self.outgoing.awaiting_reply_since,
         }
-        return {thing: began for thing, began in since.items() if began is not None}
+        return {thing: started for thing, started in since.items() if started is not None}
 
-    def _apply_order_update(self, orders: Orders, done: list[TrainerInstruction]) -> None:
+    def _apply_order_update(self, update: TrainerUpdate, done: list[TrainerInstruction]) -> None:
         # Decision 22: orders say what holds now, so those that come late are of the past.
-        if orders.number <= self.orders.number:
+        if update.number <= self.update.number:
             return
-        has_all = self.orders.finished and not self.queue  # what others have not come to is no error here
-        self.orders = orders
+        has_all = self.update.finished and not self.queue  # what others have not come to is no error here
+        self.update = update
         if self._error is None and not has_all:
-            self._error = orders.error
-        if fresh := self.outgoing.to_keep(orders):
+            self._error = update.error
+        if fresh := self.outgoing.to_keep(update):
             done.append(Quarantine(fresh))
-        if orders.unordered:
-            self.outgoing.acknowledge(*self.queue.give_up_order())
-        self.queue.end_epoch(orders.epoch)
+        if update.unordered:
+            self.outgoing.acknowledge(*self.queue.stop_ordering())
+        self.queue.end_epoch(update.epoch)
         self.outgoing.deliver(self.queue.joined())
-        self.queue.take_turns(orders.first_turn, orders.turns)
-        for worker in orders.revoked:  # this rank has settled about it
-            self._give_back(self.queue.revoke(worker), done)
-        if orders.level is not None and self.queue.closed <= orders.epoch:
-            self._give_back(self.queue.close(orders.epoch, orders.level), done)
+        self.queue.apply_schedule(update.first_turn, update.schedule)
+        for worker in update.lost_workers:  # this rank has settled about it
+            self._return_batches(self.queue.revoke(worker), done)
+        if update.level is not None and self.queue.closed <= update.epoch:
+            self._return_batches(self.queue.close(update.epoch, update.level), done)
             # Also if nothing goes back: the job forgets the epoch when every rank has said that it takes nothing more.
             self.outgoing.want()
-        if not orders.finished:
-            self._open_streams(orders, done)
+        if not update.finished:
+            self._open_streams(update, done)
         self._maybe_return_batches(done)
-        for worker in orders.settle:
+        for worker in update.settle:
             self._settle(worker, done)
-        self.queue.forget_before(orders.epoch - 1)
+        self.queue.forget_before(update.epoch - 1)
         self._grant_freed(done)
 
-    def _open_streams(self, orders: Orders, done: list[TrainerInstruction]) -> None:
-        for worker in orders.newcomers:
+    def _open_streams(self, update: TrainerUpdate, done: list[TrainerInstruction]) -> None:
+        for worker in update.new_workers:
             if worker not in self._seen:
                 self._seen.add(worker)
                 self._streams.add(worker)
                 done.append(OpenStream(worker))
                 # Decision 22: a rank without batches has a credit with every worker, so whatever is finished may come.
-                _grant(self._credits.opened(worker, self._room(), self.queue.starved(orders, [worker])), done)
+                _grant(self._credits.opened(worker, self._room(), self.queue.starved(update, [worker])), done)
 
-    def _on_batches(self, event: BatchesCame, now: float, done: list[TrainerInstruction]) -> None:
+    def _on_batches(self, event: BatchesReceived, now: float, done: list[TrainerInstruction]) -> None:
         for batch in event.batches:
             # This rank has said that it takes nothing more of that epoch, which the job may have forgotten by now.
             if batch.epoch < self.queue.closed:
                 done.append(Discard(batch))
                 continue
-            self.outgoing.acknowledge(*self.queue.come(batch, in_turn=not self.orders.coordinated))
+            self.outgoing.acknowledge(*self.queue.receive(batch, in_turn=not self.update.coordinated))
         self.outgoing.deliver(self.queue.joined())
         self.outgoing.left_out(event.left_out)
         nbytes = sum(batch.nbytes for batch in event.batches)
-        room = self._room() or bool(self.queue.starved(self.orders, [event.worker]))
+        room = self._room() or bool(self.queue.starved(self.update, [event.worker]))
         _grant(self._credits.used(event.worker, nbytes, self.queue.nbytes, room), done)
 
     def _on_stream_ended(self, event: StreamEnded, now: float, done: list[TrainerInstruction]) -> None:
@@ -200,13 +200,13 @@ class TrainerState:
         self._credits.closed(event.worker)
         if event.stream_failed:
             self.outgoing.broken(event.worker)
-        if event.worker in self.orders.settle:
+        if event.worker in self.update.settle:
             self._settle(event.worker, done)
 
-    def _on_wanted(self, event: BatchWanted, now: float, done: list[TrainerInstruction]) -> None:
-        if self._wanted_since is None:
-            self._wanted_since = now
-            self._steps.asked(len(self.queue))
+    def _on_batch_requested(self, event: BatchRequested, now: float, done: list[TrainerInstruction]) -> None:
+        if self._requested_since is None:
+            self._requested_since = now
+            self._steps.note_request(len(self.queue))
         self._within = event.within
 
     def _on_left(self, event: EpochLeft, now: float, done: list[TrainerInstruction]) -> None:
@@ -214,83 +214,83 @@ class TrainerState:
         self._steps.pause()
         self.outgoing.want()
 
-    def _on_answered(self, event: ReportAnswered, now: float, done: list[TrainerInstruction]) -> None:
-        self.outgoing.answered(event.number, now)
-        if event.orders is not None:
-            self._apply_order_update(event.orders, done)
+    def _on_report_accepted(self, event: ReportAccepted, now: float, done: list[TrainerInstruction]) -> None:
+        self.outgoing.note_acknowledged(event.number, now)
+        if event.update is not None:
+            self._apply_order_update(event.update, done)
         self._maybe_return_batches(done)
 
     def _on_failed(self, event: TrainerFailed, now: float, done: list[TrainerInstruction]) -> None:
         self.outgoing.cut_off = True
-        if self._error is None and not self.orders.finished:
+        if self._error is None and not self.update.finished:
             self._error = event.error
 
     def _on_closed(self, event: TrainerClosed, now: float, done: list[TrainerInstruction]) -> None:
         self.unused = len(self.queue)
         done.extend(map(Discard, self.queue.clear()))
         self._closed = True
-        self._error, self.orders = None, replace(self.orders, error=None)  # an error that was raised holds its frames
+        self._error, self.update = None, replace(self.update, error=None)  # an error that was raised holds its frames
 
     def _serve(self, now: float, done: list[TrainerInstruction]) -> None:
         """Give the training loop what it has asked for, if there is something."""
-        if self._wanted_since is None:
+        if self._requested_since is None:
             return
-        if self._error is not None and not self.queue.precedes(self._error, self.orders):
+        if self._error is not None and not self.queue.is_before_error(self._error, self.update):
             done.append(RaiseError(self._error))
-        elif self._within is not None and self.queue.has_left(self._within, self.orders.epoch):
+        elif self._within is not None and self.queue.has_left(self._within, self.update.epoch):
             done.append(EndOfEpoch())
-        elif self.queue.usable(self.orders):
-            self._hand_over(self._wanted_since, now, done)
-        elif self.orders.finished and not self.queue:
+        elif self.queue.usable(self.update):
+            self._deliver(self._requested_since, now, done)
+        elif self.update.finished and not self.queue:
             done.append(EndOfData())
         else:
             return
-        self._wanted_since = None
+        self._requested_since = None
 
-    def _say_waits(self, now: float, done: list[TrainerInstruction]) -> None:
+    def _report_waiting(self, now: float, done: list[TrainerInstruction]) -> None:
         texts: dict[Hashable, str] = {CONTROLLER: UNANSWERED, BATCH: _waited_for(self, self._held())}
         waits = {thing: texts[thing] for thing in self._awaited()}
-        done.extend(TrainerLog("warning", text) for text in self._waits.look(now, waits, self._awaited()))
+        done.extend(TrainerLog("warning", text) for text in self._waiting.look(now, waits, self._awaited()))
 
-    def _hand_over(self, asked: float, now: float, done: list[TrainerInstruction]) -> None:
+    def _deliver(self, asked: float, now: float, done: list[TrainerInstruction]) -> None:
         batch = self.queue.use()
         self.yielded += 1
         self.rows += batch.rows
         self.waited_s += now - asked
-        self._steps.took(self.yielded, asked, now)
+        self._steps.note_taken(self.yielded, asked, now)
         if self.first_batch_s is None:
-            self.first_batch_s = now - self._began
-        done.append(HandOver(batch))
+            self.first_batch_s = now - self._started
+        done.append(DeliverBatch(batch))
         self._grant_freed(done)
 
     def _grant_freed(self, done: list[TrainerInstruction]) -> None:
-        _grant(self._credits.freed(self._room(), self.queue.starved(self.orders, self._streams)), done)
+        _grant(self._credits.freed(self._room(), self.queue.starved(self.update, self._streams)), done)
 
     def _held(self) -> bool:
-        return bool(self.queue) and self._wanted_since is not None and not self.queue.usable(self.orders)
+        return bool(self.queue) and self._requested_since is not None and not self.queue.usable(self.update)
 
     def _transfer_held_memory(self, done: list[TrainerInstruction]) -> None:
         """While this rank waits for others, or rows, its batches must not take the memory that these are made in."""
-        if self._held() or (self.queue.lacks_rows and self._wanted_since is not None):
+        if self._held() or (self.queue.waiting_for_rows and self._requested_since is not None):
             done.extend(map(TransferMemory, self.queue.not_yet_transferred()))
 
     def _room(self) -> bool:
         """Tell whether to take more."""
-        return self._credits.room(self.queue.held_bytes) or self.queue.accepts_without_room(self.orders)
+        return self._credits.room(self.queue.held_bytes) or self.queue.accepts_without_room(self.update)
 
     def _maybe_return_batches(self, done: list[TrainerInstruction]) -> None:
         """Return the newest batches of an epoch beyond those to keep: none of them was used, since this bounds use.
 
         The job asks for them when all batches are acknowledged: with one that is not, these orders are of the past.
         """
-        keep, epoch = self.orders.keep, self.orders.epoch
-        if keep is None or self.outgoing.unacknowledged:
+        keep, epoch = self.update.keep, self.update.epoch
+        if keep is None or self.outgoing.has_pending:
             return
-        self._give_back(self.queue.give_back(epoch, keep), done)
+        self._return_batches(self.queue.take_unused(epoch, keep), done)
 
-    def _give_back(self, mine: Sequence[ReceivedBatch], done: list[TrainerInstruction]) -> None:
+    def _return_batches(self, mine: Sequence[ReceivedBatch], done: list[TrainerInstruction]) -> None:
         if mine:
-            self.outgoing.give_back(mine[0].epoch, mine)
+            self.outgoing.return_batches(mine[0].epoch, mine)
             done.extend(map(Discard, mine))
 
     def _settle(self, worker: str, done: list[TrainerInstruction]) -> None:
@@ -302,21 +302,21 @@ class TrainerState:
             self.outgoing.settle(worker)
 
     def _need(self) -> Need:
-        used, full = self.queue.used(self.orders.epoch), not self._credits.room(self.queue.nbytes)
-        return self.outgoing.need(self.orders, used, held=self.world_size > 1 and self._held(), full=full)
+        used, full = self.queue.used(self.update.epoch), not self._credits.room(self.queue.nbytes)
+        return self.outgoing.need(self.update, used, held=self.world_size > 1 and self._held(), full=full)
 
     def _report(self, now: float, done: list[TrainerInstruction]) -> None:
         need = self._need()
         if now >= self.outgoing.due(need):
             told = self.progress(now), self.queue.place, self.queue.joiner.rest
-            report = self.outgoing.next(now, need, self.orders.met, *told)
+            report = self.outgoing.next(now, need, self.update.met, *told)
             done.append(SendReport(report))
 
     def progress(self, now: float) -> TrainerProgress:
         """Return how the trainer is doing; a wait that is not over counts so far."""
-        waited_s = self.waited_s + (0.0 if self._wanted_since is None else now - self._wanted_since)
+        waited_s = self.waited_s + (0.0 if self._requested_since is None else now - self._requested_since)
         told = len(self.queue), self._steps.totals, self.queue.passed, self.queue.passed_rows
-        return TrainerProgress(self.yielded, self.rows, waited_s, now - self._began, *told)
+        return TrainerProgress(self.yielded, self.rows, waited_s, now - self._started, *told)
 
 
 def _let_go(trainer: TrainerState, done: list[TrainerInstruction]) -> None:
@@ -324,9 +324,9 @@ def _let_go(trainer: TrainerState, done: list[TrainerInstruction]) -> None:
 
     Else a batch that such a worker has left might be what those ranks wait for, who have never met it.
     """
-    if not trainer.queue or trainer._room() or trainer.queue.usable(trainer.orders):
+    if not trainer.queue or trainer._room() or trainer.queue.usable(trainer.update):
         return
-    for worker in trainer.orders.settle:
+    for worker in trainer.update.settle:
         if worker in trainer._streams and not trainer._credits.granted(worker):
             trainer._streams.discard(worker)
             trainer._credits.closed(worker)
@@ -336,18 +336,18 @@ def _let_go(trainer: TrainerState, done: list[TrainerInstruction]) -> None:
 
 def _waited_for(trainer: TrainerState, held: bool) -> str:
     """Say what a training loop waits for that has no batch."""
-    rank, orders = trainer.rank, trainer.orders
-    if orders.waits:
-        return "the trainer waits for a batch since {seconds}: " + "; ".join(orders.waits)
-    if trainer.queue.left > orders.epoch:
+    rank, update = trainer.rank, trainer.update
+    if update.waiting_for:
+        return "the trainer waits for a batch since {seconds}: " + "; ".join(update.waiting_for)
+    if trainer.queue.left > update.epoch:
         return (
-            f"rank {rank} has left epoch {orders.epoch} and waited {{seconds}} for the ranks that go on in it: the "
+            f"rank {rank} has left epoch {update.epoch} and waited {{seconds}} for the ranks that go on in it: the "
             "next epoch begins when all have left it, or are at its end"
         )
     if held:
         return (
-            f"rank {rank} has waited {{seconds}} for the other ranks: it may use {orders.allowed} batches of "
-            f"epoch {orders.epoch}, as many as the slowest rank has received"
+            f"rank {rank} has waited {{seconds}} for the other ranks: it may use {update.allowed} batches of "
+            f"epoch {update.epoch}, as many as the slowest rank has received"
         )
     if trainer.queue.early:
         return (
@@ -355,7 +355,7 @@ def _waited_for(trainer: TrainerState, held: bool) -> str:
             'they come in the order of the source (order="relaxed" takes them as workers finish them)'
         )
     workers = (
-        f"{orders.running} of {sum(orders.wanted)} workers run" if sum(orders.wanted) else "no worker is wanted yet"
+        f"{update.running} of {sum(update.target)} workers run" if sum(update.target) else "no worker is wanted yet"
     )
     return f"the trainer has waited {{seconds}} for a batch: {workers}"
 

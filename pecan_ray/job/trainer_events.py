@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-from pecan_ray.job.blocks import RowPlaces
-from pecan_ray.job.messages import LeftOutElement, LogLevel, Orders, TrainerReport
+from pecan_ray.job.blocks import RowRange
+from pecan_ray.job.messages import LeftOutElement, LogLevel, TrainerReport, TrainerUpdate
 from pecan_ray.job.pending_leases import LeaseSpans
 
 
@@ -23,7 +23,7 @@ class ReceivedBatch:
     nbytes: int
     without_data: LeaseSpans = field(default_factory=dict)
     """Of `spans`, what yields nothing: it is not given back with the batch."""
-    places: RowPlaces | None = None
+    row_range: RowRange | None = None
     """Which part of the epoch its rows are, where these come in order."""
     skip: int = 0
     """Of a block: so many rows at its beginning have come in others,"""
@@ -31,17 +31,17 @@ class ReceivedBatch:
     """with all that lies before this place."""
     payload: Any = field(default=None, compare=False, repr=False)
     """Of a block: its rows, for those who join them."""
-    pieces: tuple[PieceOfBlock, ...] = ()
+    slices: tuple[BlockSlice, ...] = ()
     """Of what it is joined; empty for one that has come as a whole."""
 
     @property
-    def told(self) -> ReceivedBatch:
+    def without_rows(self) -> ReceivedBatch:
         """What the job is told of, which keeps no rows in memory."""
-        return self if self.payload is None and not self.pieces else replace(self, payload=None, pieces=())
+        return self if self.payload is None and not self.slices else replace(self, payload=None, slices=())
 
 
 @dataclass(frozen=True, slots=True)
-class PieceOfBlock:
+class BlockSlice:
     """Rows of a block that belong to one batch."""
 
     block: ReceivedBatch
@@ -50,14 +50,14 @@ class PieceOfBlock:
 
 
 @dataclass(frozen=True)
-class OrdersCame:
+class UpdateReceived:
     """The job has told what holds now, perhaps late."""
 
-    orders: Orders
+    update: TrainerUpdate
 
 
 @dataclass(frozen=True)
-class BatchesCame:
+class BatchesReceived:
     """A message of a worker has come; it has used up a credit."""
 
     worker: str
@@ -82,7 +82,7 @@ class RecordedInfo:
 
 
 @dataclass(frozen=True)
-class BatchWanted:
+class BatchRequested:
     """The training loop asks for its next batch."""
 
     within: int | None = None
@@ -97,15 +97,15 @@ class EpochLeft:
 
 
 @dataclass(frozen=True)
-class ReportAnswered:
+class ReportAccepted:
     """The job has taken a report, and says what holds now."""
 
     number: int
-    orders: Orders | None = None
+    update: TrainerUpdate | None = None
 
 
 @dataclass(frozen=True)
-class ReportWanted:
+class ReportRequested:
     """Somebody waits until the job knows of all that was received."""
 
 
@@ -127,14 +127,14 @@ class TrainerTime:
 
 
 TrainerEvent: TypeAlias = (
-    OrdersCame
-    | BatchesCame
+    UpdateReceived
+    | BatchesReceived
     | StreamEnded
     | RecordedInfo
-    | BatchWanted
+    | BatchRequested
     | EpochLeft
-    | ReportAnswered
-    | ReportWanted
+    | ReportAccepted
+    | ReportRequested
     | TrainerFailed
     | TrainerClosed
     | TrainerTime
@@ -164,7 +164,7 @@ class Grant:
 
 
 @dataclass(frozen=True)
-class HandOver:
+class DeliverBatch:
     """Give the training loop the batch that it asked for."""
 
     batch: ReceivedBatch
@@ -206,7 +206,7 @@ class RaiseError:
 
 @dataclass(frozen=True)
 class SendReport:
-    """Tell the job; answered by `ReportAnswered`."""
+    """Tell the job; answered by `ReportAccepted`."""
 
     report: TrainerReport
 
@@ -230,7 +230,7 @@ TrainerInstruction: TypeAlias = (
     OpenStream
     | CloseStream
     | Grant
-    | HandOver
+    | DeliverBatch
     | TransferMemory
     | Discard
     | EndOfEpoch

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from pecan_ray.job.ledger import Ledger
-from pecan_ray.job.messages import LeftOutElement, Orders, PlacingNow
+from pecan_ray.job.messages import LeftOutElement, PlacingNow, TrainerUpdate
 from pecan_ray.plan.windows import Deployment
 
 Unkept: TypeAlias = tuple[int, tuple[LeftOutElement, ...]]
@@ -21,7 +21,7 @@ class TrainerOrderState:
     """What trainers are told, and which workers they can fetch from."""
 
     def __init__(self) -> None:
-        self._shared = Orders(number=1)
+        self._shared = TrainerUpdate(number=1)
         self._own: dict[int, Own] = {}
         # Never shortened: trainers tell how many of these they know, and hear of those behind that number.
         self._met: list[str] = []
@@ -55,24 +55,24 @@ class TrainerOrderState:
 
         What is `unkept` the first of the ranks keeps.
         """
-        shared = Orders(
+        shared = TrainerUpdate(
             number=self._shared.number,
             epoch=ledger.epoch,
             # A rank that is alone is not bounded: a number that changes with each batch would make new orders for it.
             allowed=ledger.allowed() if ledger.shape.world_size > 1 else 0,
             finished=ledger.finished,
             closing=ledger.closing(),
-            regrouping=ledger.regrouping(),
+            merge_leftovers=ledger.merge_leftovers(),
             error=error,
             running=len(self._running),
             met=len(self._met),
-            wanted=(wanted.local, wanted.remote),
-            placing=placing,
-            waits=waits,
+            target=(wanted.local, wanted.remote),
+            placement_note=placing,
+            waiting_for=waits,
             coordinated=ledger.shape.coordinated,
             first_turn=ledger.rounds.first,
-            turns=ledger.rounds.turns,
-            revoked=ledger.rounds.revoked,
+            schedule=ledger.rounds.schedule,
+            lost_workers=ledger.rounds.lost_workers,
             level=ledger.level(),
             unordered=bool(ledger.runs.given_up),
         )
@@ -80,22 +80,22 @@ class TrainerOrderState:
         if (shared, own) == (self._shared, self._own):
             return False, False
         before = self._shared
-        as_before = replace(shared, allowed=before.allowed, first_turn=before.first_turn, turns=before.turns)
+        as_before = replace(shared, allowed=before.allowed, first_turn=before.first_turn, schedule=before.schedule)
         only_limit_raised = own == self._own and as_before == before
         self._shared, self._own = replace(shared, number=self._shared.number + 1), own
         return True, not only_limit_raised
 
-    def orders(self, rank: int, met: int) -> Orders:
+    def trainer_update(self, rank: int, met: int) -> TrainerUpdate:
         """Return a rank's orders; `met`: so many workers it knows."""
         settle, keep, (before, quarantine) = self._own.get(rank, ((), None, NONE_UNKEPT))
-        newcomers = tuple(worker for worker in self._met[met:] if worker in self._running)
-        if not (settle or newcomers or keep is not None or quarantine):
+        new_workers = tuple(worker for worker in self._met[met:] if worker in self._running)
+        if not (settle or new_workers or keep is not None or quarantine):
             return self._shared
         return replace(
             self._shared,
             settle=settle,
             keep=keep,
-            newcomers=newcomers,
+            new_workers=new_workers,
             quarantine=quarantine,
             quarantined=before,
         )

@@ -14,7 +14,7 @@ from pecan_ray.errors import ElementError, SourceError
 from pecan_ray.job.joiner import Joiner
 from pecan_ray.job.joins import Joins
 from pecan_ray.job.left_epochs import LoopPlace
-from pecan_ray.job.messages import Orders
+from pecan_ray.job.messages import TrainerUpdate
 from pecan_ray.job.rounds import Turns, expand_rounds
 from pecan_ray.job.row_sequence import RowSequence
 from pecan_ray.job.trainer_events import ReceivedBatch
@@ -42,7 +42,7 @@ class TrainerQueue:
         """batches that were joined since this was asked for,"""
         self._consumed: list[ReceivedBatch] = []
         """and blocks of which nothing is used."""
-        self._adopted = -1
+        self._accepted = -1
         """The newest batch of which its worker knows that it is the trainer's."""
         self.left = self.closed = 0
         """The loop has left the epochs before this one; of those before that nothing is taken any more."""
@@ -61,7 +61,7 @@ class TrainerQueue:
         return self._batches[0] if self._batches else None
 
     @property
-    def newest(self) -> ReceivedBatch | None:
+    def latest(self) -> ReceivedBatch | None:
         """The batch that came last; None: there is none."""
         return max(self, key=lambda batch: batch.id) if self._without_turn else next(reversed(self._batches), None)
 
@@ -76,11 +76,11 @@ class TrainerQueue:
         """
         return jobs > epoch if self.head is None else self.head.epoch > epoch
 
-    def come(self, batch: ReceivedBatch, *, in_turn: bool = True) -> Sequence[ReceivedBatch]:
+    def receive(self, batch: ReceivedBatch, *, in_turn: bool = True) -> Sequence[ReceivedBatch]:
         """Take a batch that has come; return those that are received with it, as `add` does."""
-        received = self.early.came(batch)
+        received = self.early.add_batch(batch)
         for one in received:
-            if one.places is not None and one.places.are_joined:
+            if one.row_range is not None and one.row_range.are_joined:
                 self._add_joined(self.joiner.add(one))
                 # A block without rows is there for its turn alone, so its memory goes back.
                 if not one.rows:
@@ -104,9 +104,9 @@ class TrainerQueue:
         joined, self._joined = self._joined, []
         return joined
 
-    def give_up_order(self) -> Sequence[ReceivedBatch]:
+    def stop_ordering(self) -> Sequence[ReceivedBatch]:
         """Let no batch wait for rows before it, from now on; return what did, which is received now."""
-        received = self.early.give_up()
+        received = self.early.release_all()
         for one in received:
             self.add(one)
         return received
@@ -118,9 +118,9 @@ class TrainerQueue:
 
     def not_yet_transferred(self) -> Sequence[ReceivedBatch]:
         """Return, once, the batches of which their workers do not know that they are the trainer's."""
-        whole = (batch for batch in self if not batch.pieces)
-        found = [one for one in (*whole, *self.joiner.blocks, *self.early.waiting) if one.id > self._adopted]
-        self._adopted = max((batch.id for batch in found), default=self._adopted)
+        whole = (batch for batch in self if not batch.slices)
+        found = [one for one in (*whole, *self.joiner.blocks, *self.early.waiting) if one.id > self._accepted]
+        self._accepted = max((batch.id for batch in found), default=self._accepted)
         return found
 
     def add(self, batch: ReceivedBatch, *, in_turn: bool = True) -> None:
@@ -132,7 +132,7 @@ class TrainerQueue:
         self.nbytes += batch.nbytes
         self._received[batch.epoch] += 1
 
-    def take_turns(self, first: int, turns: Turns) -> None:
+    def apply_schedule(self, first: int, turns: Turns) -> None:
         """Put batches in the order of turns, of which the first one has this number."""
         for worker in expand_rounds(first, turns, self._with_turn):
             mine = self._without_turn[worker]
@@ -141,20 +141,20 @@ class TrainerQueue:
             if not mine:
                 del self._without_turn[worker]
 
-    def usable(self, orders: Orders) -> bool:
+    def usable(self, update: TrainerUpdate) -> bool:
         """Tell whether the next batch is here and may be used: all ranks have as many, or its round has its turn."""
         head = self.head
         # The job has left earlier epochs behind, so every rank has its full number of batches of these.
-        if head is None or self._alone or orders.coordinated or head.epoch < orders.epoch:
+        if head is None or self._alone or update.coordinated or head.epoch < update.epoch:
             return head is not None
-        return head.epoch == orders.epoch and self.used(head.epoch) < orders.allowed
+        return head.epoch == update.epoch and self.used(head.epoch) < update.allowed
 
-    def precedes(self, error: BaseException, orders: Orders) -> bool:
+    def is_before_error(self, error: BaseException, update: TrainerUpdate) -> bool:
         """Tell whether the next batch is of rows before those that an error is about, and may be used."""
         # Decision 150: only an error of data has a place among the rows. All others are raised at once.
         head, of_data = self.head, isinstance(error, (ElementError, SourceError))
-        in_order = head is not None and bool(head.places or head.pieces) and not orders.unordered
-        return of_data and in_order and self.usable(orders)
+        in_order = head is not None and bool(head.row_range or head.slices) and not update.unordered
+        return of_data and in_order and self.usable(update)
 
     @property
     def held_bytes(self) -> int:
@@ -162,29 +162,29 @@ class TrainerQueue:
         return self.nbytes + self.early.nbytes + self.joiner.nbytes
 
     @property
-    def lacks_rows(self) -> bool:
+    def waiting_for_rows(self) -> bool:
         """Whether all that is here waits for rows before it, or for more of them."""
         return bool(self.early or self.joiner) and not self._batches
 
-    def accepts_without_room(self, orders: Orders) -> bool:
+    def accepts_without_room(self, update: TrainerUpdate) -> bool:
         """Tell whether to take more without room: what is regrouped, unless the loop will make some by itself.
 
         While all that is here waits for rows before it, these are taken: how much may wait the job has bounded.
         With a batch of a later epoch here, nothing is regrouped any more: these orders are of the past.
         """
-        if self.lacks_rows:
+        if self.waiting_for_rows:
             return True
-        newest = self.newest
-        if not orders.regrouping or newest is None or newest.epoch > orders.epoch:
+        newest = self.latest
+        if not update.merge_leftovers or newest is None or newest.epoch > update.epoch:
             return False
-        return not self.usable(orders)
+        return not self.usable(update)
 
-    def starved(self, orders: Orders, workers: Iterable[str]) -> list[str]:
+    def starved(self, update: TrainerUpdate, workers: Iterable[str]) -> list[str]:
         """Return the workers that may send without room: this rank has no batch to use, and may hold up their rounds.
 
         Else ranks could fill their queues with different rounds, and each wait for what another one has no room for.
         """
-        if not orders.coordinated or self.head is not None:
+        if not update.coordinated or self.head is not None:
             return []
         return [worker for worker in workers if worker not in self._without_turn]
 
@@ -218,11 +218,11 @@ class TrainerQueue:
             self.joiner.leave()
         return left
 
-    def pass_over(self, orders: Orders) -> list[ReceivedBatch]:
+    def pass_over(self, update: TrainerUpdate) -> list[ReceivedBatch]:
         """Take out what comes next of epochs that the loop has left, as far as it may be used."""
         mine: list[ReceivedBatch] = []
         # Only what may be used: a rank that ran ahead would take the part of those that go on in the epoch.
-        while self.head is not None and self.head.epoch < self.left and self.usable(orders):
+        while self.head is not None and self.head.epoch < self.left and self.usable(update):
             mine.append(self.use())
         self.passed += len(mine)
         self.passed_rows += sum(batch.rows for batch in mine)
@@ -232,9 +232,9 @@ class TrainerQueue:
         """Take nothing of an epoch any more that all ranks have left; return what is here beyond so many batches."""
         self.closed = max(self.closed, epoch + 1)
         without_turn = [batch for worker in list(self._without_turn) for batch in self.revoke(worker)]
-        return without_turn + self.give_back(epoch, keep)
+        return without_turn + self.take_unused(epoch, keep)
 
-    def give_back(self, epoch: int, keep: int) -> list[ReceivedBatch]:
+    def take_unused(self, epoch: int, keep: int) -> list[ReceivedBatch]:
         """Take out the newest batches of an epoch beyond so many, but none that is used."""
         too_many = self._received[epoch] - max(keep, self._used[epoch])
         if too_many <= 0:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 
 from pecan_ray.errors import PecanError, RankTakenError, StaleJobError
-from pecan_ray.job.events import TrainerCame, TrainerLookedFor
+from pecan_ray.job.events import TrainerChecked, TrainerRegistered
 from pecan_ray.job.instructions import TrainerProcess
 from pecan_ray.job.messages import TrainerProgress, TrainerReport
 from pecan_ray.job.outgoing import longest_silence
@@ -29,8 +29,8 @@ MOST_NAMED = 8
 class RegisteredTrainer:
     """One rank that has registered."""
 
-    came: TrainerCame
-    heard: float
+    registration: TrainerRegistered
+    last_seen: float
     reported: int = 0
     """Number of its last report."""
     progress: TrainerProgress = field(default_factory=TrainerProgress)
@@ -45,7 +45,7 @@ class RegisteredTrainer:
     """Whether it ever had a batch."""
     found: float = -math.inf
     """When its process was last found to exist, though it said nothing;"""
-    asked: float = -math.inf
+    checked_at: float = -math.inf
     """when that was last asked;"""
     ended: bool = False
     """and whether the process is known to have ended."""
@@ -53,7 +53,7 @@ class RegisteredTrainer:
     @property
     def last_sign(self) -> float:
         """When it last gave a sign that its process exists."""
-        return max(self.heard, self.found)
+        return max(self.last_seen, self.found)
 
     def take(self, report: TrainerReport) -> None:
         """Take over what it has told of itself."""
@@ -72,11 +72,11 @@ class Trainers:
         self._patience_s = self._stale_s + MARGIN_S
         # Of many trainers each reports seldom: a shorter deadline would take honest ones for lost.
         self._timeout_s = max(timeout_s, SILENT * longest_silence(world_size))
-        self._began = now
+        self._started = now
         self.ranks: dict[int, RegisteredTrainer] = {}
         self.present: list[int] = []
         """The ranks that have come and not left."""
-        self.refused: dict[int, str] = {}
+        self.rejected: dict[int, str] = {}
         """In what ranks differed that have not come as the others are since."""
 
     @property
@@ -84,7 +84,7 @@ class Trainers:
         """What the ranks that have reported have told last."""
         return [trainer.progress for trainer in self.ranks.values() if trainer.reported]
 
-    def come(self, event: TrainerCame, now: float) -> PecanError | None:
+    def register(self, event: TrainerRegistered, now: float) -> PecanError | None:
         """Register a trainer; return why it cannot be, if so.
 
         What is in its way may be of an earlier launch, whose processes are gone: of these none is heard any more.  So
@@ -92,7 +92,7 @@ class Trainers:
         """
         known = self.ranks.get(event.rank)
         # Trainers repeat their calls, also to a controller that was started again.
-        if known is not None and known.came.incarnation == event.incarnation:
+        if known is not None and known.registration.incarnation == event.incarnation:
             return None
         difference = self._difference(event)
         # Decision 93: silence decides, not what is different, because nothing tells one launch from the next.
@@ -101,24 +101,24 @@ class Trainers:
         if known is not None and not self._can_be_replaced(known, now):
             return self._taken(f"rank {event.rank} is already served, and ")
         if difference:
-            self.refused[event.rank] = difference
-            said = (
+            self.rejected[event.rank] = difference
+            message = (
                 f"job {self._job}: {difference}. All ranks of a job must run the same pipeline; one that has data of "
                 "its own passes rank=0, world_size=1. If the others are of a run before this one: that gives way when "
                 f"they have not been heard for {self._stale_s:g} s."
             )
-            return PecanError(said, patience_s=self._patience_s)
-        self.refused.pop(event.rank, None)
+            return PecanError(message, patience_s=self._patience_s)
+        self.rejected.pop(event.rank, None)
         self.ranks[event.rank] = RegisteredTrainer(event, now)
         if known is None:
             self.present.append(event.rank)
         return None
 
-    def _difference(self, event: TrainerCame) -> str:
+    def _difference(self, event: TrainerRegistered) -> str:
         """Say in what a trainer differs from those that have come; empty if in nothing."""
-        return _difference(next(iter(self.ranks.values())).came, event) if self.ranks else ""
+        return _difference(next(iter(self.ranks.values())).registration, event) if self.ranks else ""
 
-    def give_way(self, now: float) -> PecanError:
+    def yield_to_run(self, now: float) -> PecanError:
         """Return why another run of this name, which is no part of this job, cannot begin now."""
         return self._stale("another run of its name has come") if self._is_abandoned(now) else self._taken("")
 
@@ -138,16 +138,16 @@ class Trainers:
     def _is_abandoned(self, now: float) -> bool:
         """Tell whether all that have come are gone; of a job to which none has come, whether one should have."""
         if not self.present:
-            return now - self._began > self._stale_s
-        return all(self._is_gone(self.ranks[rank], now) for rank in self.present)
+            return now - self._started > self._stale_s
+        return all(self._has_left(self.ranks[rank], now) for rank in self.present)
 
-    def _is_gone(self, trainer: RegisteredTrainer, now: float) -> bool:
+    def _has_left(self, trainer: RegisteredTrainer, now: float) -> bool:
         return trainer.ended or now - trainer.last_sign > self._stale_s
 
     def _can_be_replaced(self, trainer: RegisteredTrainer, now: float) -> bool:
         """Tell whether another process may have a trainer's rank: that is gone, and no batch with it."""
         # Decision 93: a rank that had a batch is not given away, because the elements of it would be lost.
-        return self._is_gone(trainer, now) and not (trainer.has_received or trainer.left)
+        return self._has_left(trainer, now) and not (trainer.has_received or trainer.left)
 
     # --- silence -------------------------------------------------------------------------------------------
 
@@ -160,15 +160,20 @@ class Trainers:
         silent = [
             trainer
             for trainer in map(self.ranks.__getitem__, self.present)
-            if now - max(trainer.last_sign, trainer.asked) >= after_s and trainer.came.process and not trainer.ended
+            if now - max(trainer.last_sign, trainer.checked_at) >= after_s
+            and trainer.registration.process
+            and not trainer.ended
         ]
         for trainer in silent:
-            trainer.asked = now
+            trainer.checked_at = now
         return tuple(
-            TrainerProcess(one.came.rank, one.came.incarnation, one.came.node, one.came.process) for one in silent
+            TrainerProcess(
+                one.registration.rank, one.registration.incarnation, one.registration.node, one.registration.process
+            )
+            for one in silent
         )
 
-    def looked_for(self, event: TrainerLookedFor, now: float) -> None:
+    def note_check(self, event: TrainerChecked, now: float) -> None:
         """Take what was found out about a trainer's process."""
         trainer = self.get(event.rank, event.incarnation)
         if trainer is None:
@@ -181,15 +186,15 @@ class Trainers:
     def quiet(self, now: float) -> list[RegisteredTrainer]:
         """Return the trainers that are looked for since they say nothing."""
         here = map(self.ranks.__getitem__, self.present)
-        return [trainer for trainer in here if now - trainer.heard >= self._timeout_s / LOOKS + ANSWER_S]
+        return [trainer for trainer in here if now - trainer.last_seen >= self._timeout_s / LOOKS + ANSWER_S]
 
-    def silent(self, now: float) -> list[int]:
+    def timed_out(self, now: float) -> list[int]:
         """Return the ranks that have said nothing for longer than the deadline, and may not exist any more."""
         return [rank for rank in self.present if self._is_lost(self.ranks[rank], now)]
 
     def _is_lost(self, trainer: RegisteredTrainer, now: float) -> bool:
         # Decision 94: a process that exists is waited for. If nobody can tell, the deadline runs from the last answer.
-        if now - trainer.heard <= self._timeout_s:
+        if now - trainer.last_seen <= self._timeout_s:
             return False
         return trainer.ended or now - trainer.last_sign > self._timeout_s
 
@@ -209,7 +214,7 @@ class Trainers:
     def get(self, rank: int, incarnation: str) -> RegisteredTrainer | None:
         """Return a trainer, unless it is another process than the one that has registered."""
         trainer = self.ranks.get(rank)
-        return trainer if trainer is not None and trainer.came.incarnation == incarnation else None
+        return trainer if trainer is not None and trainer.registration.incarnation == incarnation else None
 
     @property
     def used(self) -> list[int]:
@@ -229,7 +234,7 @@ class Trainers:
     @property
     def nodes(self) -> tuple[str, ...]:
         """The nodes on which trainers run, each once."""
-        return tuple(dict.fromkeys(trainer.came.node for trainer in self.ranks.values()))
+        return tuple(dict.fromkeys(trainer.registration.node for trainer in self.ranks.values()))
 
     def missing(self) -> str:
         """Say which ranks are waited for, and what they must do; empty if all have come."""
@@ -239,27 +244,31 @@ class Trainers:
         return (
             f"{to_text(missing)} of {self._world_size} did not come within {{seconds}}: each rank must call "
             "iter_batches() with the same job name on the same Ray cluster (with rank=0, world_size=1 a rank reads "
-            "everything by itself)" + "".join(f"; {differs}, and was refused" for differs in self.refused.values())
+            "everything by itself)" + "".join(f"; {differs}, and was refused" for differs in self.rejected.values())
         )
 
     def orphaned(self, now: float) -> bool:
         """Tell whether nobody is there who could still want the job."""
-        last = max([self._began, *(self.ranks[rank].heard for rank in self.present)])
+        last = max([self._started, *(self.ranks[rank].last_seen for rank in self.present)])
         return now - last > self._timeout_s
 
 
 def silence(trainer: RegisteredTrainer, timeout_s: float) -> str:
     """Say that a trainer is silent, and what follows from that."""
-    said = f"rank {trainer.came.rank} on node {trainer.came.node} has said nothing for {{seconds}}"
+    message = f"rank {trainer.registration.rank} on node {trainer.registration.node} has said nothing for {{seconds}}"
     if trainer.ended:
-        return f"{said}: its process has ended, and after {timeout_s:g} s (Config(trainer_timeout_s=...)) the job does"
-    if trainer.found > trainer.heard:
         return (
-            f"{said}: its process exists, and is waited for; it was stopped, or native code holds Python's lock. End "
+            f"{message}: its process has ended, and after {timeout_s:g} s (Config(trainer_timeout_s=...)) the job does"
+        )
+    if trainer.found > trainer.last_seen:
+        return (
+            f"{message}: its process exists, and is waited for; it was stopped, or native code holds Python's lock. "
+            "End "
             "that process if it hangs"
         )
     return (
-        f"{said}: its process or its node stands still. If nobody can tell that the process exists, the job ends after "
+        f"{message}: its process or its node stands still. If nobody can tell that the process exists, the job ends "
+        "after "
         f"{timeout_s:g} s (Config(trainer_timeout_s=...))"
     )
 
@@ -273,9 +282,9 @@ def to_text(ranks: list[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {named}{more}"
 
 
-def _difference(first: TrainerCame, other: TrainerCame) -> str:
+def _difference(first: TrainerRegistered, other: TrainerRegistered) -> str:
     """Say in what two trainers differ that must be the same; empty if in nothing."""
-    mine, theirs = dict(first.described), dict(other.described)
+    mine, theirs = dict(first.description), dict(other.description)
     for name in (*mine, *(name for name in theirs if name not in mine)):
         if mine.get(name) != theirs.get(name):
             return (

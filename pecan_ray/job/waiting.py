@@ -13,7 +13,7 @@ NO_ANSWER = f"its controller does not answer: {UNHEARD}"
 
 
 @dataclass(frozen=True)
-class _Said:
+class _Logged:
     """What was said last of a thing."""
 
     text: str
@@ -23,13 +23,13 @@ class _Said:
     at: float
 
 
-class Waits:
+class WaitLog:
     """What is being waited for, since when, and what of it was said."""
 
     def __init__(self, say_after_s: float = SAY_AFTER_S) -> None:
         self._say_after_s = say_after_s
         self._since: dict[Hashable, float] = {}
-        self._said: dict[Hashable, _Said] = {}
+        self._logged: dict[Hashable, _Logged] = {}
         self._changed: set[Hashable] = set()
         """Things of which something else must be said, but not yet: what changes every second is told now and then."""
 
@@ -44,48 +44,48 @@ class Waits:
         return bool(self._since)
 
     def look(
-        self, now: float, waits: Mapping[Hashable, str], began: Mapping[Hashable, float] | None = None
+        self, now: float, waits: Mapping[Hashable, str], started: Mapping[Hashable, float] | None = None
     ) -> list[str]:
         """Take what is waited for now, a text for each thing, and return what must be said.
 
-        A text may contain `{seconds}`, which is filled in; it does not make another text of it.  `began` tells of
+        A text may contain `{seconds}`, which is filled in; it does not make another text of it.  `started` tells of
         things that had been waited for before they were met here, since when.
         """
-        began = began or {}
+        started = started or {}
         if self._retry is not None:
             text, since = self._retry
-            waits, began = {**waits, "storage": text}, {**began, "storage": since}
+            waits, started = {**waits, "storage": text}, {**started, "storage": since}
         for gone in self._since.keys() - waits.keys():
             del self._since[gone]
-            self._said.pop(gone, None)
+            self._logged.pop(gone, None)
         self._changed.clear()
         fresh = []
         for thing, text in waits.items():
-            since, said = self._since.setdefault(thing, began.get(thing, now)), self._said.get(thing)
-            if said is not None and said.text == text:
+            since, message = self._since.setdefault(thing, started.get(thing, now)), self._logged.get(thing)
+            if message is not None and message.text == text:
                 continue
-            if now < (since if said is None else said.at) + self._say_after_s:
-                if said is not None:
+            if now < (since if message is None else message.at) + self._say_after_s:
+                if message is not None:
                     self._changed.add(thing)
                 continue
             to_str = text.replace("{seconds}", f"{now - since:.0f} s")
-            self._said[thing] = _Said(text, to_str, now)
+            self._logged[thing] = _Logged(text, to_str, now)
             fresh.append(to_str)
         return fresh
 
     @property
     def active_messages(self) -> tuple[str, ...]:
         """All that was said and still holds."""
-        return tuple(said.to_str for said in self._said.values())
+        return tuple(message.to_str for message in self._logged.values())
 
     @property
     def due(self) -> float | None:
         """The time at which the next thing must be said; None if nothing is waited for that was not said."""
-        silent = [since for thing, since in self._since.items() if thing not in self._said]
-        stale = [self._said[thing].at for thing in self._changed]
+        silent = [since for thing, since in self._since.items() if thing not in self._logged]
+        stale = [self._logged[thing].at for thing in self._changed]
         return min((since + self._say_after_s for since in (*silent, *stale)), default=None)
 
-    def due_with(self, began: Mapping[Hashable, float]) -> float:
+    def due_with(self, started: Mapping[Hashable, float]) -> float:
         """Return `due`, or when something of what is waited for now must be said that was not met here."""
-        due = self.due if self._since else min(began.values(), default=math.inf) + self._say_after_s
+        due = self.due if self._since else min(started.values(), default=math.inf) + self._say_after_s
         return math.inf if due is None else due

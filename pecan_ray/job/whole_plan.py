@@ -12,7 +12,7 @@ class WholePlan:
 
     runner: str | None = None
     """The worker that runs it, alone;"""
-    made: int | None = None
+    produced: int | None = None
     """how many batches this makes that are not given back, once it is known,"""
     rest: int = 0
     """and how many elements fill none of them."""
@@ -23,7 +23,7 @@ class WholePlan:
 
     def begin(self, worker: str) -> None:
         """Let a worker run the plan."""
-        self.runner, self.made = worker, None
+        self.runner, self.produced = worker, None
 
     def ended(self, worker: str, batches: int, rest: int) -> int:
         """Note that a worker has read all that it needs; return how many elements, that fill no batch, it leaves out.
@@ -32,21 +32,21 @@ class WholePlan:
         """
         if worker != self.runner:
             return rest
-        self.made, self.rest = batches, rest
+        self.produced, self.rest = batches, rest
         return 0
 
     def given_back(self, batches: int) -> None:
         """Note batches that nobody will use."""
-        if self.made is not None:
-            self.made -= batches
+        if self.produced is not None:
+            self.produced -= batches
 
     def arrived(self, batches: int) -> bool:
         """Tell whether the trainers, that have received so many batches together, have all."""
-        return self.made is not None and batches >= self.made
+        return self.produced is not None and batches >= self.produced
 
 
 @dataclass
-class MadeBatches:
+class ProducedBatches:
     """How many batches of whole plans the trainers have received in epochs before this one, and in runs before."""
 
     epochs: dict[int, int] = field(default_factory=dict)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from pecan_ray.job.lockstep import KEPT_STEPS, SampledStep, looked_at, merged, own_share
+from pecan_ray.job.lockstep import KEPT_STEPS, SampledStep, merged, own_share, should_sample
 from pecan_ray.plan.windows import Window
 
 LEAST_BATCHES = 10
@@ -49,7 +49,7 @@ class StepTotals:
         """Return the sums with one more step; `alone`: there are no other trainers to lay it beside."""
         number, total = self.batches, self.seconds + seconds
         sampled = self.sampled
-        if not alone and looked_at(number, total, number + 1):
+        if not alone and should_sample(number, total, number + 1):
             sampled = (*sampled[1 - KEPT_STEPS :], SampledStep(number, self.waited_last, seconds - waited))
         return StepTotals(
             number + 1,
@@ -81,14 +81,14 @@ class WindowMeter:
         self._trainers, self._batches, self._seconds = trainers, batches, seconds
         self._discarded, self._skip = discarded, 0
         self._latest: dict[int, StepTotals] = {}
-        self._begun: dict[int, StepTotals] = {}
+        self._open_steps: dict[int, StepTotals] = {}
         self._sampled: dict[int, tuple[SampledStep, ...]] = {}
         """Of the window, what reports no longer hold."""
 
     def add(self, rank: int, totals: StepTotals) -> None:
         """Take over a trainer's totals."""
         self._latest[rank] = totals
-        self._begun.setdefault(rank, totals)
+        self._open_steps.setdefault(rank, totals)
         if self._trainers > 1:
             self._sampled[rank] = merged(self._sampled.get(rank, ()), totals.sampled)
         if self._skip and len(self._latest) == self._trainers and self.batches >= self._skip:
@@ -97,7 +97,9 @@ class WindowMeter:
     @property
     def batches(self) -> int:
         """Batches that every trainer has taken since the window, or what is left out before it, began."""
-        return min((totals.batches - self._begun[rank].batches for rank, totals in self._latest.items()), default=0)
+        return min(
+            (totals.batches - self._open_steps[rank].batches for rank, totals in self._latest.items()), default=0
+        )
 
     @property
     def still_missing(self) -> int:
@@ -105,7 +107,7 @@ class WindowMeter:
         return max(1, (self._skip or self._batches) - self.batches)
 
     @property
-    def skips(self) -> bool:
+    def skip_batches(self) -> bool:
         """Whether batches are left out now, since workers came or went."""
         return self._skip > 0
 
@@ -118,7 +120,7 @@ class WindowMeter:
         """Tell whether the window is complete."""
         if self._skip or len(self._latest) < self._trainers:
             return False
-        parts = [totals.since(self._begun[rank]) for rank, totals in self._latest.items()]
+        parts = [totals.since(self._open_steps[rank]) for rank, totals in self._latest.items()]
         full = all(part.batches >= self._batches for part in parts)
         return full or all(part.batches >= LEAST_BATCHES and part.seconds >= self._seconds for part in parts)
 
@@ -131,14 +133,14 @@ class WindowMeter:
         if self._skip or len(self._latest) < self._trainers or self.batches < 1:
             return None
         parts = [
-            replace(totals, sampled=self._sampled.get(rank, ())).since(self._begun[rank])
+            replace(totals, sampled=self._sampled.get(rank, ())).since(self._open_steps[rank])
             for rank, totals in self._latest.items()
         ]
         self._begin()
         return window_of(parts)
 
     def _begin(self) -> None:
-        self._begun = dict(self._latest)
+        self._open_steps = dict(self._latest)
         self._sampled.clear()
         self._skip = 0
 

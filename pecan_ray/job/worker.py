@@ -18,7 +18,7 @@ from typing import Any
 from pecan_ray.job.assignment_batches import AssignmentBatches
 from pecan_ray.job.blocks import RunBlocks
 from pecan_ray.job.heartbeat import Heartbeat
-from pecan_ray.job.lease_lots import LeaseLots
+from pecan_ray.job.lease_requests import LeaseRequests
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.messages import (
     AskAssignment,
@@ -32,16 +32,16 @@ from pecan_ray.job.messages import (
 from pecan_ray.job.worker_channels import RUN, WorkerChannels
 from pecan_ray.job.worker_events import (
     AssignmentFinished,
-    AtHandFound,
-    BatchMade,
-    DrainAsked,
+    BatchProduced,
+    DrainRequested,
     DropEpochs,
     EndWork,
     EngineBatch,
     EpochsLeft,
-    GiveLease,
-    LeaseWanted,
+    LeaseRequested,
     LoadPlan,
+    LocalSplitsFound,
+    ProvideLease,
     PutOut,
     Release,
     ReplyReceived,
@@ -50,10 +50,10 @@ from pecan_ray.job.worker_events import (
     SplitRead,
     StopAssignment,
     TellJob,
-    WorkBegins,
     WorkerEvent,
     WorkerInstruction,
     WorkerTime,
+    WorkStarted,
 )
 from pecan_ray.job.worker_progress_reporter import WorkerProgressReporter
 
@@ -71,7 +71,7 @@ class WorkerState:
         self._shape = shape
         self._channels = WorkerChannels(heartbeat)
         # `take` and `zip` may leave some of a whole plan's splits unread.
-        self._lots = LeaseLots(self._channels, ahead=not shape.serial, one_sequence=one_sequence)
+        self._lease_requests = LeaseRequests(self._channels, ahead=not shape.serial, one_sequence=one_sequence)
         self._updates = WorkerProgressReporter(heartbeat, hung_after_s)
         self._current_assignment: AssignmentBatches | None = None
         self._to_ask: deque[WorkerQuestion] = deque()
@@ -80,25 +80,27 @@ class WorkerState:
         """The version of the plan that the engine was built for, and behind how many of its batches it begins."""
         self._left = 0
         """Nobody wants anything of epochs before this one."""
-        self._begun = self._draining = self.over = False
+        self._has_started = self._draining = self.over = False
         self._handlers: dict[type, Callable[[Any, float, list[WorkerInstruction]], None]] = {
-            WorkBegins: self._on_begins,
+            WorkStarted: self._on_work_started,
             ReplyReceived: self._on_reply_received,
-            LeaseWanted: self._on_wanted,
-            AtHandFound: lambda event, now, done: self._lots.found(event.branch, event.indices, now, done),
-            SplitRead: lambda event, now, done: self._lots.read(event.key, event.elements),
-            SplitOpenFailed: lambda event, now, done: self._lots.fail_open(event.split),
-            BatchMade: self._on_made,
+            LeaseRequested: self._on_lease_requested,
+            LocalSplitsFound: lambda event, now, done: self._lease_requests.found(
+                event.branch, event.indices, now, done
+            ),
+            SplitRead: lambda event, now, done: self._lease_requests.read(event.key, event.elements),
+            SplitOpenFailed: lambda event, now, done: self._lease_requests.fail_open(event.split),
+            BatchProduced: self._on_batch_produced,
             AssignmentFinished: self._on_assignment_finished,
             EpochsLeft: self._on_left,
-            DrainAsked: self._on_drain_asked,
+            DrainRequested: self._on_drain_requested,
             WorkerTime: self._on_time,
         }
 
     @property
     def failing_row(self) -> int | None:
         """The first row that is in no batch, if the engine fails now; None where rows are not numbered."""
-        return self._lots.failing_row()
+        return self._lease_requests.failing_row()
 
     def handle(self, event: WorkerEvent, now: float) -> list[WorkerInstruction]:
         """Take an event and return what must be done, in this order."""
@@ -108,9 +110,9 @@ class WorkerState:
             done.append(self._channels.ask(RUN, self._to_ask.popleft(), now))
         return done
 
-    def _on_begins(self, event: WorkBegins, now: float, done: list[WorkerInstruction]) -> None:
-        if not self._begun:
-            self._begun = True
+    def _on_work_started(self, event: WorkStarted, now: float, done: list[WorkerInstruction]) -> None:
+        if not self._has_started:
+            self._has_started = True
             self._ask_for_work(done)
 
     def _ask_for_work(self, done: list[WorkerInstruction]) -> None:
@@ -124,9 +126,9 @@ class WorkerState:
         done.append(EndWork())
 
     def _on_reply_received(self, event: ReplyReceived, now: float, done: list[WorkerInstruction]) -> None:
-        request = self._channels.answered(event)
+        request = self._channels.pop_request(event)
         if isinstance(request, AskLeases):
-            self._lots.came(request, event.reply, now, done)
+            self._lease_requests.on_reply(request, event.reply, now, done)
         elif isinstance(request, AskAssignment):
             self._begin_assignment(event.reply, done)
         elif isinstance(request, EndAssignment):
@@ -140,22 +142,22 @@ class WorkerState:
         if wanted != self._built:
             self._built = wanted
             done.append(LoadPlan(*wanted))
-        self._lots.begin(reply, done)
+        self._lease_requests.begin(reply, done)
         self._current_assignment = AssignmentBatches(reply.assignment, self._shape)
         done.append(RunAssignment(reply.assignment))
 
-    def _on_wanted(self, event: LeaseWanted, now: float, done: list[WorkerInstruction]) -> None:
+    def _on_lease_requested(self, event: LeaseRequested, now: float, done: list[WorkerInstruction]) -> None:
         if self._draining or self._current_assignment is None:
-            done.append(GiveLease(event.branch, None))
+            done.append(ProvideLease(event.branch, None))
         else:
-            self._lots.want(event, now, done)
+            self._lease_requests.want(event, now, done)
 
-    def _on_made(self, event: BatchMade, now: float, done: list[WorkerInstruction]) -> None:
+    def _on_batch_produced(self, event: BatchProduced, now: float, done: list[WorkerInstruction]) -> None:
         stretch, batch = self._current_assignment, event.batch
         assert stretch is not None, "a batch of no assignment"
         if self._should_stop_assignment(stretch):
             self._leave(done)
-        elif self._lots.has_refused:
+        elif self._lease_requests.has_rejected:
             done.append(Release(batch))
         elif batch.partial:
             stretch.leftovers.append(event)
@@ -172,24 +174,24 @@ class WorkerState:
         """Stop with an assignment: the job gives what it had to others, unless nobody wants it."""
         self._current_assignment = None
         # A thread of the engine may wait for a lease. It must have an answer, or the stretch cannot stop.
-        self._lots.give_nothing(done)
+        self._lease_requests.send_no_lease(done)
         done.append(StopAssignment(for_good=self._draining))
         self._ask_for_work(done)
 
     def _put_out(self, stretch: AssignmentBatches, batch: EngineBatch, done: list[WorkerInstruction]) -> None:
-        if (blocks := self._lots.blocks) is not None:
+        if (blocks := self._lease_requests.blocks) is not None:
             self._updates.count(batch.rows)
             done.append(stretch.put_block(batch, blocks.next(batch.row_parts)))
             return
-        put_out = stretch.put_out(batch, self._lots.places(batch))
+        put_out = stretch.put_out(batch, self._lease_requests.row_range(batch))
         if isinstance(put_out, PutOut):
             self._updates.count(batch.rows)
         done.append(put_out)
 
-    def _end_data(self, stretch: AssignmentBatches, made: BatchMade, done: list[WorkerInstruction]) -> None:
+    def _end_data(self, stretch: AssignmentBatches, made: BatchProduced, done: list[WorkerInstruction]) -> None:
         """Tell the job of data that yields no batch."""
         done.append(Release(made.batch))
-        if self._lots.blocks is None:
+        if self._lease_requests.blocks is None:
             self._to_ask.append(stretch.end_data(made))
         elif made.left_out:  # the next block stands for the positions
             self._to_ask.append(EndData(stretch.assignment.epoch, {}, left_out=made.left_out))
@@ -200,23 +202,23 @@ class WorkerState:
         if self._should_stop_assignment(stretch):
             self._leave(done)
             return
-        if self._lots.blocks is not None:
-            self._end_run(stretch, self._lots.blocks, now, done)
+        if self._lease_requests.blocks is not None:
+            self._end_run(stretch, self._lease_requests.blocks, now, done)
             return
         # What a whole plan does not read of its leases ends with its last batch.
         if event.unresolved_spans and not self._shape.serial:
             self._to_ask.append(EndData(stretch.assignment.epoch, event.unresolved_spans))
-        self._to_ask.append(stretch.ending(*self._lots.noted()))
+        self._to_ask.append(stretch.ending(*self._lease_requests.take_notes()))
 
     def _end_run(
         self, stretch: AssignmentBatches, blocks: RunBlocks, now: float, done: list[WorkerInstruction]
     ) -> None:
         """Give up all rows of a run, and what lies behind them: the trainer joins them with those of others."""
-        self._lots.end_run(now)
+        self._lease_requests.end_run(now)
         leftovers, stretch.leftovers = stretch.leftovers, []
-        if self._lots.has_refused:
+        if self._lease_requests.has_rejected:
             done += [Release(one.batch) for one in leftovers]
-            self._to_ask.append(stretch.ending(*self._lots.noted()))
+            self._to_ask.append(stretch.ending(*self._lease_requests.take_notes()))
             return
         for one in leftovers:
             if not one.batch.rows:
@@ -231,7 +233,7 @@ class WorkerState:
             self._updates.count(last.rows)
         if (block := blocks.rest(last.row_parts if last is not None else ())) is not None:
             done.append(stretch.put_block(last, block))
-        self._to_ask.append(stretch.ending(*self._lots.noted()))
+        self._to_ask.append(stretch.ending(*self._lease_requests.take_notes()))
 
     def _settle_leftovers(self, reply: Reply, done: list[WorkerInstruction]) -> None:
         stretch, self._current_assignment = self._current_assignment, None
@@ -250,10 +252,10 @@ class WorkerState:
         self._left = max(self._left, event.before)
         done.append(DropEpochs(self._left))
 
-    def _on_drain_asked(self, event: DrainAsked, now: float, done: list[WorkerInstruction]) -> None:
+    def _on_drain_requested(self, event: DrainRequested, now: float, done: list[WorkerInstruction]) -> None:
         self._draining = True
-        self._lots.give_nothing(done)
+        self._lease_requests.send_no_lease(done)
 
     def _on_time(self, event: WorkerTime, now: float, done: list[WorkerInstruction]) -> None:
-        if self._updates.is_due(event.condition, now, self._lots.lot_s, over=self.over):
-            done.append(TellJob(self._updates.told(event.condition, now)))
+        if self._updates.is_due(event.condition, now, self._lease_requests.lot_s, over=self.over):
+            done.append(TellJob(self._updates.next_progress(event.condition, now)))

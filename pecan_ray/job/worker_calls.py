@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pecan_ray.job.events import WorkerAsked
-from pecan_ray.job.instructions import Answer
+from pecan_ray.job.events import WorkerRequestReceived
+from pecan_ray.job.instructions import Response
 from pecan_ray.job.messages import Reply
 
 
@@ -14,7 +14,7 @@ from pecan_ray.job.messages import Reply
 class OpenCall:
     """The last question of a worker on one channel."""
 
-    asked: WorkerAsked
+    request: WorkerRequestReceived
     reply: Reply | None = None
 
 
@@ -23,24 +23,24 @@ class WorkerCalls:
 
     def __init__(self) -> None:
         self._calls: dict[tuple[str, str], OpenCall] = {}
-        self._waiting: dict[tuple[str, str], WorkerAsked] = {}
+        self._waiting: dict[tuple[str, str], WorkerRequestReceived] = {}
 
-    def arrived(self, asked: WorkerAsked) -> WorkerAsked | Answer | None:
+    def arrived(self, asked: WorkerRequestReceived) -> WorkerRequestReceived | Response | None:
         """Take a question: return it if it is new, its answer if it has one, else None: it waits, or is over."""
         call = self._calls.get((asked.worker, asked.channel))
-        if call is None or asked.number > call.asked.number:
+        if call is None or asked.number > call.request.number:
             self._calls[asked.worker, asked.channel] = OpenCall(asked)
             self._waiting.pop((asked.worker, asked.channel), None)
             return asked
-        if asked.number < call.asked.number or call.reply is None:
+        if asked.number < call.request.number or call.reply is None:
             return None
-        return self._answer(call)
+        return self._response(call)
 
-    def wait(self, asked: WorkerAsked) -> None:
+    def wait(self, asked: WorkerRequestReceived) -> None:
         """Let a question wait for its answer."""
         self._waiting[asked.worker, asked.channel] = asked
 
-    def waiting(self) -> Iterator[WorkerAsked]:
+    def waiting(self) -> Iterator[WorkerRequestReceived]:
         """Yield the questions that wait, the oldest first."""
         # A copy, because whoever goes through these takes out what it answers.
         yield from list(self._waiting.values())
@@ -48,17 +48,17 @@ class WorkerCalls:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def answer(self, asked: WorkerAsked, reply: Reply) -> Answer:
+    def response(self, asked: WorkerRequestReceived, reply: Reply) -> Response:
         """Answer a question."""
         self._waiting.pop((asked.worker, asked.channel), None)
         call = self._calls[asked.worker, asked.channel]
         call.reply = reply
-        return self._answer(call)
+        return self._response(call)
 
     @staticmethod
-    def _answer(call: OpenCall) -> Answer:
+    def _response(call: OpenCall) -> Response:
         assert call.reply is not None
-        return Answer(call.asked.worker, call.asked.channel, call.asked.number, call.reply)
+        return Response(call.request.worker, call.request.channel, call.request.number, call.reply)
 
     def forget(self, worker: str) -> None:
         """Drop what a worker has asked that is gone."""

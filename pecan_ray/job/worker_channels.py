@@ -16,22 +16,22 @@ class WorkerChannels:
     def __init__(self, heartbeat: Heartbeat) -> None:
         self._heartbeat = heartbeat
         self._numbers: dict[str, int] = {}
-        self._asked: dict[str, WorkerQuestion] = {}
+        self._requests: dict[str, WorkerQuestion] = {}
 
     def ask(self, channel: str, request: WorkerQuestion, now: float, *, ahead: bool = False) -> AskJob:
         """Number a question."""
-        assert channel not in self._asked, f"{request} is asked before {self._asked[channel]} was answered"
+        assert channel not in self._requests, f"{request} is asked before {self._requests[channel]} was answered"
         number = self._numbers[channel] = self._numbers.get(channel, 0) + 1
-        self._asked[channel] = request
-        self._heartbeat.asked = now  # whoever asks lives, and need not say it besides
+        self._requests[channel] = request
+        self._heartbeat.requested_at = now  # whoever asks lives, and need not say it besides
         return AskJob(channel, number, request, ahead)
 
     def is_free(self, channel: str) -> bool:
         """Tell whether a channel has no question under way."""
-        return channel not in self._asked
+        return channel not in self._requests
 
-    def answered(self, event: ReplyReceived) -> WorkerQuestion | None:
+    def pop_request(self, event: ReplyReceived) -> WorkerQuestion | None:
         """Return the question that an answer is for; None: it was answered before."""
         if event.number != self._numbers.get(event.channel):
             return None
-        return self._asked.pop(event.channel, None)
+        return self._requests.pop(event.channel, None)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from pecan_ray.job.blocks import RowPlaces
+from pecan_ray.job.blocks import RowRange
+from pecan_ray.job.lease_sizes import ONE_BY_ONE, SideBySide
 from pecan_ray.job.ledger_shape import Assignment
-from pecan_ray.job.lots import ONE_BY_ONE, SideBySide
 from pecan_ray.job.messages import LeftOutElement, Reply, SplitOpenFailure, WorkerProgress, WorkerQuestion
 from pecan_ray.job.pending_leases import LeaseSpans, RowParts
 from pecan_ray.plan.splits import Lease, LeaseKey, Split
@@ -51,7 +51,7 @@ class EngineBatch(Protocol):
 
 
 @dataclass(frozen=True)
-class WorkBegins:
+class WorkStarted:
     """The process is ready to work; perhaps not said for the first time."""
 
 
@@ -65,19 +65,19 @@ class ReplyReceived:
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseWanted:
-    """The engine wants the next lease of a source; answered by `GiveLease`, and not asked again before that."""
+class LeaseRequested:
+    """The engine wants the next lease of a source; answered by `ProvideLease`, and not asked again before that."""
 
     branch: int
     side: SideBySide = ONE_BY_ONE
     """How it reads leases.  To an engine that reads others no lease means that there is none now."""
-    unread: bool = False
+    maybe_unused: bool = False
     """It is likely not to be read: a plan begins behind it."""
 
 
 @dataclass(frozen=True)
-class AtHandFound:
-    """The answer to `FindAtHand`."""
+class LocalSplitsFound:
+    """The answer to `FindLocalSplits`."""
 
     branch: int
     indices: tuple[int, ...] | None
@@ -100,7 +100,7 @@ class SplitOpenFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class BatchMade:
+class BatchProduced:
     """The engine has made something of the leases of the assignment."""
 
     batch: EngineBatch
@@ -124,7 +124,7 @@ class EpochsLeft:
 
 
 @dataclass(frozen=True)
-class DrainAsked:
+class DrainRequested:
     """The job takes this worker away: it finishes nothing more, and what is finished can still be fetched."""
 
 
@@ -136,16 +136,16 @@ class WorkerTime:
 
 
 WorkerEvent: TypeAlias = (
-    WorkBegins
+    WorkStarted
     | ReplyReceived
-    | LeaseWanted
-    | AtHandFound
+    | LeaseRequested
+    | LocalSplitsFound
     | SplitRead
     | SplitOpenFailed
-    | BatchMade
+    | BatchProduced
     | AssignmentFinished
     | EpochsLeft
-    | DrainAsked
+    | DrainRequested
     | WorkerTime
 )
 
@@ -160,13 +160,13 @@ class AskJob:
     channel: str
     number: int
     request: WorkerQuestion
-    ahead: bool = False
+    prefetch: bool = False
     """The engine does not wait for the answer: what it brings may be fetched as soon as it comes."""
 
 
 @dataclass(frozen=True)
-class FindAtHand:
-    """Find out which of some splits are on this node, before leases are asked for; answered by `AtHandFound`."""
+class FindLocalSplits:
+    """Find out which of some splits are on this node, before leases are asked for; answered by `LocalSplitsFound`."""
 
     branch: int
     splits: tuple[Split, ...]
@@ -181,7 +181,7 @@ class FetchSplits:
 
 
 @dataclass(frozen=True, slots=True)
-class GiveLease:
+class ProvideLease:
     """Give the engine the lease that it wants; None: there is none now, or no more in this assignment."""
 
     branch: int
@@ -220,7 +220,7 @@ class PutOut:
     epoch: int
     rank: int | None
     """The trainer that it is for; None: whichever has room."""
-    places: RowPlaces | None
+    row_range: RowRange | None
     """Which part of the epoch its rows are, where these come in order and no others come between them."""
     spans: LeaseSpans | None = None
     """What it stands for, where rows are joined to batches; None: as the batch says."""
@@ -254,9 +254,9 @@ class EndWork:
 
 WorkerInstruction: TypeAlias = (
     AskJob
-    | FindAtHand
+    | FindLocalSplits
     | FetchSplits
-    | GiveLease
+    | ProvideLease
     | LoadPlan
     | RunAssignment
     | StopAssignment

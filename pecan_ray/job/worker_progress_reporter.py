@@ -27,14 +27,14 @@ class WorkerProgressReporter:
         """What the worker itself has counted."""
         return WorkerProgress(self._elements, self._batches)
 
-    def told(self, condition: WorkerProgress, now: float) -> WorkerProgress:
+    def next_progress(self, condition: WorkerProgress, now: float) -> WorkerProgress:
         """Return what to tell; `condition`: what its process knows."""
-        self._heartbeat.told = now
+        self._heartbeat.reported_at = now
         return replace(condition, elements=self._elements, batches=self._batches)
 
     def is_due(self, condition: WorkerProgress, now: float, lot_s: float, *, over: bool) -> bool:
         """Tell whether the job must hear of the worker; `over`: it has ended its work."""
         hangs = condition.stuck_s > self._hung_after_s
-        urgent = condition.threads, condition.stuck, condition.fell_back, condition.told_to_end, over, hangs
+        urgent = condition.threads, condition.stuck, condition.fallback_reason, condition.sigterm_received, over, hangs
         changed, self._immediate_report = urgent != self._immediate_report, urgent
         return changed or self._heartbeat.due(now, lot_s)

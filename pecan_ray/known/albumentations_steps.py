@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from pecan_ray.images import ByName, resized
+from pecan_ray.images import ByName, resize_image
 from pecan_ray.known.steps import (
     ARRAYS,
     CropStep,
@@ -50,12 +50,12 @@ def _sides(fn: ByName) -> ImageSize:
     return int(fn.transform.size[0]), int(fn.transform.size[1])
 
 
-def _resized_size(fn: ByName, size: ImageSize) -> ImageSize:
+def _output_size(fn: ByName, size: ImageSize) -> ImageSize:
     return int(fn.transform.height), int(fn.transform.width)
 
 
-def _resized(fn: ByName, image: Any, target: ImageSize) -> Any:
-    return resized(image, *target)
+def _resize(fn: ByName, image: Any, target: ImageSize) -> Any:
+    return resize_image(image, *target)
 
 
 def _mirrored(axis: int, fn: ByName, size: ImageSize, rng: Any) -> Placed:
@@ -129,7 +129,7 @@ KNOWN_AUGMENTATIONS: dict[str, tuple[Callable[..., KnownStep], tuple[str, ...], 
     "RandomCrop": (CROP, ("height", "width", "pad_if_needed"), _always_inside),
     "CenterCrop": (CROP, ("height", "width", "pad_if_needed"), _always_inside),
     "Resize": (
-        partial(ResizeStep, aim=_resized_size, resize=_resized),
+        partial(ResizeStep, aim=_output_size, resize=_resize),
         ("height", "width", "interpolation", "area_for_downscale"),
         _always_and_bilinear,
     ),

@@ -38,8 +38,8 @@ def _own_size(fn: images.Resize, size: ImageSize) -> ImageSize:
     return fn.height, fn.width
 
 
-def _own_resized(fn: images.Resize, image: Any, target: ImageSize) -> Any:
-    return images.resized(image, *target)
+def _resize_own(fn: images.Resize, image: Any, target: ImageSize) -> Any:
+    return images.resize_image(image, *target)
 
 
 OWN = (RandomFlip, RandomRotate, RandomShear, images.RandomCrop, images.CenterCrop, images.Resize)
@@ -53,7 +53,7 @@ def own_step(fn: Any) -> KnownStep | None:
         return WarpStep(name, fn, wants_rng=True, place=_own_place)
     if kind in (images.RandomCrop, images.CenterCrop):
         return CropStep(name, fn, wants_rng=kind is images.RandomCrop, draw=_own_cut, any_layout=True)
-    return ResizeStep(name, fn, aim=_own_size, resize=_own_resized) if kind is images.Resize else None
+    return ResizeStep(name, fn, aim=_own_size, resize=_resize_own) if kind is images.Resize else None
 
 
 def image_convert_step(fn: Any) -> KnownStep | None:
@@ -140,18 +140,18 @@ def _in_form(named: list[tuple[str, KnownStep]]) -> tuple[list[tuple[str, KnownS
     """
     form: ImageForm = "array"
     found, leading = list[tuple[str, KnownStep]](), list[KnownStep]()
-    begun = True
+    started = True
     for name, step in named:
-        fits = begun and form in step.forms
+        fits = started and form in step.layout
         if fits and isinstance(step, ConvertStep) and not any(isinstance(one, GeometricStep) for one in leading):
             form = step.gives
             leading.append(step)
         elif fits and isinstance(step, GeometricStep):
             leading.append(step)
         else:
-            begun = False
-        if begun:
+            started = False
+        if started:
             found.append((name, step))
         else:
-            found.append((name, OtherStep(step.name, step.fn, step.forms, step.wants_rng)))
+            found.append((name, OtherStep(step.name, step.fn, step.layout, step.wants_rng)))
     return found, leading

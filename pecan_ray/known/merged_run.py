@@ -43,7 +43,9 @@ class KnownRun:
         behind = only[self._convert_count :]
         self._geometric_steps = len(list(itertools.takewhile(lambda step: isinstance(step, GeometricStep), behind)))
         self._warps = (
-            reduces and self._geometric_steps > 1 and any(getattr(step, "warps", False) for step in self._places())
+            reduces
+            and self._geometric_steps > 1
+            and any(getattr(step, "warps", False) for step in self._steps_in_place())
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -61,15 +63,15 @@ class KnownRun:
         elif shape is not None:
             value, done = self._decoded(value, shape, rng)
         else:
-            value, done = (self._converted(value, rng, others_may_see=not self._places()), 0)
+            value, done = (self._converted(value, rng, others_may_see=not self._steps_in_place()), 0)
         return self._finished(value, self.steps[self._convert_count + done :], rng)
 
-    def _places(self) -> list[Any]:
+    def _steps_in_place(self) -> list[Any]:
         return [step for _, step in self.steps[self._convert_count : self._convert_count + self._geometric_steps]]
 
     def _decoded(self, encoded: Any, shape: tuple[int, int], rng: Draw) -> tuple[Any, int]:
         """Return what the first geometric steps make of a JPEG, and how many they are."""
-        places = self._places()
+        places = self._steps_in_place()
         first = places[0] if places else None
         name = self.steps[self._convert_count][0] if places else ""
         if isinstance(first, CropStep) and (cut := first.cut(shape, _draw(first, name, rng))):
@@ -99,7 +101,7 @@ class KnownRun:
     def _converted(self, image: Any, rng: Draw, *, others_may_see: bool = False) -> Any:
         """Convert a picture; without a copy where nothing but known steps is given the result."""
         for name, step in self.steps[: self._convert_count]:
-            may_be_a_view = self.reduces or any_layout_is_equal(self._places())
+            may_be_a_view = self.reduces or any_layout_is_equal(self._steps_in_place())
             if isinstance(step, ConvertStep) and may_be_a_view and not others_may_see and _is_byte_image(image):
                 image = step.apply_without_copy(image)
             else:

@@ -35,7 +35,7 @@ class KnownStep:
     """The library's name for it."""
     fn: Any
     """It, as it is called with an image."""
-    forms: Forms = ARRAYS
+    layout: Forms = ARRAYS
     """What it works on; with anything else it may do nothing."""
     wants_rng: bool = False
     """Whether it is given random numbers."""

@@ -42,7 +42,7 @@ def _as_view(image: Any) -> Any:
     return sys.modules["torchvision.tv_tensors"].Image(tensor)
 
 
-def _resized_size(fn: Any, size: ImageSize) -> ImageSize:
+def _output_size(fn: Any, size: ImageSize) -> ImageSize:
     """Return what `Resize` makes of an image of that size: one number is that of the shorter side."""
     wanted, (height, width) = fn.size, size
     if len(wanted) == 2:
@@ -52,7 +52,7 @@ def _resized_size(fn: Any, size: ImageSize) -> ImageSize:
     return int(wanted[0] * height / width), wanted[0]
 
 
-def _resized(fn: Any, image: Any, target: ImageSize) -> Any:
+def _resize(fn: Any, image: Any, target: ImageSize) -> Any:
     return functional().resize(image, list(target), interpolation=fn.interpolation, antialias=fn.antialias)
 
 
@@ -92,11 +92,13 @@ def _affine(fn: Any, size: ImageSize, rng: Any) -> Placed:
     """Have `RandomRotation` or `RandomAffine`, about the middle, draw."""
     drawn = fn.make_params([placeholder_image(size)])
     if "scale" not in drawn:  # a rotation, counter-clockwise
-        return Placed(turned(-drawn["angle"], (0, 0), 1.0, (0, 0), size), size)
-    return Placed(turned(drawn["angle"], drawn["translate"], drawn["scale"], drawn["shear"], size), size)
+        return Placed(rotation_matrix(-drawn["angle"], (0, 0), 1.0, (0, 0), size), size)
+    return Placed(rotation_matrix(drawn["angle"], drawn["translate"], drawn["scale"], drawn["shear"], size), size)
 
 
-def turned(angle: float, moved: Sequence[float], scale: float, shear: Sequence[float], size: ImageSize) -> Matrix:
+def rotation_matrix(
+    angle: float, moved: Sequence[float], scale: float, shear: Sequence[float], size: ImageSize
+) -> Matrix:
     """Return where pixels of a result come from if an image is sheared, scaled, rotated (clockwise) and moved."""
     rotation, (x, y) = math.radians(angle), (math.radians(one) for one in shear)
     cos, sin = math.cos(rotation), math.sin(rotation)
@@ -187,7 +189,7 @@ KNOWN_TRANSFORMS: dict[str, tuple[Callable[..., KnownStep], tuple[str, ...], Cal
     ),
     "CenterCrop": (partial(CropStep, draw=_middle, any_layout=True), ("size",), _sized),
     "Resize": (
-        partial(ResizeStep, aim=_resized_size, resize=_resized, any_layout=True),
+        partial(ResizeStep, aim=_output_size, resize=_resize, any_layout=True),
         ("size", "interpolation", "max_size", "antialias"),
         lambda fn: fn.size is not None and fn.max_size is None and _smooth(fn),
     ),

@@ -12,7 +12,7 @@ from pecan_ray.autocache.decision import name_of
 from pecan_ray.autocache.store_speed import measured_speed, note_speed
 from pecan_ray.caching.store import EntryStore
 from pecan_ray.errors import CacheError
-from pecan_ray.observe.cache_output import check_named, rate, report_entry_check, spoken, write_table
+from pecan_ray.observe.cache_output import check_named, rate, report_entry_check, speed_text, write_table
 from pecan_ray.observe.digest_command import DIGEST_HELP, add_digest_arguments
 from pecan_ray.observe.remote_cache_command import run_remote
 from pecan_ray.options import MIB, Cache
@@ -114,7 +114,7 @@ def bench(store: EntryStore, asked: argparse.Namespace) -> int:
     note_speed(store, speed)
     delivery = speed.delivery_cost(LARGE_ELEMENT)
     sys.stdout.write(
-        f"{spoken(speed.reading)} (entries that were just written, so from the system's memory if there is room)\n"
+        f"{speed_text(speed.reading)} (entries that were just written, so from the system's memory if there is room)\n"
         f"{1e6 * delivery.per_element_s:,.1f} us to put an element into a batch, {rate(delivery.per_byte_s)}\n"
     )
     return 0

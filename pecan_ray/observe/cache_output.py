@@ -23,7 +23,7 @@ def report_entry_check(whole: int, damaged: int) -> int:
     return 1 if damaged else 0
 
 
-def spoken(model: StoreModel) -> str:
+def speed_text(model: StoreModel) -> str:
     """Say how long reading takes."""
     return (
         f"{1e6 * model.latency_s:,.0f} us for an entry, {1e6 * model.per_element_s:,.1f} us for an element, "

@@ -25,7 +25,7 @@ from pecan_ray.observe.dashboard.from_view import line_of, record_of
 from pecan_ray.observe.dashboard.job_list import list_page
 from pecan_ray.observe.dashboard.job_page import job_page
 from pecan_ray.observe.dashboard_cluster import ReadCache, read_jobs, read_view
-from pecan_ray.observe.dashboard_past import BROKEN, PastShelf
+from pecan_ray.observe.dashboard_past import BROKEN, PastReports
 from pecan_ray.runtime.cluster import node_names
 
 SESSION = "pecan-dashboard"
@@ -56,7 +56,7 @@ class Dashboard:
 
     def __init__(self, names: Collection[str]) -> None:
         self._names = {name.lower() for name in (*names, socket.gethostname())}
-        self._cached_reads, self._shelf = ReadCache(), PastShelf()
+        self._cached_reads, self._past_reports = ReadCache(), PastReports()
         self._sessions: OrderedDict[str, None] = OrderedDict()
         routes = [
             Route("/", self.jobs),
@@ -98,7 +98,7 @@ class Dashboard:
 
     def _known(self, request: Request) -> bool:
         shown = request.headers.get("authorization") or request.headers.get("x-ray-authorization")
-        return token_fits(shown) if shown else request.cookies.get(SESSION) in self._sessions
+        return token_matches(shown) if shown else request.cookies.get(SESSION) in self._sessions
 
     async def token(self, request: Request) -> Response:
         """Take the token, and let the browser in until this process ends."""
@@ -111,7 +111,7 @@ class Dashboard:
             if len(sent) > MOST_TOKEN_BYTES:
                 return Response("too long", 413)
         form = urllib.parse.parse_qs(sent.decode("utf-8", "replace"))
-        if token_needed() and not token_fits(f"Bearer {form.get('token', [''])[0].strip()}"):
+        if token_needed() and not token_matches(f"Bearer {form.get('token', [''])[0].strip()}"):
             return HTMLResponse(token_page(base, wrong=True), 403)
         session = secrets.token_urlsafe(32)
         self._sessions[session] = None
@@ -125,7 +125,7 @@ class Dashboard:
     async def jobs(self, request: Request) -> Response:
         """Show the list of jobs."""
         jobs, silent = await run_in_threadpool(self._cached_reads.read, "jobs", read_jobs)
-        past = await run_in_threadpool(self._cached_reads.read, "past jobs", self._shelf.lines)
+        past = await run_in_threadpool(self._cached_reads.read, "past jobs", self._past_reports.lines)
         return HTMLResponse(list_page(_base(request), [line_of(one) for one in jobs], past, silent))
 
     async def job(self, request: Request) -> Response:
@@ -140,7 +140,7 @@ class Dashboard:
 
     async def past_job(self, request: Request) -> Response:
         """Show one that is over."""
-        record = await run_in_threadpool(self._shelf.record, request.query_params.get("key", ""))
+        record = await run_in_threadpool(self._past_reports.record, request.query_params.get("key", ""))
         if record is None:
             return HTMLResponse(message_page("No such job", _base(request), "No such report is kept here."), 404)
         try:
@@ -163,7 +163,7 @@ def token_needed() -> bool:
     return bool(is_token_auth_enabled())
 
 
-def token_fits(header: str) -> bool:
+def token_matches(header: str) -> bool:
     """Tell whether a header `Bearer TOKEN` has the cluster's token."""
     from ray._private.authentication.authentication_utils import validate_request_token
 

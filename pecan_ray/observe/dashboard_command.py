@@ -77,7 +77,7 @@ def start(serve: Any, host: str = HOST, port: int = PORT, route: str = ROUTE, na
             f"Ray Serve runs on this cluster already, and listens at {there[0]}:{there[1]}: it cannot listen at "
             f"{host}:{port} as well. Use its own (--host {there[0]} --port {there[1]}), or end it by `serve shutdown`."
         )
-    began = time.monotonic()
+    started = time.monotonic()
     try:
         serve.start(proxy_location="HeadOnly", http_options=options)
     except (ray.exceptions.RayError, TimeoutError) as error:  # of its proxy: Serve starts another one by itself
@@ -94,8 +94,8 @@ def start(serve: Any, host: str = HOST, port: int = PORT, route: str = ROUTE, na
     except (ray.exceptions.RayError, RuntimeError, TimeoutError) as error:
         raise ClusterError(f"Ray Serve does not run the page: {error}") from error
     address = f"http://{_reached(host)}:{port}{route}/"
-    while not _answers(address):
-        if time.monotonic() - began > START_S:
+    while not _is_serving(address):
+        if time.monotonic() - started > START_S:
             raise ClusterError(
                 f"nothing answers at {address} for {START_S:.0f} s: Ray Serve's proxy, on the head node, has not "
                 "come up, or another program listens there (--port). Its log is in Ray's folder logs/serve."
@@ -110,7 +110,7 @@ def _reached(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _answers(address: str) -> bool:
+def _is_serving(address: str) -> bool:
     """Tell whether the page is there: it asks for a token, perhaps."""
     try:
         with urllib.request.urlopen(f"{address}style.css", timeout=ANSWER_S):

@@ -18,7 +18,7 @@ BROKEN = (PecanError, OSError, ValueError, TypeError, LookupError, AttributeErro
 """What a file can do that is no report, or one of numbers that no page can show."""
 
 
-class PastShelf:
+class PastReports:
     """The folder of reports; a file does not change, so each is read once for the list."""
 
     def __init__(self, folder: Path | None = None) -> None:

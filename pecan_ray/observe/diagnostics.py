@@ -41,14 +41,14 @@ class DiagnosticResult:
     """What one look has found."""
 
     what: str
-    told: str
+    message: str
     suggestion: str = ""
     """What to do; empty: all is well."""
 
     def __str__(self) -> str:
         mark = "wrong" if self.suggestion else "ok"
         suggestion = f". {self.suggestion}" if self.suggestion else ""
-        return f"{mark:6s}{self.what}: {self.told.rstrip('.')}{suggestion}"
+        return f"{mark:6s}{self.what}: {self.message.rstrip('.')}{suggestion}"
 
 
 def looks(epoch: Epoch | None) -> Iterator[DiagnosticResult]:
@@ -68,7 +68,7 @@ def looks(epoch: Epoch | None) -> Iterator[DiagnosticResult]:
     if reached.suggestion:
         return
     for transport in get_args(TransportChoice):
-        yield carried(transport, epoch)
+        yield check_transport(transport, epoch)
 
 
 def cpus(usable: int, present: int) -> DiagnosticResult:
@@ -109,14 +109,14 @@ def temporary_folder(folder: Path, free: int | None) -> DiagnosticResult:
     return DiagnosticResult("temporary files", told, "" if enough else "Make room: Ray's sessions lie there.")
 
 
-def carried(transport: TransportChoice, epoch: Epoch) -> DiagnosticResult:
+def check_transport(transport: TransportChoice, epoch: Epoch) -> DiagnosticResult:
     """Have a transport carry an epoch, and judge what came and by which way."""
-    what, began = f"transport {transport}", time.perf_counter()
+    what, started = f"transport {transport}", time.perf_counter()
     try:
         rows, ways = epoch(transport)
     except PecanError as error:
         return DiagnosticResult(what, error.message, "Until then choose another one: Config(transport=...).")
-    told = f"{rows} elements in {time.perf_counter() - began:.1f} s, {'; '.join(ways)}"
+    told = f"{rows} elements in {time.perf_counter() - started:.1f} s, {'; '.join(ways)}"
     if rows != ROWS:
         return DiagnosticResult(what, f"{told}, of {ROWS}", "That must not be: please report it, with this output.")
     return DiagnosticResult(what, told)

@@ -48,9 +48,9 @@ class _Counting:
     """Says now and then how many objects are done."""
 
     def __init__(self, doing: str) -> None:
-        self._doing, self._count = doing, 0
+        self._operation, self._count = doing, 0
 
     def __call__(self, one: ObjectDigest | None = None) -> None:
         self._count += 1
         if self._count % SAY_EVERY == 0:
-            sys.stderr.write(f"{self._count:,} objects {self._doing}\n")
+            sys.stderr.write(f"{self._count:,} objects {self._operation}\n")

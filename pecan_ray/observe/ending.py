@@ -29,16 +29,16 @@ class Closable(Protocol):
 
 
 @dataclass
-class HeardRuns:
+class RecordedRuns:
     """Runs that have begun since somebody listens, and the reports of those that have ended."""
 
-    begun: list[str] = field(default_factory=list)
+    started: list[str] = field(default_factory=list)
     reports: list[Report] = field(default_factory=list)
 
 
 _running: weakref.WeakSet[Any] = weakref.WeakSet()
 """What this process runs, and what has ended and is still held."""
-_listeners: list[HeardRuns] = []
+_listeners: list[RecordedRuns] = []
 
 
 def note_running(run: Closable) -> None:
@@ -53,9 +53,9 @@ def end_all() -> None:
 
 
 @contextlib.contextmanager
-def heard() -> Iterator[HeardRuns]:
+def record_runs() -> Iterator[RecordedRuns]:
     """Listen to all runs of this process within the block."""
-    runs = HeardRuns()
+    runs = RecordedRuns()
     _listeners.append(runs)
     try:
         yield runs
@@ -68,13 +68,13 @@ class Ending:
 
     def __init__(self, pipeline: str, job: str, folder: str | os.PathLike[str] | None, *, kept: bool) -> None:
         """`kept`: its report is left in the folder, which is None for the usual one."""
-        self._pipeline, self._job, self._began = pipeline, job, time.time()
+        self._pipeline, self._job, self._started = pipeline, job, time.time()
         self._folder = report_folder(folder) if kept else None
         self._over = False
         self.loop_failed = False
         """An exception has left the training loop."""
         for listener in _listeners:
-            listener.begun.append(job)
+            listener.started.append(job)
 
     def tell(self, report: Callable[[], Report], error: str) -> None:
         """Do what is done with the report.  `error`: what the run has ended with; empty: it has ended well."""
@@ -96,5 +96,5 @@ class Ending:
     def _past(self, report: Report, error: str) -> PastJob:
         known = ray.is_initialized()
         session, node = (cluster.session_name(), cluster.this_node()) if known else ("", "")
-        told = (self._job, self._pipeline, session, node, self._began, time.time(), error)
+        told = (self._job, self._pipeline, session, node, self._started, time.time(), error)
         return PastJob(*told, str(report), asdict(report))

@@ -13,7 +13,7 @@ class EpochWatch:
 
     def __init__(self) -> None:
         self._epoch: int | None = None
-        self._began: TrainerProgress | None = None
+        self._started: TrainerProgress | None = None
         """How the trainer was doing when the epoch before was over; None: there was none."""
         self._last = TrainerProgress()
         self.over = False
@@ -29,19 +29,19 @@ class EpochWatch:
         found = None
         if self._epoch is not None and epoch != self._epoch:
             found = self.end()
-            self._began = self._last
+            self._started = self._last
         self._epoch, self._last = epoch, progress
         return found
 
     def leave(self) -> None:
         """Note that the epoch is left: neither is it a whole one, nor does the next one begin where one has ended."""
-        self._epoch = self._began = None
+        self._epoch = self._started = None
 
     def end(self) -> float | None:
         """Return the seconds of the epoch whose last batch was noted, if it was measured."""
-        if self.over or self._began is None:
+        if self.over or self._started is None:
             return None
         self.over = True
-        seconds = self._last.elapsed_s - self._began.elapsed_s
-        waited = self._last.waited_s - self._began.waited_s
+        seconds = self._last.elapsed_s - self._started.elapsed_s
+        waited = self._last.waited_s - self._started.waited_s
         return seconds if seconds > 0 and waited >= LEAST_WAITING * seconds else None

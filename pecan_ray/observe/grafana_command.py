@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from pecan_ray.errors import PlanError
-from pecan_ray.observe.grafana_boards import boards
+from pecan_ray.observe.grafana_pages import grafana_pages
 
 USUAL = "/tmp/ray/session_latest/metrics/grafana/dashboards"
 
@@ -26,7 +26,7 @@ def run_grafana(asked: argparse.Namespace) -> int:
     folder = Path(asked.out)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, board in boards():
+        for name, board in grafana_pages():
             (folder / name).write_text(json.dumps(board, indent=1) + "\n")
             sys.stdout.write(f"{folder / name}\n")
     except OSError as error:

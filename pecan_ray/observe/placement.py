@@ -6,17 +6,17 @@ import itertools
 import math
 from collections.abc import Sequence
 
-from pecan_ray.job.comparing import DeploymentMeasurement, PlacementComparison
-from pecan_ray.job.facts import JobFacts
 from pecan_ray.job.next_step import next_step_of
-from pecan_ray.job.placing import PlacementStep
+from pecan_ray.job.placement_comparison import DeploymentMeasurement, PlacementComparison
+from pecan_ray.job.policy_runner import PlacementStep
+from pecan_ray.job.stats import JobStats
 
 HEAD = ("", "batch", "waits", "cost", "measured", "")
 AS_DEAR = 0.01
 """Deployments whose costs differ by less are equally cheap: then the one with fewer workers is kept."""
 
 
-def explain_placement(facts: JobFacts) -> str:
+def explain_placement(facts: JobStats) -> str:
     """Say what a running job has compared, what it chose, and why the others lost."""
     found = facts.comparison
     if facts.lost:
@@ -28,19 +28,19 @@ def explain_placement(facts: JobFacts) -> str:
     wanted = f"{looks} for {describe_objective(found)}."
     if found.stopped:
         wanted = f"{running} run, as scale() wants; {wanted}"
-    if not facts.timeline or not found.rivals:
+    if not facts.timeline or not found.others:
         return f"job {facts.job}: {wanted} Nothing was measured{'' if found.stopped else ' yet'}."
     last = facts.timeline[-1].decision
     lines = [f"job {facts.job}: {wanted}"]
     if not found.stopped:
-        lines.append(f"  it wants {last.target} ({last.phase}{_decided(facts.timeline)}): {last.reason}")
+        lines.append(f"  it wants {last.target} ({last.phase}{_decision_time(facts.timeline)}): {last.reason}")
     chosen = running if found.stopped else str(last.target)
-    return "\n".join(lines + _table_of_rivals(found, facts.prices is not None, chosen))
+    return "\n".join(lines + _comparison_table(found, facts.prices is not None, chosen))
 
 
-def _table_of_rivals(found: PlacementComparison, priced: bool, chosen: str) -> list[str]:
+def _comparison_table(found: PlacementComparison, priced: bool, chosen: str) -> list[str]:
     """Return the lines of a table of what was compared."""
-    table = [HEAD, *(cells(rival, found, priced, chosen) for rival in found.rivals)]
+    table = [HEAD, *(table_row(rival, found, priced, chosen) for rival in found.others)]
     widths = [max(len(row[column]) for row in table) for column in range(len(HEAD) - 1)]
     lines = []
     for row in table:
@@ -49,12 +49,12 @@ def _table_of_rivals(found: PlacementComparison, priced: bool, chosen: str) -> l
     return lines
 
 
-def explain_with_next_step(facts: JobFacts) -> str:
+def explain_with_next_step(facts: JobStats) -> str:
     """Say the same of a job that runs, and what AutoPlacement does next."""
     return explain_placement(facts) if facts.lost else f"{explain_placement(facts)}\n  next: {next_step_of(facts)}"
 
 
-def _decided(timeline: Sequence[PlacementStep]) -> str:
+def _decision_time(timeline: Sequence[PlacementStep]) -> str:
     """Say when the newest reason was given, if windows have come since: its figures are of that time."""
     newest = timeline[-1].decision
     told = newest.target, newest.phase, newest.reason
@@ -75,9 +75,9 @@ def describe_objective(found: PlacementComparison) -> str:
     return "the cheapest deployment"
 
 
-def cells(rival: DeploymentMeasurement, found: PlacementComparison, priced: bool, chosen: str) -> tuple[str, ...]:
+def table_row(rival: DeploymentMeasurement, found: PlacementComparison, priced: bool, chosen: str) -> tuple[str, ...]:
     """Return a row about one deployment; `chosen`: the one that runs."""
-    one = rival.compared
+    one = rival.comparison
     projected, waits = one.projected, one.wait_share
     cost = f"{one.cost_increase:+.0%}" if one.cost_increase else "least"
     if priced:
@@ -94,7 +94,7 @@ def cells(rival: DeploymentMeasurement, found: PlacementComparison, priced: bool
 
 def comparison_result(rival: DeploymentMeasurement, found: PlacementComparison) -> str:
     """Say why a deployment was not chosen."""
-    one, waits = rival.compared, rival.compared.wait_share
+    one, waits = rival.comparison, rival.comparison.wait_share
     if one.miss == "late":
         return f"lost: a batch may take {1000 * found.longest_s:.3g} ms if the job is to end in time"
     if one.miss == "waits":

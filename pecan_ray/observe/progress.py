@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from pecan_ray.observe.pace import RecentPace, TrainerPace, details, to_str
 from pecan_ray.observe.standard_streams import ensure_standard_streams
+from pecan_ray.observe.trainer_speed import RecentSpeed, TrainerSpeed, details, to_str
 from pecan_ray.runtime.client import BatchClient
 from pecan_ray.runtime.share_session import ShareClient
 
@@ -28,11 +28,11 @@ class Progress:
         self,
         name: str,
         wanted: bool | None,
-        pace: RecentPace,
+        pace: RecentSpeed,
     ) -> None:
         """`wanted`: False shows nothing, True a bar in any case."""
         ensure_standard_streams()  # before anything is opened for the job
-        self._name, self._display_enabled, self._pace = name, wanted is not False, pace
+        self._name, self._display_enabled, self._speed = name, wanted is not False, pace
         self.dollars: Callable[[], float | None] = lambda: None
         """Tells what has been paid so far, if it is known."""
         self._notebook = _notebook() if self._display_enabled else None
@@ -50,12 +50,12 @@ class Progress:
             return
         progress = client.progress() if isinstance(client, ShareClient) else None
         yielded = client.read if isinstance(client, ShareClient) else client.state.yielded
-        self._pace.epoch(epoch, yielded - 1)
+        self._speed.epoch(epoch, yielded - 1)
         now = time.monotonic()
         if now - self._last < self._every:
             return
         self._last = now
-        pace, workers, dollars = self._pace.look(progress or client.progress()), who_works(client), self.dollars()
+        pace, workers, dollars = self._speed.look(progress or client.progress()), who_works(client), self.dollars()
         text = f"pecan {self._name}: {to_str(pace, workers, dollars)}"
         if self._notebook is not None:
             self._show_in_notebook(self._notebook, text)
@@ -71,9 +71,9 @@ class Progress:
 
     def leave_epoch(self) -> None:
         """Note that an epoch is left before its end."""
-        self._pace.leave()
+        self._speed.leave()
 
-    def _show_bar(self, pace: TrainerPace, text: str) -> None:
+    def _show_bar(self, pace: TrainerSpeed, text: str) -> None:
         bar = self._opened(pace.total)
         bar.total = pace.total
         bar.set_postfix_str(text, refresh=False)
@@ -123,7 +123,7 @@ def who_works(client: BatchClient | ShareClient) -> str:
     """Say how many workers run, or what a reader of a shared group has skipped."""
     if isinstance(client, ShareClient):
         return f"skipped {client.skipped}, of the shared group {client.group}"
-    orders = client.state.orders
-    local, remote = orders.wanted
-    placing = f", which AutoPlacement {orders.placing}" if orders.placing else ""
-    return f"{orders.running} of {local + remote} workers ({local} local, {remote} remote){placing}"
+    update = client.state.update
+    local, remote = update.target
+    placing = f", which AutoPlacement {update.placement_note}" if update.placement_note else ""
+    return f"{update.running} of {local + remote} workers ({local} local, {remote} remote){placing}"

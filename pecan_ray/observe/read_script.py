@@ -15,7 +15,7 @@ from typing import Any
 
 import cloudpickle
 
-from pecan_ray.errors import PecanError, PlanError, told
+from pecan_ray.errors import PecanError, PlanError, describe_error
 from pecan_ray.observe.run_clock import RunClock
 
 _reading: ContextVar[bool] = ContextVar("pecan_reading_program", default=False)
@@ -91,14 +91,14 @@ def _script_context(module: ModuleType, path: Path) -> Iterator[None]:
     """Enclose what runs a file: it finds no arguments, and no job begins."""
     arguments, sys.argv = sys.argv, [str(path)]
     try:
-        with _without_jobs(module), _told_in_one_line(path):
+        with _without_jobs(module), _one_line_errors(path):
             yield
     finally:
         sys.argv = arguments
 
 
 @contextlib.contextmanager
-def _told_in_one_line(path: Path) -> Iterator[None]:
+def _one_line_errors(path: Path) -> Iterator[None]:
     """Raise what a program raises as a `PlanError` that says in which line."""
     try:
         yield
@@ -113,4 +113,4 @@ def _told_in_one_line(path: Path) -> Iterator[None]:
         trace, whole = traceback.extract_tb(error.__traceback__), path.resolve()
         frames = [one for one in trace if Path(one.filename).resolve() == whole]
         where = f"{path}, line {frames[-1].lineno}" if frames else str(path)
-        raise PlanError(f"{where}: {told(error)}") from error
+        raise PlanError(f"{where}: {describe_error(error)}") from error

@@ -12,7 +12,7 @@ from pecan_ray.autocache.store_speed import measured_remote_speed
 from pecan_ray.caching.store import EntryStore
 from pecan_ray.engines.entry_objects import EntryObjects
 from pecan_ray.errors import CacheError
-from pecan_ray.observe.cache_output import check_named, report_entry_check, spoken, write_table
+from pecan_ray.observe.cache_output import check_named, report_entry_check, speed_text, write_table
 from pecan_ray.options import Cache
 
 HEADINGS = ("entries", "MB", "name", "of")
@@ -28,7 +28,7 @@ def run_remote(asked: argparse.Namespace) -> int:
 def _show(objects: EntryObjects, asked: argparse.Namespace) -> int:
     """Print a line for each point of a pipeline of which something is kept."""
     rows = []
-    for kind in objects.kinds():
+    for kind in objects.entry_types():
         sizes = [file.size for _, file in objects.entries(kind)]
         if sizes:
             name = objects.named(kind) or "a pipeline"
@@ -39,7 +39,7 @@ def _show(objects: EntryObjects, asked: argparse.Namespace) -> int:
 
 def _tell_size(objects: EntryObjects, asked: argparse.Namespace) -> int:
     """Print the bytes that are taken."""
-    nbytes = sum(file.size for kind in objects.kinds() for _, file in objects.entries(kind))
+    nbytes = sum(file.size for kind in objects.entry_types() for _, file in objects.entries(kind))
     sys.stdout.write(f"{nbytes / 1e6:,.1f} MB in {objects.root}\n")
     return 0
 
@@ -47,7 +47,7 @@ def _tell_size(objects: EntryObjects, asked: argparse.Namespace) -> int:
 def _verify(objects: EntryObjects, asked: argparse.Namespace) -> int:
     """Read every entry, and drop those that are damaged; returns 1 where some were."""
     whole = damaged = newer = 0
-    for kind in objects.kinds():
+    for kind in objects.entry_types():
         for key, _ in objects.entries(kind):
             try:
                 whole += objects.get(kind, key) is not None  # it may have been removed since
@@ -67,7 +67,7 @@ def _verify(objects: EntryObjects, asked: argparse.Namespace) -> int:
 def _forget(objects: EntryObjects, asked: argparse.Namespace) -> int:
     """Remove entries, and print how many."""
     check_named(asked)
-    kinds = [kind for kind in objects.kinds() if asked.all or kind.startswith(tuple(asked.what))]
+    kinds = [kind for kind in objects.entry_types() if asked.all or kind.startswith(tuple(asked.what))]
     sys.stdout.write(f"{sum(map(objects.remove, kinds)):,} entries removed from {objects.root}\n")
     return 0
 
@@ -77,7 +77,7 @@ def _bench(objects: EntryObjects, asked: argparse.Namespace) -> int:
     folder = Path(asked.path) if asked.path else Cache().folder
     with EntryStore(folder, max_bytes=sys.maxsize) as store:
         model = measured_remote_speed(store, objects)
-    sys.stdout.write(f"{spoken(model)}, in {model.waiting:.0%} of which no CPU is needed\n")
+    sys.stdout.write(f"{speed_text(model)}, in {model.waiting:.0%} of which no CPU is needed\n")
     return 0
 
 

@@ -8,13 +8,13 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from pecan_ray.job.bottleneck import Bottleneck, RunNumbers, bottleneck
-from pecan_ray.job.facts import JobEvent, JobFacts
-from pecan_ray.job.job_cost import cost_by_epoch, cost_by_operator, spent, wait_share
+from pecan_ray.job.job_cost import cost_between, cost_by_epoch, cost_by_operator, wait_share
 from pecan_ray.job.messages import Placement, TrainerProgress
 from pecan_ray.job.next_step import next_step_of
 from pecan_ray.job.observed import ObservedWindow
-from pecan_ray.job.placing import PlacementStep
+from pecan_ray.job.policy_runner import PlacementStep
 from pecan_ray.job.run_time import RunTime
+from pecan_ray.job.stats import JobEvent, JobStats
 from pecan_ray.job.windows import StepTotals
 from pecan_ray.observe.placement import explain_placement
 from pecan_ray.observe.report_html import report_html
@@ -54,7 +54,7 @@ class WorkerReport:
         found: dict[str, Any] = asdict(self)
         return found[name]
 
-    def in_words(self) -> str:
+    def as_text(self) -> str:
         """Say what it has produced, and read for that."""
         parts = [
             (True, f"{self.elements} elements in {self.batches} batches"),
@@ -171,7 +171,7 @@ class Report:
 
     @classmethod
     def of_job(
-        cls, facts: JobFacts, trainer: TrainerProgress, first_batch_s: float | None, *, over: bool = False
+        cls, facts: JobStats, trainer: TrainerProgress, first_batch_s: float | None, *, over: bool = False
     ) -> Report:
         """Combine the controller's facts with what a trainer has seen; `over`: the job has ended."""
         cost, step = cost_so_far(facts, trainer), next_step_of(facts)
@@ -217,7 +217,9 @@ class Report:
             trainers=facts.trainers,
             held_up=facts.held_up,
             steps=trainer.steps,
-            next_step="" if facts.lost else ("had the job gone on, " if over and step.acts else "") + str(step),
+            next_step=""
+            if facts.lost
+            else ("had the job gone on, " if over and step.changes_workers else "") + str(step),
         )
 
     @classmethod
@@ -287,16 +289,16 @@ class Report:
         return f"pecan job {self.job}: {self.batches} batches, {self.elements} elements"
 
     def __str__(self) -> str:
-        lines = [*self._pace_lines(), *(line for _, line in self.worker_lines())]
+        lines = [*self._speed_lines(), *(line for _, line in self.worker_lines())]
         lines += [*self._loss_lines(), *self._held_up_lines(), *self._cost_lines()]
         if self.timeline:
             lines.append(f"  {placement_so_far(self.timeline)}")
         lines += [f"  {line}" for line in self.placement.splitlines()]
         return "\n".join([*lines, *self.event_lines()])
 
-    def _pace_lines(self) -> list[str]:
+    def _speed_lines(self) -> list[str]:
         """Return the text's first lines: how fast it went, what holds it up, and what is done about it."""
-        whole, behind = self.time.total_s or self.seconds, self.time.pace_s
+        whole, behind = self.time.total_s or self.seconds, self.time.running_s
         elements, batches = self.elements / max(whole, 1e-9), self.batches / max(whole, 1e-9)
         pace = f", {(self.batches - 1) / behind:.1f} behind the first" if self.batches > 1 and behind else ""
         epochs = f" of {self.epochs} finished epoch{'s' * (self.epochs != 1)}" if self.epochs else ""
@@ -320,16 +322,16 @@ class Report:
 
     def worker_lines(self) -> list[tuple[str, str]]:
         """Return the names of the workers, and the text's line about each."""
-        return [(name, f"  {name} ({one.placement}): {one.in_words()}") for name, one in self.workers.items()]
+        return [(name, f"  {name} ({one.placement}): {one.as_text()}") for name, one in self.workers.items()]
 
     def _loss_lines(self) -> list[str]:
         """Return the text's lines about elements that the training loop has not had."""
         facts = [
-            (self.bad_elements, self.bad_in_words()),
+            (self.bad_elements, self.bad_text()),
             (self.unkept_elements, f"{self.unkept_elements} of them could not be written to the quarantine file"),
             (self.left_epochs, f"{self.left_epochs} of the epochs were left before their ends"),
             (self.left_out_elements, f"{self.left_out_elements} elements of remainders were left out"),
-            (self.dropped_elements or self.dropped_open_ends, self.dropped_in_words()),
+            (self.dropped_elements or self.dropped_open_ends, self.dropped_text()),
         ]
         return [f"  {text}" for count, text in facts if count]
 
@@ -361,7 +363,7 @@ class Report:
         before = max(0.0, self.time.total_s - self.seconds)
         return [f"  {before + event.seconds:7.1f} s  {event.text}" for event in self.events]
 
-    def bad_in_words(self) -> str:
+    def bad_text(self) -> str:
         """Say how many elements were bad, and how well that is known."""
         count = BadCount(self.bad_elements, self.bad_estimated, self.bad_open_ends)
         why = [f"{self.bad_estimated} of them are an estimate"] * (self.bad_estimated > 0)
@@ -370,7 +372,7 @@ class Report:
         )
         return f"{count} bad elements were left out (on_error)" + (f": {', and '.join(why)}" if why else "")
 
-    def dropped_in_words(self) -> str:
+    def dropped_text(self) -> str:
         """Say what went with workers where data is visited at most once."""
         rest = f" and the rest of {self.dropped_open_ends} splits of unknown length" * bool(self.dropped_open_ends)
         return f'{self.dropped_elements} elements{rest} were dropped with their workers (visitation="at_most_once")'
@@ -402,13 +404,13 @@ def placement_so_far(timeline: Sequence[PlacementStep]) -> str:
 
 def _recent_wait_text(timeline: Sequence[PlacementStep]) -> str:
     """Say how much the trainer waits by now; the share of the whole job counts its first batches as well."""
-    used = newest_used(timeline)
+    used = latest_used(timeline)
     if not used:
         return "none of them tells yet how long the trainer waits once input flows"
     return f"in the newest {len(used)} of the others the trainer waited {100 * recent_wait_share(timeline):.0f}%"
 
 
-def newest_used(timeline: Sequence[PlacementStep], windows: int = 5) -> list[Window]:
+def latest_used(timeline: Sequence[PlacementStep], windows: int = 5) -> list[Window]:
     """Return the newest windows that were not thrown away."""
     used = [step.window for step in timeline if step.decision.phase != "discarded"]
     return [window for window in used if not window.invalid_reason()][-windows:]
@@ -416,21 +418,21 @@ def newest_used(timeline: Sequence[PlacementStep], windows: int = 5) -> list[Win
 
 def recent_wait_share(timeline: Sequence[PlacementStep]) -> float:
     """Return the share of the time in which the trainer waited during those; 0 where there is none."""
-    used = newest_used(timeline)
+    used = latest_used(timeline)
     seconds = sum(window.batches * window.batch_time for window in used)
     return sum(window.batches * (window.wait_time or 0.0) for window in used) / seconds if seconds else 0.0
 
 
-def cost_so_far(facts: JobFacts, trainer: TrainerProgress) -> Cost | None:
+def cost_so_far(facts: JobStats, trainer: TrainerProgress) -> Cost | None:
     """Add up what each deployment of a job has cost."""
     if facts.prices is None:
         return None
     waiting = wait_share([trainer])
     ran, rates = facts.deployments, facts.remote_rates
-    return spent(ran, facts.prices, facts.hosts, rates, until=facts.seconds, waiting=waiting)
+    return cost_between(ran, facts.prices, facts.hosts, rates, until=facts.seconds, waiting=waiting)
 
 
-def costs_of_epochs(facts: JobFacts, trainer: TrainerProgress) -> tuple[Cost, ...]:
+def costs_of_epochs(facts: JobStats, trainer: TrainerProgress) -> tuple[Cost, ...]:
     """Return the cost of each epoch that is over, of the newest ones."""
     if facts.prices is None:
         return ()

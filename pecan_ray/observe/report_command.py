@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from pecan_ray.errors import PlanError
-from pecan_ray.job.facts import JobFacts
 from pecan_ray.job.messages import TrainerProgress
+from pecan_ray.job.stats import JobStats
 from pecan_ray.observe.past_jobs import PastJob, past_jobs, read_job, report_folder
 from pecan_ray.observe.report import Report
-from pecan_ray.observe.status_command import job_facts
+from pecan_ray.observe.status_command import job_stats
 from pecan_ray.runtime import cluster
-from pecan_ray.runtime.journal_state import facts_of_journal
+from pecan_ray.runtime.journal_state import journal_stats
 
 LISTED = 20
 """Newest jobs that are listed."""
@@ -64,7 +64,7 @@ def found(what: str | None, folder: Path) -> Iterator[tuple[str, dict[str, Any]]
     if live:
         return
     if over is not None:
-        yield told_past(over), over.report
+        yield past_report_text(over), over.report
         return
     named = "" if what is None else f" of {what}"
     raise PlanError(
@@ -76,7 +76,7 @@ def found(what: str | None, folder: Path) -> Iterator[tuple[str, dict[str, Any]]
 def of_file(path: Path) -> tuple[str, dict[str, Any]]:
     """Return the report of a file: one that was saved, or what a journal tells; raises `PlanError` for any other."""
     if path.suffix == ".journal":
-        return so_far(facts_of_journal(path))
+        return so_far(journal_stats(path))
     try:
         written = json.loads(path.read_bytes())
     except OSError as error:
@@ -85,13 +85,13 @@ def of_file(path: Path) -> tuple[str, dict[str, Any]]:
         raise PlanError(f"{path} is no report: neither JSON nor a job's journal.") from error
     if isinstance(written, dict) and "format" in written:
         ended = read_job(path)
-        return told_past(ended), ended.report
+        return past_report_text(ended), ended.report
     if not isinstance(written, dict) or not isinstance(written.get("text"), str):
         raise PlanError(f"{path} is no report: it has no `text`, which Report.to_json() writes.")
     return written["text"], written
 
 
-def so_far(facts: JobFacts) -> tuple[str, dict[str, Any]]:
+def so_far(facts: JobStats) -> tuple[str, dict[str, Any]]:
     """Return the report of a job whose trainer cannot be asked."""
     batches = sum(worker.batches for worker in facts.workers.values())
     trainer = TrainerProgress(yielded=batches, rows=facts.elements, elapsed_s=facts.seconds)
@@ -99,7 +99,7 @@ def so_far(facts: JobFacts) -> tuple[str, dict[str, Any]]:
     return f"as its controller sees it, without its trainer's own times:\n{report}", json.loads(report.to_json())
 
 
-def told_past(ended: PastJob) -> str:
+def past_report_text(ended: PastJob) -> str:
     """Return the text of a job that is over."""
     return f"{line_of(ended)}\n{ended.text}"
 
@@ -111,9 +111,9 @@ def line_of(ended: PastJob) -> str:
     return f"{ended.job} (pipeline {ended.pipeline}) ended at {when} {how}"
 
 
-def _live(what: str | None) -> list[JobFacts]:
+def _live(what: str | None) -> list[JobStats]:
     """Return what is known of the jobs, or of one of that name, that run on the cluster at hand, if there is one."""
     if not cluster.runs_here():
         return []
     cluster.attach_to_running()
-    return [one for one in job_facts() if what in (None, one.job)]
+    return [one for one in job_stats() if what in (None, one.job)]

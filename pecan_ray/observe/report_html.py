@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Sequence
 
-from pecan_ray.job.facts import JobEvent
+from pecan_ray.job.stats import JobEvent
 
 
 def report_html(first: str, lines: Iterable[str], workers: Sequence[Sequence[str]], events: Sequence[JobEvent]) -> str:

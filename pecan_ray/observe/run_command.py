@@ -11,7 +11,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from pecan_ray.errors import PlanError
-from pecan_ray.observe.ending import end_all, heard
+from pecan_ray.observe.ending import end_all, record_runs
 from pecan_ray.observe.report import Report
 
 
@@ -22,7 +22,7 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=run_run)
 
 
-class WatchedOutput:
+class JobOutput:
     """Standard output, and the lines about jobs that a program has printed there."""
 
     def __init__(self, stream: Any) -> None:
@@ -52,8 +52,8 @@ def run_run(asked: argparse.Namespace) -> int:
     sys.argv = [str(path), *asked.arguments]
     sys.path[0] = str(path.resolve().parent)  # as when Python runs it
     sys.modules["__main__"] = module
-    output: Any = WatchedOutput(sys.stdout)
-    with heard() as runs, contextlib.redirect_stdout(output):
+    output: Any = JobOutput(sys.stdout)
+    with record_runs() as runs, contextlib.redirect_stdout(output):
         try:
             status = _run(code, module)
         finally:
@@ -63,13 +63,13 @@ def run_run(asked: argparse.Namespace) -> int:
                 if not output.has(report):
                     output.write(f"{report}\n")
             output.flush()
-    lost = len(runs.begun) - len(runs.reports)
+    lost = len(runs.started) - len(runs.reports)
     if lost and not status:  # else what the program raised says why
         sys.stderr.write(
             f"pecan: {lost} of its jobs left no report, since their batches were dropped in the middle of a loop: "
             "iterate within `with pipe.iter_batches(...) as batches:`.\n"
         )
-    if not runs.begun:
+    if not runs.started:
         sys.stderr.write(f"pecan: {path} has begun no job.\n")
     return status
 

@@ -10,14 +10,14 @@ from typing import Any
 import ray
 
 from pecan_ray.job.cluster_io import SharedIo
-from pecan_ray.job.facts import JobFacts
 from pecan_ray.job.share_directory import GroupRecord
+from pecan_ray.job.stats import JobStats
 from pecan_ray.observe.report import Report
 from pecan_ray.runtime import cluster
 from pecan_ray.runtime.host_names import named
 from pecan_ray.runtime.long_wait import LongWait
 from pecan_ray.runtime.service import SERVICE
-from pecan_ray.runtime.share_messages import PREFIX, GroupFacts
+from pecan_ray.runtime.share_messages import PREFIX, GroupStats
 
 ANSWER_S = 10.0
 """An actor that does not answer within this time is named, and the command goes on."""
@@ -37,8 +37,8 @@ def add_stop_arguments(parser: argparse.ArgumentParser) -> None:
 def run_status(_: argparse.Namespace) -> int:
     """Print what there is."""
     cluster.attach_to_running()
-    lines = [job_line(facts) for facts in job_facts()]
-    groups = {facts.name: facts for facts in _answers(_groups(), "facts", True)}
+    lines = [job_line(facts) for facts in job_stats()]
+    groups = {facts.name: facts for facts in _ask_all(_groups(), "stats", True)}
     for facts in groups.values():
         lines += group_lines(facts)
     lines += _service_lines(groups)
@@ -50,12 +50,12 @@ def _service_lines(groups: Collection[str]) -> list[str]:
     """Spell out what the service knows; `groups`: those that have answered themselves."""
     if _actor(SERVICE) is None:
         return ["no service: nothing is shared"]
-    told: list[tuple[GroupRecord, ...]] = _answers([SERVICE], "groups")
+    told: list[tuple[GroupRecord, ...]] = _ask_all([SERVICE], "groups")
     if not told:
         return ["service: does not answer; `pecan stop` ends it"]
     lost = [one.name for one in told[0] if one.name not in groups]
     lines = [f"service: knows {len(told[0])} shared group(s)" + (f", silent: {', '.join(lost)}" if lost else "")]
-    return lines + [line for split_into_parts in _answers([SERVICE], "io") for line in io_lines(*split_into_parts)]
+    return lines + [line for split_into_parts in _ask_all([SERVICE], "io") for line in io_lines(*split_into_parts)]
 
 
 def run_stop(asked: argparse.Namespace) -> int:
@@ -66,7 +66,7 @@ def run_stop(asked: argparse.Namespace) -> int:
         group = _actor(name)
         if group is None:
             continue
-        told = _answers([name], "stop", asked.force)
+        told = _ask_all([name], "stop", asked.force)
         if not told:
             left |= not asked.force
             if asked.force:
@@ -80,18 +80,18 @@ def run_stop(asked: argparse.Namespace) -> int:
         sys.stdout.write(f"shared group {name.removeprefix(PREFIX)} has {_several(readers, 'reader')} and {done}\n")
     service = _actor(SERVICE)
     if service is not None and not left:
-        _answers([SERVICE], "close")
+        _ask_all([SERVICE], "close")
         ray.kill(service)
         sys.stdout.write("the service was ended\n")
     return int(left)
 
 
-def job_facts() -> list[JobFacts]:
+def job_stats() -> list[JobStats]:
     """Ask the jobs of the cluster that this process is connected to; those that begin or have ended tell nothing."""
-    return [facts for facts in _answers(cluster.other_jobs("").values(), "facts") if facts is not None]
+    return [facts for facts in _ask_all(cluster.other_jobs("").values(), "stats") if facts is not None]
 
 
-def job_line(facts: JobFacts) -> str:
+def job_line(facts: JobStats) -> str:
     """Spell out a job."""
     workers = facts.deployments[-1][1] if facts.deployments else "no workers yet"
     return f"job {facts.job}: {facts.seconds:.0f} s, {facts.elements} elements, epoch {facts.epochs}, {workers}"
@@ -108,7 +108,7 @@ def io_lines(shared: SharedIo, jobs: int) -> list[str]:
     return [f"  divides {pipe} and {cache} among {_several(jobs, 'job')}, policy {shared.policy or 'greedy'}"]
 
 
-def group_lines(facts: GroupFacts) -> list[str]:
+def group_lines(facts: GroupStats) -> list[str]:
     """Spell out a shared group and its readers."""
     lines = [
         f"shared group {facts.name}: pipeline {facts.pipeline} ({facts.fingerprint}) on node {named(facts.node)}, "
@@ -121,7 +121,7 @@ def group_lines(facts: GroupFacts) -> list[str]:
             f"  its run {facts.run.job}: {facts.run.batches} batches by {len(facts.run.workers)} worker(s){cost}"
         )
     for reader in facts.readers:
-        state = "waits for the next epoch" if reader.waits else f"{reader.read} read, {reader.skipped} skipped"
+        state = "waits for the next epoch" if reader.waiting else f"{reader.read} read, {reader.skipped} skipped"
         lines.append(f"  reader {reader.reader}: {state}, {reader.lag} behind")
     return lines
 
@@ -130,7 +130,7 @@ def _groups() -> list[str]:
     return sorted(name for name in cluster.named_actors() if name.startswith(PREFIX))
 
 
-def _answers(names: Iterable[str], method: str, *arguments: Any) -> list[Any]:
+def _ask_all(names: Iterable[str], method: str, *arguments: Any) -> list[Any]:
     """Ask actors, all at once; those that have ended meanwhile, or begin, tell nothing."""
     actors = {name: actor for name in sorted(names) if (actor := _actor(name)) is not None}
     if not actors:

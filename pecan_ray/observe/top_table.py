@@ -51,8 +51,8 @@ def summary(jobs: Sequence[LiveJob]) -> str:
 
 def _row(job: LiveJob) -> list[str]:
     workers = f"{job.running.local}+{job.running.remote}"
-    if job.running.workers != job.wanted.workers:
-        workers += f" of {job.wanted.workers}"
+    if job.running.workers != job.target.workers:
+        workers += f" of {job.target.workers}"
     wait_share = job.speed.wait_share
     return [
         job.job,

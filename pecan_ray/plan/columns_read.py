@@ -49,13 +49,13 @@ def _uses(code: types.CodeType, variable: str) -> Iterator[str | None]:
         if "FAST" not in step.opname or variable not in names:
             continue
         key, subscript = (*steps[place + 1 : place + 3], None, None)[:2]
-        if step.opname in LOADS and key is not None and subscript is not None and _is_subscript(key, subscript):
+        if step.opname in LOADS and key is not None and subscript is not None and _is_column_lookup(key, subscript):
             yield key.argval
         else:
             yield None
 
 
-def _is_subscript(key: dis.Instruction, subscript: dis.Instruction) -> bool:
+def _is_column_lookup(key: dis.Instruction, subscript: dis.Instruction) -> bool:
     """Tell whether two instructions subscribe what was loaded before them by a constant text."""
     is_text = key.opname == "LOAD_CONST" and type(key.argval) is str
     if key.is_jump_target or subscript.is_jump_target:

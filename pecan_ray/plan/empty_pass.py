@@ -92,37 +92,37 @@ class EmptyPassTracker:
 
 
 @dataclass
-class WatchedRun:
+class EmptyPassGuard:
     """Operators on elements behind a repeat without end, in a plan that runs as a whole: raises where nothing passes.
 
     What is told comes in order: so all passes before the one that is told of are over.
     """
 
-    repeats: Mapping[int, Op]
+    repeat_ops: Mapping[int, Op]
     """By source: the repeat without end that it passes."""
     ops: Sequence[Op]
     """All operators that its elements pass, these included."""
     _empty_pass_state: dict[int, EmptyPassTracker] = field(default_factory=dict)
-    _newest: dict[int, int] = field(default_factory=dict)
+    _latest: dict[int, int] = field(default_factory=dict)
 
     def look(self, branch: int, number: int, outputs: int) -> None:
         """Note what has come out for an element of a source's pass."""
-        self._newest[branch] = number
+        self._latest[branch] = number
         if outputs:
-            self._empty_pass_state = {one: self._of(one).behind(newest) for one, newest in self._newest.items()}
+            self._empty_pass_state = {one: self._of(one).behind(newest) for one, newest in self._latest.items()}
             return
-        errors = [self._of(one).too_many(self._newest.get(one, 0)) for one in self.repeats]
+        errors = [self._of(one).too_many(self._latest.get(one, 0)) for one in self.repeat_ops]
         if errors and errors[0] is not None and None not in errors:
             raise errors[0]
 
     def _of(self, branch: int) -> EmptyPassTracker:
         if branch not in self._empty_pass_state:
-            repeat = self.repeats.get(branch) or next(iter(self.repeats.values()))
+            repeat = self.repeat_ops.get(branch) or next(iter(self.repeat_ops.values()))
             self._empty_pass_state[branch] = EmptyPassTracker.begin(EmptyPasses.of(repeat, self.ops))
         return self._empty_pass_state[branch]
 
 
-def watched_run(plan: Plan, run: Sequence[Op], branch: int) -> WatchedRun | None:
+def empty_pass_guard(plan: Plan, run: Sequence[Op], branch: int) -> EmptyPassGuard | None:
     """Return what watches consecutive operators of a plan; None where they may run for ever by nothing but themselves.
 
     `branch`: number of the first of the plan's sources.
@@ -131,7 +131,7 @@ def watched_run(plan: Plan, run: Sequence[Op], branch: int) -> WatchedRun | None
         return None
     at = plan.ops.index(run[0])
     repeats = _endless(plan, plan.ops[:at], branch)
-    return WatchedRun(repeats, (*operators_before(plan, run[0]), *run)) if repeats else None
+    return EmptyPassGuard(repeats, (*operators_before(plan, run[0]), *run)) if repeats else None
 
 
 def _endless(plan: Plan, ops: Iterable[Op], branch: int) -> dict[int, Op]:

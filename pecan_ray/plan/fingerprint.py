@@ -34,23 +34,23 @@ def fingerprint(plan: Plan, upto: str | None = None) -> str:
     return _digest("\0".join(_parts(plan, upto)))
 
 
-def described(plan: Plan, *, strict: bool = False) -> tuple[tuple[str, str], ...]:
+def describe_plan(plan: Plan, *, strict: bool = False) -> tuple[tuple[str, str], ...]:
     """Return what a plan consists of, part by part: (what it is, a short hash of all that it computes).
 
     A source counts by its kind and settings, not by what lies in its files: that costs a listing.  With `strict` a
     value of which nothing but its type can be told raises PlanError: two different ones would look alike.
     """
     first = next(iter(plan.sources()))
-    return (_described_source(first, strict), *described_behind(plan, strict=strict))
+    return (_describe_source(first, strict), *describe_operators(plan, strict=strict))
 
 
-def described_behind(plan: Plan, *, strict: bool = False) -> tuple[tuple[str, str], ...]:
+def describe_operators(plan: Plan, *, strict: bool = False) -> tuple[tuple[str, str], ...]:
     """Return the same without the first source, whose data in memory is not hashed then."""
     head, parts = plan.head, list[tuple[str, str]]()
     if isinstance(head, Join):
         first, *others = head.inputs
-        parts += described_behind(first, strict=strict)
-        parts += [part for branch in others for part in described(branch, strict=strict)]
+        parts += describe_operators(first, strict=strict)
+        parts += [part for branch in others for part in describe_plan(branch, strict=strict)]
         parts.append((f"join {head.kind}", _digest(_settings(head))[:12]))
     for op in plan.ops:
         text = f"{type(op).__name__}{canonical_text(_fields(op), strict=strict)}"
@@ -58,7 +58,7 @@ def described_behind(plan: Plan, *, strict: bool = False) -> tuple[tuple[str, st
     return tuple(parts)
 
 
-def _described_source(source: Source, strict: bool) -> tuple[str, str]:
+def _describe_source(source: Source, strict: bool) -> tuple[str, str]:
     return f"source {type(source).__name__}", _digest(canonical_text(source, strict=strict))[:12]
 
 

@@ -325,7 +325,7 @@ class Plan:
         else:
             yield self.head
 
-    def dealt_sources(self) -> list[Source]:
+    def split_sources(self) -> list[Source]:
         """Return the sources whose splits a job deals out: of those that are read in step the first one."""
         sources = list(self.sources())
         return sources[:1] if self.is_in_step else sources

@@ -44,7 +44,7 @@ def of_kind(what: str, value: Any, kind: Any) -> Any:
     try:
         return _kept(value, kind)
     except (TypeError, ValueError, OverflowError):
-        raise PlanError(f"{what} must be {_words(kind)}, but got {to_str(value)}.") from None
+        raise PlanError(f"{what} must be {_describe_kind(kind)}, but got {to_str(value)}.") from None
 
 
 @functools.cache
@@ -126,15 +126,15 @@ CONVERSIONS: dict[Any, Callable[[Any, Sequence[Any]], Any]] = {
 """How a value becomes one of a kind; of other kinds it must be an instance."""
 
 
-def _words(kind: Any) -> str:
+def _describe_kind(kind: Any) -> str:
     """Say in words what a kind allows."""
     origin, parts = get_origin(kind) or kind, get_args(kind)
     if origin in (Union, UnionType):
-        return " or ".join(map(_words, parts))
+        return " or ".join(map(_describe_kind, parts))
     if origin is Literal:
         return f"one of {', '.join(map(repr, parts))}"
     if origin in (tuple, Sequence):
-        return f"a list of which each is {_words(parts[0])}"
+        return f"a list of which each is {_describe_kind(parts[0])}"
     if origin in (dict, Mapping):
-        return f"a mapping from {_words(parts[0])} to {_words(parts[1])}"
+        return f"a mapping from {_describe_kind(parts[0])} to {_describe_kind(parts[1])}"
     return WORDS.get(origin) or f"{origin.__name__}(...)"

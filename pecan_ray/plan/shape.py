@@ -42,7 +42,7 @@ class PlanShape:
 
     serial: bool
     """Some operator needs the whole sequence (take, skip, zip, ...), so one worker runs the plan."""
-    repetitions: int | None
+    num_passes: int | None
     """Passes over the splits within an epoch, where `repeat` can be run by repeating splits; None: no end."""
     batch_size: int
     """Elements in a batch; 1 where the plan does not batch."""
@@ -61,7 +61,7 @@ class PlanShape:
     """What splits give is kept at some point (`autocache`), once all of one was gone through."""
     counts: bool = False
     """How many elements its first outputs took is known: it can begin behind them (`pecan_ray.plan.behind`)."""
-    as_listed: bool = False
+    source_order: bool = False
     """Batches in one sequence have the rows in the order of the source, or of sources one by one."""
     unordered_reason: str = ""
     """Why several workers cannot keep the order of the source: it is not known which row of an epoch an element
@@ -81,15 +81,15 @@ class PlanShape:
         return self.serial or self.does_rebatch
 
 
-def _repetitions(plan: Plan) -> int | None:
+def _num_passes(plan: Plan) -> int | None:
     """Return how often a plan's splits are handed out; None for no end."""
-    repetitions = 1
+    num_passes = 1
     for op in plan.ops:
         if isinstance(op, Repeat):
             if op.count is None:
                 return None
-            repetitions *= op.count
-    return repetitions
+            num_passes *= op.count
+    return num_passes
 
 
 def plan_shape(plan: Plan) -> PlanShape:
@@ -102,7 +102,7 @@ def plan_shape(plan: Plan) -> PlanShape:
     batching = last_batching(plan)
     return PlanShape(
         serial=serial,
-        repetitions=1 if serial else _repetitions(plan),
+        num_passes=1 if serial else _num_passes(plan),
         batch_size=1 if batching is None else batching.most_rows,
         shuffled=tuple(None if serial and _has_seed(op) else op for op in _shuffled(plan)),
         drop_remainder=batching is not None and batching.drop_remainder,
@@ -111,15 +111,15 @@ def plan_shape(plan: Plan) -> PlanShape:
         does_rebatch=not serial and bool(identity_lost_at(plan)),
         keeps=any(isinstance(op, Autocache) for op in plan.all_ops()),
         counts=counts_its_elements(plan),
-        as_listed=keeps_source_order(plan),
+        source_order=keeps_source_order(plan),
         unordered_reason=_why_unordered(plan),
-        unjoinable=_unjoinable(plan, batching),
+        unjoinable=_join_error(plan, batching),
         joined=(plan.is_in_step or not isinstance(plan.head, Join))
         and any(isinstance(op, (Filter, FlatMap)) for op in plan.ops),
     )
 
 
-def _keeps_places(op: Op, last: Op | None) -> bool:
+def _keeps_positions(op: Op, last: Op | None) -> bool:
     one_by_one = isinstance(op, (Map, Filter, FlatMap, Prefetch, Repeat))
     return one_by_one or (op is last and isinstance(op, FixedSizeBatchingOp))
 
@@ -132,19 +132,19 @@ def _why_unordered(plan: Plan) -> str:
     for op in plan.ops:
         if isinstance(op, Autocache):
             return f"{op.name} keeps what whole splits give, which several workers cannot divide"
-        if not _keeps_places(op, last):
+        if not _keeps_positions(op, last):
             return f"behind {op.name} elements are not known by their places in the source"
     changes = [op for op in plan.ops if isinstance(op, (Filter, FlatMap))]
-    if changes and (why := _unjoinable(plan, last)):
-        said = "leaves elements out" if isinstance(changes[0], Filter) else "makes several elements of one"
-        return f"{changes[0].name} {said}, and {why}"
+    if changes and (why := _join_error(plan, last)):
+        message = "leaves elements out" if isinstance(changes[0], Filter) else "makes several elements of one"
+        return f"{changes[0].name} {message}, and {why}"
     source = next(plan.sources())
     if not (isinstance(source, CountingSource) and source.counts_splits):
         return f"{type(source).__name__} learns how many elements its splits hold by reading them"
     return ""
 
 
-def _unjoinable(plan: Plan, last: BatchingOp | None) -> str:
+def _join_error(plan: Plan, last: BatchingOp | None) -> str:
     """Return why rows that several workers have made cannot be joined to batches; empty where they can."""
     behind = plan.ops[plan.ops.index(last) + 1 :] if last is not None else ()
     if changed := next((op.name for op in behind if isinstance(op, ElementOp)), None):
@@ -287,10 +287,10 @@ def _head_count(plan: Plan, serial: bool, members: CountMembers) -> float | None
     return None if head.kind == "mix" and (head.stop == "first" or head.leaves_out) else sum(known)
 
 
-def _times(count: float | None, repetitions: int | None) -> float | None:
+def _times(count: float | None, num_passes: int | None) -> float | None:
     if not count:
         return count  # nothing repeated without end is still nothing
-    return count * (math.inf if repetitions is None else repetitions)
+    return count * (math.inf if num_passes is None else num_passes)
 
 
 def _after(op: Op, count: float) -> float | None:

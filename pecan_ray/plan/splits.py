@@ -225,7 +225,7 @@ class Lease:
     """Intervals of positions to deliver; the rest of the split was delivered already."""
     branch: int = 0
     """Which of the plan's sources the split belongs to."""
-    repetition: int = 0
+    pass_index: int = 0
     """Which pass of a `repeat` it belongs to."""
     passed: bool = False
     """A worker has had all of it behind the filters, and gave it back: it passes them unasked, since one that holds a
@@ -234,7 +234,7 @@ class Lease:
     """Where rows come in order: which element of the epoch the first one of the split is, or would be."""
     place: int | None = None
     """Where rows are joined: the number of the split in the epoch,"""
-    begins: bool = False
+    starts_epoch: bool = False
     """and whether nothing of the epoch, or of what is left of it, lies before the lease."""
     left_out: bool = False
     """Where rows are joined: nobody can make what it holds, so the worker only says that it yields nothing."""
@@ -242,14 +242,14 @@ class Lease:
     @property
     def key(self) -> LeaseKey:
         """Name of the split within its epoch: (branch, repetition, split index)."""
-        return (self.branch, self.repetition, self.split.index)
+        return (self.branch, self.pass_index, self.split.index)
 
 
 @runtime_checkable
-class DrawingSource(Source, Protocol):
+class RandomSource(Source, Protocol):
     """A source that draws random numbers by itself: which ones depends on the job's seed and the pass."""
 
-    def with_seed(self, seed: int) -> DrawingSource:
+    def with_seed(self, seed: int) -> RandomSource:
         """Return the source as a job of a seed reads it."""
         ...
 
@@ -260,12 +260,12 @@ class DrawingSource(Source, Protocol):
 
 def with_seed(source: Source, seed: int) -> Source:
     """Return a source as a job of a seed reads it."""
-    return source.with_seed(seed) if isinstance(source, DrawingSource) else source
+    return source.with_seed(seed) if isinstance(source, RandomSource) else source
 
 
 def of_lease(source: Source, lease: Lease) -> Source:
     """Return a source as it is read in the pass of a lease."""
-    return source.of_lease(lease) if isinstance(source, DrawingSource) else source
+    return source.of_lease(lease) if isinstance(source, RandomSource) else source
 
 
 @dataclass(frozen=True)
@@ -284,7 +284,7 @@ class Origin:
 
 def origin_of(lease: Lease, element: int, output: int = 0) -> Origin:
     """Return the origin of an element of a lease."""
-    return Origin(lease.epoch, lease.repetition, lease.branch, lease.split.index, element, output)
+    return Origin(lease.epoch, lease.pass_index, lease.branch, lease.split.index, element, output)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class StageSeconds:
     """Seconds of a worker's threads by what they did, as looks at them now and then have found; or sums of workers."""
 
-    watched_s: float = 0.0
+    observed_s: float = 0.0
     """For so long it had work, and was looked at;"""
     threads_s: float = 0.0
     """the threads that it had for operators, times that."""
@@ -33,7 +33,7 @@ class StageSeconds:
         for name, seconds in other.operators:
             operators[name] = operators.get(name, 0.0) + seconds
         return StageSeconds(
-            self.watched_s + other.watched_s,
+            self.observed_s + other.observed_s,
             self.threads_s + other.threads_s,
             self.cpu_s + other.cpu_s,
             self.reading_s + other.reading_s,

@@ -62,7 +62,7 @@ def reject_ray_client(address: str | None) -> None:
         )
 
 
-def cluster_at_hand(address: str | None) -> str:
+def resolve_cluster(address: str | None) -> str:
     """Return the address of the cluster to join, `LOCAL` to start one; raises OSError if a named one does not answer.
 
     `address`: RAY_ADDRESS, which names the cluster, or is empty, or leaves the choice to Ray ("auto").

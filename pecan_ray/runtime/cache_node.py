@@ -17,7 +17,7 @@ from typing import Any
 
 import ray
 
-from pecan_ray.cache.fetch_turns import Fetcher, FetchTurns
+from pecan_ray.cache.fetch_claims import FetchClaims, Fetcher
 from pecan_ray.cache.readers import Readers
 from pecan_ray.caching.store import EntryStore
 from pecan_ray.errors import CacheError
@@ -52,7 +52,7 @@ class NodeBlocks:
     def __init__(self, cache: Cache) -> None:
         self._lock = threading.Lock()
         """Guards all below."""
-        self._turns, self._readers = FetchTurns(), Readers()
+        self._claims, self._readers = FetchClaims(), Readers()
         self._store: EntryStore | None = None
         try:
             # Decision 52: a job reads each byte once an epoch, so one that is here is worth as much as one that comes.
@@ -65,17 +65,17 @@ class NodeBlocks:
         with self._lock:
             return self._sizes(keys)
 
-    def turns(self, keys: list[str], by: Fetcher) -> tuple[dict[str, int], dict[str, Fetcher]]:
+    def claim_blocks(self, keys: list[str], by: Fetcher) -> tuple[dict[str, int], dict[str, Fetcher]]:
         """Return which of some blocks are here, and who fetches which others; the rest `by` fetches from now on."""
         with self._lock:
             sizes, now = self._sizes(keys), time.monotonic()
-            taken = {key: self._turns.take(key, by, now) for key in keys if key not in sizes}
+            taken = {key: self._claims.take(key, by, now) for key in keys if key not in sizes}
         return sizes, {key: other for key, other in taken.items() if other is not None}
 
-    def give_up(self, keys: list[str], by: Fetcher) -> None:
+    def cancel_fetch(self, keys: list[str], by: Fetcher) -> None:
         """Take notice that `by` does not fetch these blocks, or keeps them nowhere."""
         with self._lock:
-            self._turns.give_up(keys, by)
+            self._claims.cancel_fetch(keys, by)
 
     def reads(self, job: str, datasets: list[str]) -> tuple[str, ...]:
         """Take notice that a job reads some datasets; return those that other jobs read too."""
@@ -105,19 +105,19 @@ class NodeBlocks:
             found = self._store.get(key) if self._store is not None else None
         return None if found is None else bytes(found)
 
-    def put(self, block: SentBlock, rooms: DatasetRooms) -> bool:
+    def put(self, block: SentBlock, cache_limits: DatasetRooms) -> bool:
         """Keep a block, as far as it has room; tell whether it is here now."""
         with self._lock:
             kept = False
             if self._store is not None:
-                self._store.bound(dict(rooms) if rooms else None)
+                self._store.bound(dict(cache_limits) if cache_limits else None)
                 # Decision 54: of several jobs each takes what comes soon after it has come: the oldest was read by all.
                 self._store.policy = "fifo" if block.shared else "resident"
                 kept = self._store.put(block.key, block.dataset, [block.data], elements=block.object_bytes, seconds=0.0)
             if kept:
-                self._turns.came(block.key)
+                self._claims.complete(block.key)
             else:  # those that have waited fetch it themselves
-                self._turns.refused(block.key, time.monotonic())
+                self._claims.rejected(block.key, time.monotonic())
         return kept
 
     def place(self) -> tuple[str, int]:
@@ -133,40 +133,40 @@ class ActorNode:
 
     def sizes(self, keys: list[str]) -> dict[str, int]:
         """Return which of some blocks are there, with the sizes of their objects."""
-        found: dict[str, int] = _answer(self.actor.sizes.remote, keys)
+        found: dict[str, int] = _wait_for(self.actor.sizes.remote, keys)
         return found
 
-    def turns(self, keys: list[str], by: Fetcher) -> tuple[dict[str, int], dict[str, Fetcher]]:
+    def claim_blocks(self, keys: list[str], by: Fetcher) -> tuple[dict[str, int], dict[str, Fetcher]]:
         """Return which of some blocks are there, and who fetches which others; the rest `by` fetches from now on."""
-        found: tuple[dict[str, int], dict[str, Fetcher]] = _answer(self.actor.turns.remote, keys, by)
+        found: tuple[dict[str, int], dict[str, Fetcher]] = _wait_for(self.actor.claim_blocks.remote, keys, by)
         return found
 
-    def give_up(self, keys: list[str], by: Fetcher) -> None:
+    def cancel_fetch(self, keys: list[str], by: Fetcher) -> None:
         """Take notice that `by` does not fetch these blocks, or keeps them nowhere."""
-        _answer(self.actor.give_up.remote, keys, by)
+        _wait_for(self.actor.cancel_fetch.remote, keys, by)
 
     def reads(self, job: str, datasets: list[str]) -> tuple[str, ...]:
         """Take notice that a job reads some datasets; return those that other jobs read too."""
-        found: tuple[str, ...] = _answer(self.actor.reads.remote, job, datasets)
+        found: tuple[str, ...] = _wait_for(self.actor.reads.remote, job, datasets)
         return found
 
     def runs(self, process: int) -> bool:
         """Tell whether a process of that node still runs."""
-        found: bool = _answer(self.actor.runs.remote, process)
+        found: bool = _wait_for(self.actor.runs.remote, process)
         return found
 
     def get(self, key: str) -> bytes | None:
         """Return a block."""
-        found: bytes | None = _answer(self.actor.get.remote, key)
+        found: bytes | None = _wait_for(self.actor.get.remote, key)
         return found
 
-    def put(self, block: SentBlock, rooms: DatasetRooms) -> bool:
+    def put(self, block: SentBlock, cache_limits: DatasetRooms) -> bool:
         """Keep a block; tell whether it is there now."""
-        kept: bool = _answer(self.actor.put.remote, block, rooms)
+        kept: bool = _wait_for(self.actor.put.remote, block, cache_limits)
         return kept
 
 
-def _answer(ask: Callable[..., Any], *arguments: object) -> Any:
+def _wait_for(ask: Callable[..., Any], *arguments: object) -> Any:
     """Wait for an answer; raises OSError where none comes soon."""
     try:
         return ray.get(ask(*arguments), timeout=ANSWER_S)
@@ -179,8 +179,8 @@ def pool_prefix(cache: Cache) -> str:
 
     What a path means may differ from node to node.
     """
-    said = f"{PROTOCOL}\0{cache.path}\0{cache.source_bytes}"
-    return f"{PREFIX}{hashlib.blake2b(said.encode(), digest_size=4).hexdigest()}:"
+    message = f"{PROTOCOL}\0{cache.path}\0{cache.source_bytes}"
+    return f"{PREFIX}{hashlib.blake2b(message.encode(), digest_size=4).hexdigest()}:"
 
 
 def pool_nodes(cache: Cache) -> int:
@@ -229,16 +229,17 @@ class CacheNodeTracker:
                 continue
             known = self._nodes.get(node)
             if known is not None and known.actor._actor_id == actor._actor_id:
-                # The same object as before: `SpreadBlocks.know` takes another one for a node that was started anew.
+                # The same object as before: `SpreadBlocks.set_nodes` takes another one for a node that was started
+                # anew.
                 found[node] = known
-            elif (new := self._answering(node, actor)) is not None:
+            elif (new := self._ready_node(node, actor)) is not None:
                 found[node] = new
         if found != self._nodes:
             self._nodes = found
-            self.blocks.know(found)
-        self.blocks.meet()
+            self.blocks.set_nodes(found)
+        self.blocks.exchange_readers()
 
-    def _answering(self, node: str, actor: Any) -> ActorNode | None:
+    def _ready_node(self, node: str, actor: Any) -> ActorNode | None:
         """Return a node that is new once it answers: nobody need wait for its start."""
         coming = self._coming.get(node)
         if coming is None or coming[0].actor._actor_id != actor._actor_id:

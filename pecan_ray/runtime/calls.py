@@ -18,7 +18,7 @@ from typing import Any
 import ray
 
 from pecan_ray.errors import ClusterError, PecanError
-from pecan_ray.job.registering import RESTART_S
+from pecan_ray.job.registration import RESTART_S
 from pecan_ray.runtime import cluster
 
 LOOK_S = 1.0
@@ -38,13 +38,13 @@ class CallsClosedError(ClusterError):
     """Nobody wants the answer any more."""
 
 
-class PendingAnswer:
+class PendingResponse:
     """What an actor was asked for, as long as somebody may want it."""
 
     def __init__(self, reference: Any) -> None:
         self.future: Future[Any] | None = reference.future()  # which holds the reference
 
-    def when_there(self, call: Callable[[Future[Any]], None]) -> None:
+    def add_callback(self, call: Callable[[Future[Any]], None]) -> None:
         """Have a function called in a thread of Ray's once the answer is there."""
         if self.future is not None:
             self.future.add_done_callback(call)
@@ -61,7 +61,7 @@ class Calls:
     def __init__(self) -> None:
         self._connection = cluster.connection()
         self._closed: Future[None] = Future()
-        self._stood_still, self._woke = 0.0, -math.inf
+        self._stalled, self._wake_time = 0.0, -math.inf
         """For how many seconds this process has last stood still, and when that was over."""
 
     @contextlib.contextmanager
@@ -72,10 +72,10 @@ class Calls:
                 raise ClusterError("Ray was shut down while the job ran: close the iterator before ray.shutdown()")
             yield
 
-    def begin(self, method: Any, *arguments: Any) -> PendingAnswer:
+    def begin(self, method: Any, *arguments: Any) -> PendingResponse:
         """Call an actor's method; return its answer, which must be waited for by `result`, or closed."""
         with self.connection():
-            return PendingAnswer(method.remote(*arguments))
+            return PendingResponse(method.remote(*arguments))
 
     def stream(self, method: Any, *arguments: Any) -> Any:
         """Call an actor's method that yields; return the references to what it yields."""
@@ -88,7 +88,7 @@ class Calls:
             method.remote(*arguments)
 
     def result(
-        self, answer: PendingAnswer, timeout_s: float | None = None, meanwhile: Callable[[], None] | None = None
+        self, answer: PendingResponse, timeout_s: float | None = None, meanwhile: Callable[[], None] | None = None
     ) -> Any:
         """Wait for an answer; raises what the method raised, `CallsClosedError` after `close`, or `TimeoutError`.
 
@@ -118,18 +118,18 @@ class Calls:
 
     def _wait(self, awaited: set[Future[Any]]) -> set[Future[Any]]:
         """Wait for a moment; return what is there, and note if this process has stood still meanwhile."""
-        began = time.monotonic()
+        started = time.monotonic()
         done = wait(awaited, LOOK_S, FIRST_COMPLETED).done
         woke = time.monotonic()
-        if woke - began > LOOK_S + STANDSTILL_S:
-            self._stood_still, self._woke = woke - began, woke
+        if woke - started > LOOK_S + STANDSTILL_S:
+            self._stalled, self._wake_time = woke - started, woke
         return done
 
     def ask(self, method: Any, *arguments: Any) -> Any:
         """Call an actor's method and wait for its answer."""
         return self.result(self.begin(method, *arguments))
 
-    def ask_again(self, method: Any, *arguments: Any, meanwhile: Callable[[], None] | None = None) -> Any:
+    def retry(self, method: Any, *arguments: Any, meanwhile: Callable[[], None] | None = None) -> Any:
         """Call a method that bears to be called twice, of an actor that Ray starts again when its process is lost.
 
         `meanwhile` is called now and then until the answer is there: who waits says so.  Raises `ClusterError` where
@@ -142,14 +142,14 @@ class Calls:
             except ray.exceptions.ActorUnavailableError as error:
                 until = time.monotonic() + RESTART_S if until is None else until
                 if time.monotonic() > until:
-                    raise self.gone(error) from error
+                    raise self.lost_error(error) from error
                 wait({self._closed}, PAUSE_S)
                 if meanwhile is not None:
                     meanwhile()
             except ray.exceptions.RayActorError as error:
-                raise self.gone(error) from error
+                raise self.lost_error(error) from error
 
-    def gone(self, error: ray.exceptions.RayError) -> PecanError:
+    def lost_error(self, error: ray.exceptions.RayError) -> PecanError:
         """Say why the controller does not answer, or not as it should."""
         if isinstance(error, ray.exceptions.RayTaskError):
             if isinstance(error.cause, PecanError):
@@ -157,9 +157,9 @@ class Calls:
             return ClusterError(f"a call of the job's controller has failed: {error}. Start the run again.")
         try:
             with self.connection():
-                if time.monotonic() - self._woke < JUST_S:
+                if time.monotonic() - self._wake_time < JUST_S:
                     return ClusterError(
-                        f"this process has stood still for {self._stood_still:.0f} s (it was stopped, or native code "
+                        f"this process has stood still for {self._stalled:.0f} s (it was stopped, or native code "
                         "held Python's lock), and the controller of its job is gone: it ends a job whose trainers are "
                         "not heard for Config(trainer_timeout_s=...), where nobody can tell it that their processes "
                         "exist. Start the run again, from its last state, or raise trainer_timeout_s. Ray says: "

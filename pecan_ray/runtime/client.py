@@ -20,10 +20,10 @@ from typing import Any, TypeAlias
 import ray
 
 from pecan_ray.engines.contract import BadElement
-from pecan_ray.errors import ClusterError, PecanError, told
+from pecan_ray.errors import ClusterError, PecanError, describe_error
 from pecan_ray.job import trainer_events as events
 from pecan_ray.job.joins import Joins
-from pecan_ray.job.messages import Orders, TrainerProgress, TrainerReport
+from pecan_ray.job.messages import TrainerProgress, TrainerReport, TrainerUpdate
 from pecan_ray.job.trainer import TrainerState
 from pecan_ray.plan.splits import Element
 from pecan_ray.runtime import cluster
@@ -47,7 +47,7 @@ KeepBad: TypeAlias = Callable[[Sequence[BadElement]], None]
 """What keeps bad elements."""
 
 
-Answered: TypeAlias = events.HandOver | events.EndOfEpoch | events.EndOfData | events.RaiseError
+Answered: TypeAlias = events.DeliverBatch | events.EndOfEpoch | events.EndOfData | events.RaiseError
 """What the training loop gets when it has asked for a batch."""
 
 
@@ -61,29 +61,29 @@ class ForLoop:
     def __init__(self) -> None:
         self.batches: dict[int, Received] = {}
         """By id: those that came as a whole, and joined ones that were looked at."""
-        self.answer: Answered | None = None
+        self.delivered: Answered | None = None
         """A batch stays until the loop has it."""
         self.thread = 0
         """The native number of the training loop's thread, from its first look on."""
 
     @property
-    def handed(self) -> bool:
+    def has_delivery(self) -> bool:
         """Whether a batch was handed over that the loop does not have: a signal's handler has ended its wait."""
-        return isinstance(self.answer, events.HandOver)
+        return isinstance(self.delivered, events.DeliverBatch)
 
     def look(self) -> Received | events.EndOfEpoch | events.EndOfData | events.RaiseError | None:
         """Return what there is for the loop."""
         # Decision 126: the loop's time in line for a CPU counts, and the kernel knows threads by this number.
         self.thread = self.thread or threading.get_native_id()
-        answer = self.answer
-        if isinstance(answer, events.HandOver):
+        answer = self.delivered
+        if isinstance(answer, events.DeliverBatch):
             return self.received(answer.batch)
-        self.answer = None
+        self.delivered = None
         return answer
 
-    def came(self, number: int, received: Received, nbytes: int) -> events.ReceivedBatch:
+    def add(self, number: int, received: Received, nbytes: int) -> events.ReceivedBatch:
         """Take what has come; return what the trainer's state needs to know of it."""
-        message, places = received.message, received.message.places
+        message, places = received.message, received.message.row_range
         batch = _received(number, received.provenance.worker, message, nbytes)
         # Decision 144: a block is no batch: the batches that are joined of it hold it.
         if places is not None and places.are_joined:
@@ -93,11 +93,11 @@ class ForLoop:
 
     def received(self, batch: events.ReceivedBatch) -> Received:
         """Return a batch with its columns, which are joined if they are not yet."""
-        if batch.pieces and batch.id not in self.batches:
+        if batch.slices and batch.id not in self.batches:
             self.batches[batch.id] = joined_batch(batch)
         return self.batches[batch.id]
 
-    def columns_ahead(self, batch: events.ReceivedBatch) -> Element | None:
+    def next_columns(self, batch: events.ReceivedBatch) -> Element | None:
         """Return the columns of a batch whose turn has not come; None where it has an error, which has its turn too."""
         try:
             return self.received(batch).columns
@@ -111,8 +111,8 @@ class ForLoop:
 
     def take(self) -> Sequence[Message]:
         """Forget the batch that was handed over; return the messages that it came with."""
-        answer, self.answer = self.answer, None
-        return self.forget(answer.batch) if isinstance(answer, events.HandOver) else ()
+        answer, self.delivered = self.delivered, None
+        return self.forget(answer.batch) if isinstance(answer, events.DeliverBatch) else ()
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class BatchClient:
         self.calls, self._reader = Calls(), BatchReader()
         self._lock = threading.Lock()
         """Guards the state and all below."""
-        self._served, self._told, self._something_happened = WakeupEvent(), WakeupEvent(), WakeupEvent()
+        self._serving, self._reported, self._something_happened = WakeupEvent(), WakeupEvent(), WakeupEvent()
         """For the loop's thread: there is an outcome, the job knows more of what it has; for one that looks ahead."""
         self._to_report = threading.Condition(self._lock)
         self.state = TrainerState(rank, world_size, self._incarnation, prefetch_bytes, time.monotonic(), joins)
@@ -197,24 +197,24 @@ class BatchClient:
             if self.closed:
                 return None
             if (outcome := self._for_loop.look()) is None:
-                self._handle(events.BatchWanted(within))
+                self._handle(events.BatchRequested(within))
                 outcome = self._for_loop.look()
         while outcome is None and not self.closed:
-            self._served.wait()
+            self._serving.wait()
             with self._lock:
                 outcome = self._for_loop.look()
         return outcome
 
-    def took(self) -> None:
+    def note_taken(self) -> None:
         """Note that the training loop has the batch that `next` has returned."""
         with self._lock:
             messages = self._for_loop.take()
         for message in messages:
             self._reader.taken(message)
 
-    def each_ahead(self, prepare: Callable[[Element], None]) -> None:
+    def on_next_batch(self, prepare: Callable[[Element], None]) -> None:
         """Call a function, on a thread of its own, with each batch that is used next, once it has come."""
-        looks = functools.partial(self._run_reporting_errors, functools.partial(_look_ahead, self, prepare))
+        looks = functools.partial(self._run_reporting_errors, functools.partial(_prepare_next, self, prepare))
         self._threads.append(threading.Thread(target=looks, name="pecan-ahead", daemon=True))
         self._threads[-1].start()
 
@@ -223,12 +223,12 @@ class BatchClient:
         outgoing = self.state.outgoing
         with self._lock:
             used = _used(self)
-            report = outgoing.all_told_by
-            if outgoing.heard < report:
-                self._handle(events.ReportWanted())
+            report = outgoing.complete_report
+            if outgoing.acknowledged < report:
+                self._handle(events.ReportRequested())
         # A job that has finished may have yet to hear of the last batches, which were joined when it told its end.
-        while outgoing.heard < report and not (self.closed or outgoing.cut_off or self.state.orders.error):
-            self._told.wait()
+        while outgoing.acknowledged < report and not (self.closed or outgoing.cut_off or self.state.update.error):
+            self._reported.wait()
         return used
 
     def progress(self) -> TrainerProgress:
@@ -244,7 +244,7 @@ class BatchClient:
             self._handle(events.TrainerClosed())
             self.closed = True
             streams = list(self._streams.values())
-            for bell in (self._served, self._told, self._something_happened):
+            for bell in (self._serving, self._reported, self._something_happened):
                 bell.ring()
             self._to_report.notify_all()
         self.calls.close()
@@ -274,14 +274,14 @@ class BatchClient:
         # Decision 14: nobody is woken for nothing.
         if self.state.due(now) < self._wakes_at:
             self._to_report.notify()
-        if self.state.over or isinstance(event, events.ReportAnswered):
-            self._told.ring()
+        if self.state.over or isinstance(event, events.ReportAccepted):
+            self._reported.ring()
         self._something_happened.ring()
 
     def _perform(self, instruction: events.TrainerInstruction) -> None:
-        if isinstance(instruction, (events.HandOver, events.EndOfEpoch, events.EndOfData, events.RaiseError)):
-            self._for_loop.answer = instruction
-            self._served.ring()
+        if isinstance(instruction, (events.DeliverBatch, events.EndOfEpoch, events.EndOfData, events.RaiseError)):
+            self._for_loop.delivered = instruction
+            self._serving.ring()
         elif isinstance(instruction, events.Grant):
             self._streams[instruction.worker].grant(instruction.credits)
         elif isinstance(instruction, events.SendReport):
@@ -321,8 +321,8 @@ class BatchClient:
             for message, columns, nbytes in opened:
                 self._number += 1
                 provenance = Provenance(message.epoch, worker, message.spans, message.rows)
-                batches.append(self._for_loop.came(self._number, Received(columns, provenance, message), nbytes))
-            self._handle(events.BatchesCame(worker, tuple(batches), tuple(map(left_out, bad))))
+                batches.append(self._for_loop.add(self._number, Received(columns, provenance, message), nbytes))
+            self._handle(events.BatchesReceived(worker, tuple(batches), tuple(map(left_out, bad))))
         return len(opened) == len(messages)
 
     def _stream_ended(self, worker: str, stream_failed: bool, trouble: BaseException | None) -> None:
@@ -340,7 +340,7 @@ class BatchClient:
         except CallsClosedError:
             return
         except ray.exceptions.RayError as error:
-            self._happened(events.TrainerFailed(self.calls.gone(error)))
+            self._happened(events.TrainerFailed(self.calls.lost_error(error)))
         except BaseException as error:  # a thread must not end in silence
             self._happened(events.TrainerFailed(_as_error(error, "a thread of the iterator")))
 
@@ -350,20 +350,20 @@ class BatchClient:
     def _keep_listening(self) -> None:
         """Wait for orders: the controller answers when they have changed."""
         while not self._over():
-            listen, orders = self._controller.listen, self.state.orders
-            self._orders_came(self.calls.ask_again(listen, self._rank, self._incarnation, orders.number, orders.met))
+            listen, update = self._controller.listen, self.state.update
+            self._take_update(self.calls.retry(listen, self._rank, self._incarnation, update.number, update.met))
 
-    def _orders_came(self, pickled: bytes, answered: int | None = None) -> None:
+    def _take_update(self, pickled: bytes, answered: int | None = None) -> None:
         """Take orders, and handles of workers that come with them; `answered`: the number of a report."""
-        orders: Orders
-        orders, handles = pickle.loads(pickled)
-        newcomers: list[WorkerInfo] = [pickle.loads(worker) for worker in handles]
+        update: TrainerUpdate
+        update, handles = pickle.loads(pickled)
+        new_workers: list[WorkerInfo] = [pickle.loads(worker) for worker in handles]
         with self._lock:
-            self._workers.update({worker.name: worker for worker in newcomers})
+            self._workers.update({worker.name: worker for worker in new_workers})
             # Orders may name a worker that is gone meanwhile, whose handle the controller has no more.
-            reachable = tuple(worker for worker in orders.newcomers if worker in self._workers)
-            orders = replace(orders, newcomers=reachable) if reachable != orders.newcomers else orders
-            self._handle(events.OrdersCame(orders) if answered is None else events.ReportAnswered(answered, orders))
+            reachable = tuple(worker for worker in update.new_workers if worker in self._workers)
+            update = replace(update, new_workers=reachable) if reachable != update.new_workers else update
+            self._handle(events.UpdateReceived(update) if answered is None else events.ReportAccepted(answered, update))
 
     def _keep_reporting(self) -> None:
         """Send the reports, and let time pass for the state."""
@@ -385,15 +385,15 @@ class BatchClient:
                     return
             # Ray passes bytes on as they are, which costs the controller less than an object.
             # Meanwhile time passes for the state, which says who does not answer.
-            answer = self.calls.ask_again(
+            answer = self.calls.retry(
                 self._controller.report, pickle.dumps(report), meanwhile=lambda: self._happened(events.TrainerTime())
             )
-            self._orders_came(answer, report.number)
+            self._take_update(answer, report.number)
 
 
 def _used(client: BatchClient) -> int:
     # Decision 88: a batch that was handed over when a signal ended the wait is not used.
-    return client.state.yielded + client.state.queue.passed - client._for_loop.handed
+    return client.state.yielded + client.state.queue.passed - client._for_loop.has_delivery
 
 
 def state_place(client: BatchClient, ahead: int) -> tuple[StatePlace, int]:
@@ -402,9 +402,9 @@ def state_place(client: BatchClient, ahead: int) -> tuple[StatePlace, int]:
     `ahead`: so many of the batches that the loop has are not used yet.
     """
     with client._lock:
-        queue, orders = client.state.queue, client.state.orders
-        place = StatePlace(max(0, _used(client) - ahead), queue.left, orders.epoch, orders.finished)
-        return place, client.state.outgoing.heard_kept
+        queue, update = client.state.queue, client.state.update
+        place = StatePlace(max(0, _used(client) - ahead), queue.left, update.epoch, update.finished)
+        return place, client.state.outgoing.acknowledged_batches
 
 
 def _open(client: BatchClient, worker: WorkerInfo) -> None:
@@ -421,21 +421,21 @@ def _open(client: BatchClient, worker: WorkerInfo) -> None:
     stream.thread.start()
 
 
-def ahead(client: BatchClient) -> Element | None:
+def next_columns(client: BatchClient) -> Element | None:
     """Return the columns of the batch that is used next, if it has come; it is not taken by that."""
     with client._lock:
         head = client.state.queue.head
-        return client._for_loop.columns_ahead(head) if head is not None and not client.closed else None
+        return client._for_loop.next_columns(head) if head is not None and not client.closed else None
 
 
-def _look_ahead(client: BatchClient, prepare: Callable[[Element], None]) -> None:
+def _prepare_next(client: BatchClient, prepare: Callable[[Element], None]) -> None:
     seen: int | None = None
     while True:
         with client._lock:
             if client.closed:
                 return
             head = client.state.queue.head
-            columns = client._for_loop.columns_ahead(head) if head is not None and head.id != seen else None
+            columns = client._for_loop.next_columns(head) if head is not None and head.id != seen else None
         if head is None or columns is None:
             # Decision 90: what was prepared stays in the queue, so states and lost workers know nothing of it.
             client._something_happened.wait()
@@ -448,14 +448,14 @@ def _look_ahead(client: BatchClient, prepare: Callable[[Element], None]) -> None
 def has_left(client: BatchClient, epoch: int) -> bool:
     """Tell whether a training loop has had all of an epoch."""
     with client._lock:
-        return client.state.queue.has_left(epoch, client.state.orders.epoch)
+        return client.state.queue.has_left(epoch, client.state.update.epoch)
 
 
 def leave_epoch(client: BatchClient, epoch: int) -> None:
     """Want nothing more of an epoch: what has come of it is dropped, and so is what comes."""
     with client._lock:
-        answer = client._for_loop.answer
-        if isinstance(answer, events.HandOver) and answer.batch.epoch <= epoch:
+        answer = client._for_loop.delivered
+        if isinstance(answer, events.DeliverBatch) and answer.batch.epoch <= epoch:
             for message in client._for_loop.take():  # a signal's handler has ended the wait for it
                 client._reader.taken(message)
         if not client.closed:
@@ -464,20 +464,20 @@ def leave_epoch(client: BatchClient, epoch: int) -> None:
 
 def _wait_for_end(job: str, threads: Sequence[threading.Thread]) -> None:
     """Wait for threads of an iterator that is closed, and say so if that takes long."""
-    began = time.monotonic()
+    started = time.monotonic()
     for until_s in (SAY_AFTER_S, END_S):
         left = [thread for thread in threads if thread.is_alive()]
         if left and until_s == END_S:
             names = ", ".join(thread.name for thread in left)
             logger.warning("waiting: job %s: it is being closed, and these threads must end: %s", job, names)
         for thread in left:
-            thread.join(max(0.0, began + until_s - time.monotonic()))
+            thread.join(max(0.0, started + until_s - time.monotonic()))
 
 
 def _received(number: int, worker: str, message: Message, nbytes: int) -> events.ReceivedBatch:
     """Return what the trainer's state needs to know of a batch."""
     return events.ReceivedBatch(
-        number, worker, message.epoch, message.spans, message.rows, nbytes, message.without_data, message.places
+        number, worker, message.epoch, message.spans, message.rows, nbytes, message.without_data, message.row_range
     )
 
 
@@ -489,7 +489,7 @@ def _as_error(error: BaseException, where: str) -> BaseException:
     if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         hint = f". This process may have {most} files open: raise the limit (`ulimit -n`), or have fewer workers"
-    return ClusterError(f"{where} has failed: {told(error)}{hint}").with_traceback(error.__traceback__)
+    return ClusterError(f"{where} has failed: {describe_error(error)}{hint}").with_traceback(error.__traceback__)
 
 
 def _with_host_use(report: TrainerReport, loop_thread: int) -> TrainerReport:

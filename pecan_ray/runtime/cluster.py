@@ -22,14 +22,14 @@ from pecan_ray.job.host_names import names_of_nodes
 from pecan_ray.job.room import Placement, Room
 from pecan_ray.runtime.addresses import (
     LOCAL,
-    cluster_at_hand,
     probe_address,
     recorded_cluster,
     reject_ray_client,
+    resolve_cluster,
     show_own_token,
 )
 from pecan_ray.runtime.launch import launch
-from pecan_ray.runtime.local_rendezvous import meet
+from pecan_ray.runtime.local_rendezvous import connect_or_start
 from pecan_ray.runtime.long_wait import LongWait
 from pecan_ray.runtime.persistent_thread import call_in_persistent_thread
 from pecan_ray.runtime.placement_groups import groups_on
@@ -67,14 +67,14 @@ def _connect(address: str | None, logs: bool, ranks: int) -> bool:
     """Connect to the cluster at hand, or start one, for all ranks on this machine; return whether it was started."""
     _check_working_directory()
     try:
-        to, found = cluster_at_hand(address), launch()
+        to, found = resolve_cluster(address), launch()
         with LongWait(_where(to)):
             if to != LOCAL:
                 _join(None, logs)
                 started = False
             # Decision 89: without a cluster the ranks of a launch meet at the Ray of one of them.
             elif not address and max(ranks, found.world_size if found else 1) > 1:
-                started = _meet(logs)
+                started = _join_local(logs)
             else:
                 _start(logs)
                 started = True
@@ -116,7 +116,7 @@ def _start(logs: bool) -> None:
     call_in_persistent_thread(start, "pecan-ray")
 
 
-def _meet(logs: bool) -> bool:
+def _join_local(logs: bool) -> bool:
     """Join the Ray that another rank on this machine has started, or start it; return whether it was started."""
 
     def start() -> str:
@@ -131,7 +131,7 @@ def _meet(logs: bool) -> bool:
         _join(address, logs)
         return True
 
-    return meet(start, join)
+    return connect_or_start(start, join)
 
 
 def is_token_error(error: BaseException | None) -> bool:
@@ -318,7 +318,7 @@ def nodes_for(trainer_nodes: Sequence[str], labels: Mapping[str, str]) -> Shared
     return SharedNodes({"local": local, "remote": remote}, cpus)
 
 
-def leaving_nodes() -> dict[str, float | None]:
+def draining_nodes() -> dict[str, float | None]:
     """Return the nodes that will be taken away, and in how many seconds each is gone; None: nobody has said.
 
     Ray is told so by `ray drain-node`, autoscalers, what watches a cloud's notices, and a node that gets SIGTERM.
@@ -350,7 +350,7 @@ def node_names() -> dict[str, str]:
     )
 
 
-def lives(actor: Any) -> bool:
+def is_alive(actor: Any) -> bool:
     """Tell whether Ray has started an actor's process, and has not missed it."""
     found: Any = ray._private.state.actors(actor._actor_id.hex())
     return bool(found) and str(found.get("State")) == "ALIVE"
@@ -446,7 +446,7 @@ def _holds(value: str, rule: str) -> bool:
 def _available_nodes() -> list[dict[str, Any]]:
     """Return the nodes that live, and of which nobody has said that they will be taken away."""
     # Decision 45: Ray places nothing on these any more, and `ray.nodes` does not say so.
-    leaving = leaving_nodes()
+    leaving = draining_nodes()
     return [node for node in _nodes() if node["Alive"] and node["NodeID"] not in leaving]
 
 

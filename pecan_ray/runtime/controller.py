@@ -19,16 +19,16 @@ from pecan_ray.engines.counting import OpCount, sum_of
 from pecan_ray.errors import JournalError, OrderError, PecanError, StaleJobError
 from pecan_ray.job import events
 from pecan_ray.job.active_clock import TICK_S
-from pecan_ray.job.facts import JobFacts
 from pecan_ray.job.job_views import JobView, LiveJob, job_view
 from pecan_ray.job.messages import TrainerReport, WorkerProgress
+from pecan_ray.job.stats import JobStats
+from pecan_ray.plan.op_sequences import OpOrders
 from pecan_ray.plan.splits import Split
-from pecan_ray.plan.stretches import OpOrders
-from pecan_ray.runtime.host_names import named_facts
+from pecan_ray.runtime.host_names import with_host_names
 from pecan_ray.runtime.job_arrays import receive
 from pecan_ray.runtime.job_host import JobHost
 from pecan_ray.runtime.journal_file import OFF, JournalPlace, place_of
-from pecan_ray.runtime.keeper import Keeping
+from pecan_ray.runtime.worker_owner import Keeping
 
 logger = logging.getLogger("pecan_ray.controller")
 
@@ -50,14 +50,14 @@ class JobController:
         self._place = None if journal == OFF else place_of(journal, name)
         # Decision 37: not in the journal, so after a restart the counts begin anew.
         self._counts: dict[str, Mapping[str, OpCount]] = {}
-        self._explained = ""
+        self._explain_json = ""
         """What AutoOrder found, as JSON; a process that goes on after this one does not know it."""
         self._keeping = None if self._place is None else Keeping(name, self._place.actor)
         self._opened: JobHost | None = None
         self._lost: JournalError | None = None
         """Why this process cannot go on after one that was lost: whoever calls is told, in a sentence."""
         try:
-            self._opened = None if self._place is None else _gone_on(name, self._place, self._keeping)
+            self._opened = None if self._place is None else _resume_job(name, self._place, self._keeping)
         except JournalError as error:
             # Kept and not raised: callers would get Ray's traceback of a constructor that has failed.
             self._lost = error
@@ -79,8 +79,8 @@ class JobController:
 
     async def watch(self) -> None:
         """Go on with a job whose controller was lost, though nobody calls; end where no job comes."""
-        began = time.monotonic()
-        while self._opened is None and time.monotonic() < began + JOB_COMES_S:
+        started = time.monotonic()
+        while self._opened is None and time.monotonic() < started + JOB_COMES_S:
             await asyncio.sleep(TICK_S)
         if self._opened is not None:
             self._opened.begin()
@@ -89,7 +89,7 @@ class JobController:
             logger.warning("job %s ends: %s", self._name, gone if self._lost is None else self._lost.message)
             ray.kill(ray.get_runtime_context().current_actor)
 
-    async def watched(self) -> None:
+    async def wait_until_lost(self) -> None:
         """Hold a call of what keeps the workers, which fails when this process is lost."""
         await asyncio.sleep(WATCH_S)
 
@@ -116,39 +116,39 @@ class JobController:
         self._raise_lost()
         if self._opened is None:
             return False
-        self._host.happened(events.TrainerCame(rank, incarnation, node, described, process))
-        self._raise_refusal(incarnation)
+        self._host.happened(events.TrainerRegistered(rank, incarnation, node, described, process))
+        self._raise_rejection(incarnation)
         return True
 
-    def _raise_refusal(self, incarnation: str) -> None:
-        if incarnation in self._host.refused:
-            raise self._host.refused.pop(incarnation)
+    def _raise_rejection(self, incarnation: str) -> None:
+        if incarnation in self._host.rejected:
+            raise self._host.rejected.pop(incarnation)
 
-    async def give_way(self, incarnation: str) -> None:
+    async def yield_to_run(self, incarnation: str) -> None:
         """Raise why another run of this name cannot begin; end, where the trainers of this one are gone."""
         self._raise_lost()
         if self._opened is None:
             raise StaleJobError(f"job {self._name}: a controller has this name, and ends where no trainer comes to it.")
-        self._host.happened(events.OtherRunCame(incarnation))
-        self._raise_refusal(incarnation)
+        self._host.happened(events.OtherRunRegistered(incarnation))
+        self._raise_rejection(incarnation)
 
     async def listen(self, rank: int, incarnation: str, number: int, met: int) -> bytes:
         """Return a trainer's orders, pickled, as soon as they differ from the ones with that number."""
         self._host.happened(events.TrainerWaiting(rank, incarnation, met))
-        self._raise_refusal(incarnation)
-        return await self._host.board.listen(rank, number)
+        self._raise_rejection(incarnation)
+        return await self._host.update_calls.listen(rank, number)
 
     async def report(self, pickled: bytes) -> bytes:
         """Take a trainer's report; return its orders, pickled."""
         report: TrainerReport = pickle.loads(pickled)
         self._host.metrics.reported(report)
         self._host.happened(events.TrainerReported(report))
-        self._raise_refusal(report.incarnation)
-        return self._host.board.answer(report.rank)
+        self._raise_rejection(report.incarnation)
+        return self._host.update_calls.pickled_update(report.rank)
 
     async def leave(
         self, rank: int, incarnation: str, unused: int, finished: bool, keep: bool
-    ) -> tuple[JobFacts, bool]:
+    ) -> tuple[JobStats, bool]:
         """Take a trainer off the job that has so many batches which it will not use.
 
         `finished`: it has had all that it asked for; `keep`: another job may follow in these processes.
@@ -159,8 +159,8 @@ class JobController:
         await self._host.flush()
         self._host.keep = keep
         self._host.happened(events.TrainerLeft(rank, incarnation, unused, finished))
-        self._host.board.release(rank)
-        facts = named_facts(self._host.state.facts(self._host.now()))
+        self._host.update_calls.release(rank)
+        facts = with_host_names(self._host.state.stats(self._host.now()))
         if self._host.ended:
             await self._host.wait_for_cleanup()
         return facts, self._host.ended
@@ -170,7 +170,7 @@ class JobController:
         idle = self._opened.idle if self._opened is not None else None
         if idle is None or not await idle.claim():
             return False
-        self._opened, self._counts, self._explained = None, {}, ""
+        self._opened, self._counts, self._explain_json = None, {}, ""
         return True
 
     async def resume_point(self, batches: int, early: bool = False) -> bytes:
@@ -199,27 +199,27 @@ class JobController:
         `order_text`: all that was found, as JSON, for those who look at the job.
         """
         host = self._host
-        self._explained = self._explained or order_text
+        self._explain_json = self._explain_json or order_text
         # A trainer calls again if the controller's process was lost: the plan must not be added twice.
         if plan is not None and not host.state.ordered:
             host.add_plan(plan)
-        host.happened(events.OrderKnown(len(host.plans) > 1, row_s, order, op_seconds, decoders))
+        host.happened(events.OrderKnown(len(host.plan_versions) > 1, row_s, order, op_seconds, decoders))
 
     async def change_plan(
-        self, plan: bytes, order: OpOrders, said: str, decoders: tuple[str, ...], order_text: str
+        self, plan: bytes, order: OpOrders, message: str, decoders: tuple[str, ...], order_text: str
     ) -> None:
         """Run another order of the operators from the next epoch on that has not begun."""
-        self._explained = order_text or self._explained
+        self._explain_json = order_text or self._explain_json
         self._host.add_plan(plan)
-        self._host.happened(events.PlanChanged(said, order, decoders))
+        self._host.happened(events.PlanChanged(message, order, decoders))
 
-    async def drop_order(self, said: str) -> None:
+    async def drop_order(self, message: str) -> None:
         """Let all workers run the operators as the user wrote them, from now on."""
-        self._host.happened(events.OrderDropped(said))
+        self._host.happened(events.OrderDropped(message))
 
     async def scale(self, local: int, remote: int) -> None:
         """Fix the numbers of workers, as a trainer asks: from now on nothing else changes them."""
-        self._host.happened(events.ScaleAsked(local, remote))
+        self._host.happened(events.ScaleRequested(local, remote))
 
     async def set_remote_io(self, bytes_per_s: float | None) -> None:
         """Bound what all workers together read of object stores, from now on."""
@@ -229,16 +229,16 @@ class JobController:
 
     async def ask(self, pickled: bytes) -> bytes:
         """Answer a worker's question, pickled as it is itself, as soon as there is an answer."""
-        return pickle.dumps(await self._host.answer_to(pickle.loads(pickled)))
+        return pickle.dumps(await self._host.response_to(pickle.loads(pickled)))
 
-    async def told(self, worker: str, progress: WorkerProgress, counts: Mapping[str, OpCount]) -> None:
+    async def note_progress(self, worker: str, progress: WorkerProgress, counts: Mapping[str, OpCount]) -> None:
         """Note what a worker has done so far."""
         self._counts[worker] = counts
-        known = self._host.state.fleet.workers.get(worker)
+        known = self._host.state.worker_table.workers.get(worker)
         if known is not None:
             with self._host.tasks.guard_call(f"counting what {worker} has done"):  # which waits for no answer
-                self._host.metrics.told(worker, known.placement, progress)
-        self._host.happened(events.WorkerTold(worker, progress))
+                self._host.metrics.note_progress(worker, known.placement, progress)
+        self._host.happened(events.WorkerProgressReported(worker, progress))
 
     async def failed(self, worker: str, error: PecanError, row: int | None = None) -> bool:
         """End the job with a worker's error: the trainers raise it; or go on, in the user's order of operators.
@@ -252,14 +252,14 @@ class JobController:
         state = self._host.state
         # Decision 150: the job forgets a failure that it does not take, and the worker tells it again.
         # So a lost controller loses nothing.
-        taken = state.error is not None or state.over or worker not in state.fleet.workers
+        taken = state.error is not None or state.over or worker not in state.worker_table.workers
         if taken:
             logger.error("%s: %s", worker, error)
         return taken
 
     async def plan(self, version: int) -> bytes:
         """Return a version of the plan, pickled."""
-        return self._host.plans[version]
+        return self._host.plan_versions[version]
 
     async def arrays(self) -> list[Any]:
         """Return the object, in a list, that holds the large arrays of the job's sources."""
@@ -277,16 +277,16 @@ class JobController:
 
     async def make_room(self, job: str) -> None:
         """Give up a worker for another job, if this one may."""
-        self._host.happened(events.RoomAsked(job))
+        self._host.happened(events.RoomRequested(job))
 
     async def end_idle(self) -> None:
         """End these processes, if their job has ended: another one wants the place."""
         if self._opened is not None and self._opened.idle is not None:
             self._opened.idle.end()
 
-    async def facts(self) -> JobFacts | None:
+    async def stats(self) -> JobStats | None:
         """Return the facts of the job so far; None: it has ended, and another one may follow."""
-        return None if self._host.idle is not None else named_facts(self._host.state.facts(self._host.now()))
+        return None if self._host.idle is not None else with_host_names(self._host.state.stats(self._host.now()))
 
     async def live(self) -> LiveJob | None:
         """Return how the job is at this moment; None: it has ended, and another one may follow."""
@@ -294,9 +294,9 @@ class JobController:
 
     async def view(self) -> JobView:
         """Return what a page about the job shows, which is bounded."""
-        return job_view(self._host.state, self._host.now(), self._host.live(), self._explained)
+        return job_view(self._host.state, self._host.now(), self._host.live(), self._explain_json)
 
-    async def paid(self) -> float | None:
+    async def cost_so_far(self) -> float | None:
         """Return the dollars that the job has cost so far; None where no prices were given."""
         cost = self._host.state.cost(self._host.now())
         return None if cost is None else cost.total
@@ -306,7 +306,7 @@ class JobController:
         return sum_of(self._counts.values())
 
 
-def _gone_on(name: str, place: JournalPlace, keeping: Keeping | None) -> JobHost | None:
+def _resume_job(name: str, place: JournalPlace, keeping: Keeping | None) -> JobHost | None:
     """Return the job of a process before this one, from its journal; None if there was none; raises JournalError."""
     try:
         # The job's file is written behind the beginning of the journal: if it is there, a process ran before this one.

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from pecan_ray.by_value import NamedArrays
     from pecan_ray.engines.counting import OpCount
     from pecan_ray.errors import PecanError
-    from pecan_ray.job.facts import JobFacts
     from pecan_ray.job.job_views import JobView, LiveJob
     from pecan_ray.job.messages import WorkerProgress
+    from pecan_ray.job.stats import JobStats
+    from pecan_ray.plan.op_sequences import OpOrders
     from pecan_ray.plan.splits import Split
-    from pecan_ray.plan.stretches import OpOrders
 
 
 class AutoPlacementController:
@@ -34,9 +34,9 @@ class AutoPlacementController:
         """Go on with a job whose controller was lost, though nobody calls; end where no job comes."""
         await self._process.watch()
 
-    async def watched(self) -> None:
+    async def wait_until_lost(self) -> None:
         """Hold a call of what keeps the workers, which fails when this process is lost."""
-        await self._process.watched()
+        await self._process.wait_until_lost()
 
     async def open(self, job: bytes, arrays: NamedArrays) -> None:
         """Begin with a job, pickled, unless another trainer has sent it; `arrays`: what its sources name."""
@@ -56,9 +56,9 @@ class AutoPlacementController:
         """Add a trainer; with the last one the job begins.  Raises PecanError if it cannot take part."""
         return await self._process.register(rank, incarnation, node, described, process)
 
-    async def give_way(self, incarnation: str) -> None:
+    async def yield_to_run(self, incarnation: str) -> None:
         """Raise why another run of this job's name cannot begin; end, where the trainers of this one are gone."""
-        await self._process.give_way(incarnation)
+        await self._process.yield_to_run(incarnation)
 
     async def listen(self, rank: int, incarnation: str, number: int, met: int) -> bytes:
         """Return a trainer's orders, pickled, as soon as they differ from the ones with that number."""
@@ -70,7 +70,7 @@ class AutoPlacementController:
 
     async def leave(
         self, rank: int, incarnation: str, unused: int, finished: bool = False, keep: bool = False
-    ) -> tuple[JobFacts, bool]:
+    ) -> tuple[JobStats, bool]:
         """Take a trainer off the job that has so many batches which it will not use."""
         return await self._process.leave(rank, incarnation, unused, finished, keep)
 
@@ -95,14 +95,14 @@ class AutoPlacementController:
         await self._process.begin(plan, order, row_s, op_seconds, decoders, order_text)
 
     async def change_plan(
-        self, plan: bytes, order: OpOrders, said: str, decoders: tuple[str, ...], order_text: str
+        self, plan: bytes, order: OpOrders, message: str, decoders: tuple[str, ...], order_text: str
     ) -> None:
         """Run another order of the operators from the next epoch on that has not begun."""
-        await self._process.change_plan(plan, order, said, decoders, order_text)
+        await self._process.change_plan(plan, order, message, decoders, order_text)
 
-    async def drop_order(self, said: str) -> None:
+    async def drop_order(self, message: str) -> None:
         """Let all workers run the operators as the user wrote them, from now on."""
-        await self._process.drop_order(said)
+        await self._process.drop_order(message)
 
     async def scale(self, local: int, remote: int) -> None:
         """Fix the numbers of workers, as a trainer asks: from now on nothing else changes them."""
@@ -116,9 +116,9 @@ class AutoPlacementController:
         """Answer a worker's question, pickled as it is itself, as soon as there is an answer."""
         return await self._process.ask(pickled)
 
-    async def told(self, worker: str, progress: WorkerProgress, counts: Mapping[str, OpCount]) -> None:
+    async def note_progress(self, worker: str, progress: WorkerProgress, counts: Mapping[str, OpCount]) -> None:
         """Note what a worker has done so far."""
-        await self._process.told(worker, progress, counts)
+        await self._process.note_progress(worker, progress, counts)
 
     async def failed(self, worker: str, error: PecanError, row: int | None = None) -> bool:
         """End the job with a worker's error, or go on, in the user's order; False while rows before it are to come."""
@@ -140,9 +140,9 @@ class AutoPlacementController:
         """End these processes, if their job has ended: another one wants the place."""
         await self._process.end_idle()
 
-    async def facts(self) -> JobFacts | None:
+    async def stats(self) -> JobStats | None:
         """Return the facts of the job so far; None: it has ended, and another one may follow."""
-        return await self._process.facts()
+        return await self._process.stats()
 
     async def live(self) -> LiveJob | None:
         """Return how the job is at this moment; None: it has ended, and another one may follow."""
@@ -152,9 +152,9 @@ class AutoPlacementController:
         """Return what a page about the job shows, which is bounded."""
         return await self._process.view()
 
-    async def paid(self) -> float | None:
+    async def cost_so_far(self) -> float | None:
         """Return the dollars that the job has cost so far; None where no prices were given."""
-        return await self._process.paid()
+        return await self._process.cost_so_far()
 
     async def op_counts(self) -> dict[str, OpCount]:
         """Return what went into and came out of operators in the first epoch, over all workers."""

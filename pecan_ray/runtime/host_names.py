@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import TypeVar
 
 from pecan_ray.errors import PecanError
-from pecan_ray.job.facts import JobFacts
 from pecan_ray.job.host_names import in_host_names
+from pecan_ray.job.stats import JobStats
 from pecan_ray.runtime import cluster
 
 ErrorT = TypeVar("ErrorT", bound=BaseException)
@@ -28,7 +28,7 @@ def named_error(error: ErrorT) -> ErrorT:
     return type(error)(message, **error.fields)
 
 
-def named_facts(facts: JobFacts) -> JobFacts:
+def with_host_names(facts: JobStats) -> JobStats:
     """Return a job's facts with the names of hosts in the texts of its events."""
     return replace(facts, events=tuple(replace(one, text=named(one.text)) for one in facts.events))
 

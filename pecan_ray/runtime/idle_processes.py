@@ -9,9 +9,9 @@ from collections.abc import Collection
 
 import ray
 
-from pecan_ray.runtime.cluster import has_pending_demand, leaving_nodes, this_node
-from pecan_ray.runtime.keeper import Keeping
+from pecan_ray.runtime.cluster import draining_nodes, has_pending_demand, this_node
 from pecan_ray.runtime.worker_actors import WorkerActors
+from pecan_ray.runtime.worker_owner import Keeping
 
 logger = logging.getLogger("pecan_ray.controller")
 
@@ -32,7 +32,7 @@ class IdleProcesses:
         self._workers, self._keeping, self._names = workers, keeping, names
         self._claimed = self._over = False
         self._ready = asyncio.ensure_future(self._finish())
-        self._watching = asyncio.ensure_future(self._watch())
+        self._watch_task = asyncio.ensure_future(self._watch())
 
     async def _finish(self) -> bool:
         """Leave nothing of the job under way; return whether any worker waits for the next one."""
@@ -75,7 +75,7 @@ class IdleProcesses:
 def _are_in_the_way() -> bool:
     """Tell whether something waits for a place that the idle workers may have, or their node is taken away."""
     try:
-        return has_pending_demand() or this_node() in leaving_nodes()
+        return has_pending_demand() or this_node() in draining_nodes()
     except (ray.exceptions.RayError, RuntimeError) as error:
         logger.info("it is not known what waits for a place: %s", error)
         return False

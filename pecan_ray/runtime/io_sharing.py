@@ -41,7 +41,7 @@ class IoSharing:
         self._service: Any = None
         self._quota: IoQuota | None = None
         self._pool_nodes = 1
-        self._said = False
+        self._logged = False
         """That the service does not answer was said."""
 
     async def round(self) -> None:
@@ -52,7 +52,7 @@ class IoSharing:
         """Let others have this job's part, if the service can be told soon."""
         if self._service is not None:
             try:
-                await asyncio.wait_for(_answered(self._service.leave_io.remote(self._job.spec.name)), LEAVE_S)
+                await asyncio.wait_for(_wait_for(self._service.leave_io.remote(self._job.spec.name)), LEAVE_S)
             except (ray.exceptions.RayError, asyncio.TimeoutError) as error:
                 logger.info("job %s could not tell the service of its end: %s", self._job.spec.name, error)
 
@@ -70,26 +70,30 @@ class IoSharing:
 
                 self._service = await asyncio.to_thread(service_actor)
             # Decision 57: the service never calls a job, so one that dies or hangs needs nobody's attention.
-            quota: IoQuota = await asyncio.wait_for(_answered(self._service.share_io.remote(report)), ANSWER_S)
+            quota: IoQuota = await asyncio.wait_for(_wait_for(self._service.share_io.remote(report)), ANSWER_S)
         except (ray.exceptions.RayError, asyncio.TimeoutError, ValueError) as error:
             if isinstance(error, ray.exceptions.ActorDiedError):
                 self._service = None  # it was ended: another one is started
-            if not self._said:
+            if not self._logged:
                 logger.warning(
                     "job %s reads on with the quota that it has, since the service does not answer: %s",
                     *(self._job.spec.name, error),
                 )
-            self._said = True
+            self._logged = True
             return REPORT_S
-        self._said = False
+        self._logged = False
         self._take(quota)
-        return quota.again_s
+        return quota.report_interval_s
 
     def _take(self, quota: IoQuota) -> None:
         before = self._quota
-        if before is None or before.rooms != quota.rooms or _quota_changed(before.bytes_per_s, quota.bytes_per_s):
+        if (
+            before is None
+            or before.cache_limits != quota.cache_limits
+            or _quota_changed(before.bytes_per_s, quota.bytes_per_s)
+        ):
             self._quota = quota
-            self._happened(RemoteIoSet(quota.bytes_per_s, quota.rooms, self._pool_nodes, BY_CLUSTER))
+            self._happened(RemoteIoSet(quota.bytes_per_s, quota.cache_limits, self._pool_nodes, BY_CLUSTER))
 
     def report(self) -> JobIo | None:
         """Return what the job knows of itself; None before its sources have told what they read."""
@@ -139,5 +143,5 @@ def _quota_changed(before: float | None, now: float | None) -> bool:
     return not math.isclose(before, now, rel_tol=0.02)
 
 
-async def _answered(reference: Any) -> Any:
+async def _wait_for(reference: Any) -> Any:
     return await reference

@@ -9,10 +9,10 @@ from typing import Any
 
 import ray
 
-from pecan_ray.by_value import NamedArrays, loads_apart
+from pecan_ray.by_value import NamedArrays, loads_with_arrays
 from pecan_ray.runtime.messages import Job
 from pecan_ray.runtime.pickling import unpickle_here
-from pecan_ray.runtime.worker_requests import ask_again
+from pecan_ray.runtime.worker_requests import retry
 
 
 @dataclass(frozen=True)
@@ -56,12 +56,12 @@ class MappedArrays:
 
     def loads(self, pickled: bytes) -> Any:
         """Unpickle a plan that names them."""
-        return loads_apart(pickled, self._get())
+        return loads_with_arrays(pickled, self._get())
 
     def _get(self) -> NamedArrays:
         """Return them, mapped from what the node has of them."""
         while self._job.shares_arrays and not self._mapped:
-            (put,) = ask_again(self._controller.arrays)
+            (put,) = retry(self._controller.arrays)
             with contextlib.suppress(ray.exceptions.ObjectLostError):  # the controller is another process by now
                 self._mapped = ray.get(put)
         return self._mapped

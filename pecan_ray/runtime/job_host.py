@@ -26,7 +26,7 @@ from pecan_ray.job.speed import JobSpeed, SpeedMeter
 from pecan_ray.job.start_worker import StartWorker
 from pecan_ray.options import ClusterIo
 from pecan_ray.plan.splits import SplitLister
-from pecan_ray.runtime.cluster import leaving_nodes, process_exists, remote_selector, room_for
+from pecan_ray.runtime.cluster import draining_nodes, process_exists, remote_selector, room_for
 from pecan_ray.runtime.host_names import named, named_error
 from pecan_ray.runtime.idle_processes import IdleProcesses
 from pecan_ray.runtime.io_sharing import IoSharing, datasets_of
@@ -34,13 +34,13 @@ from pecan_ray.runtime.job_arrays import ReceivedJob
 from pecan_ray.runtime.job_tasks import JobTasks, unexpected_failure
 from pecan_ray.runtime.journal_file import JournalPlace
 from pecan_ray.runtime.journaled_job import JournaledJob
-from pecan_ray.runtime.keeper import Keeping
 from pecan_ray.runtime.listing import list_sources
 from pecan_ray.runtime.metrics import JobMetrics
-from pecan_ray.runtime.notice_board import NoticeBoard
 from pecan_ray.runtime.pickling import unpickle_here
 from pecan_ray.runtime.pool_request_exchange import PoolRequestExchange
+from pecan_ray.runtime.update_calls import UpdateCalls
 from pecan_ray.runtime.worker_actors import WorkerActors
+from pecan_ray.runtime.worker_owner import Keeping
 from pecan_ray.storage.retry import set_patience, tell_elsewhere
 
 logger = logging.getLogger("pecan_ray.controller")
@@ -62,17 +62,17 @@ class JobHost:
         self._journaled = JournaledJob(self.job.spec, place, None if again else received.journaled, LONGEST_GAP_S)
         self.state = self._journaled.state
         self.tasks = JobTasks(self.fail)
-        self.board = NoticeBoard(self.state.orders, self.tasks)
+        self.update_calls = UpdateCalls(self.state.trainer_update, self.tasks)
         self.metrics = JobMetrics(self.job.spec.name, self.job.pipeline)
         self._meter, self._speed = SpeedMeter(), JobSpeed()
         self._io = IoSharing(self.job, self.state, lambda: self._speed, self.happened)
         controller = ray.get_runtime_context().current_actor
-        acts = self.happened, self.board.add_worker, self.fail
+        acts = self.happened, self.update_calls.add_worker, self.fail
         self.workers = WorkerActors(self.job, received.pickled, controller, keeping, *acts)
         self._keeping = keeping
         if again:
-            self.workers.find(worker.name for worker in self.state.fleet.workers.values() if worker.running)
-        self.refused: dict[str, PecanError] = {}
+            self.workers.find(worker.name for worker in self.state.worker_table.workers.values() if worker.running)
+        self.rejected: dict[str, PecanError] = {}
         """Why trainers cannot take part, by incarnation."""
         self.ended = self.keep = False
         self.idle: IdleProcesses | None = None
@@ -92,22 +92,24 @@ class JobHost:
             instructions.BeginListing: lambda one: list_sources(self._sources, one.known, self._happened_elsewhere),
             StartWorker: lambda one: self.workers.start(one),
             instructions.ReattachWorker: lambda one: self.workers.reattach_worker(one),
-            instructions.EndUnknownWorkers: lambda _: self.workers.stop_unknown_workers(self.state.fleet.past),
+            instructions.EndUnknownWorkers: lambda _: self.workers.stop_unknown_workers(self.state.worker_table.past),
             instructions.DrainWorker: lambda one: self.workers.drain(one.worker),
             instructions.KillWorker: self._kill,
             instructions.UseUsersOrder: lambda one: self.workers.use_users_order(one.worker),
             instructions.LeaveEpochs: lambda one: self.workers.leave_epochs(one.worker, one.before),
             instructions.LimitRemoteIo: lambda one: self.workers.limit_remote_io(one),
-            instructions.Answer: self._answer,
-            instructions.TellTrainers: lambda one: self.board.tell(one.ranks, only_limit_raised=one.only_limit_raised),
+            instructions.Response: self._send_response,
+            instructions.TellTrainers: lambda one: self.update_calls.tell(
+                one.ranks, only_limit_raised=one.only_limit_raised
+            ),
             instructions.Log: lambda one: logger.log(logging.getLevelName(one.level.upper()), named(one.text)),
             instructions.EndJob: self._end,
         }
 
     @property
-    def plans(self) -> tuple[bytes, ...]:
+    def plan_versions(self) -> tuple[bytes, ...]:
         """The plan's versions; a later one has its operators in another order."""
-        return (self.job.plan, *self._journaled.plans)
+        return (self.job.plan, *self._journaled.plan_versions)
 
     def add_plan(self, plan: bytes) -> None:
         """Keep another version of the plan."""
@@ -219,7 +221,7 @@ class JobHost:
         self.metrics.job(self.state, self.now())
         self._speed = self._meter.look(self.state, self.now())
 
-    async def answer_to(self, asked: events.WorkerAsked) -> Reply:
+    async def response_to(self, asked: events.WorkerRequestReceived) -> Reply:
         """Let the job know what a worker asks; return the answer as soon as there is one."""
         answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         # A list, because a worker whose call has failed asks the same question again, of the same process perhaps.
@@ -234,17 +236,17 @@ class JobHost:
 
     # --- instructions --------------------------------------------------------------------------------------
 
-    def _answer(self, instruction: instructions.Answer) -> None:
+    def _send_response(self, instruction: instructions.Response) -> None:
         key = (instruction.worker, instruction.channel, instruction.number)
         for call in self._calls.pop(key, ()):
             if not call.done():
                 call.set_result(instruction.reply)
 
     def _reject(self, instruction: instructions.RejectTrainer) -> None:
-        self.refused[instruction.incarnation] = named_error(instruction.error)
+        self.rejected[instruction.incarnation] = named_error(instruction.error)
 
     def _kill(self, instruction: instructions.KillWorker) -> None:
-        self.board.remove_worker(instruction.worker)
+        self.update_calls.remove_worker(instruction.worker)
         if not self._may_keep:
             self.workers.kill(instruction.worker)
 
@@ -279,7 +281,7 @@ class JobHost:
                 return
             if exists is not None and not self.ended:
                 state: events.ProcessState = "exists" if exists else "ended"
-                self.happened(events.TrainerLookedFor(one.rank, one.incarnation, state))
+                self.happened(events.TrainerChecked(one.rank, one.incarnation, state))
 
     async def _look_for_room(self, nodes: tuple[str, ...]) -> None:
         selector = remote_selector(nodes, self.job.config.remote_labels)
@@ -293,7 +295,9 @@ class JobHost:
         if self._pool_request_task is not None:
             self._pool_request_task.cancel()
         if self._keeping is not None and self._may_keep:
-            self.idle = IdleProcesses(self.workers, self._keeping, first_names(self.job.spec, self.state.fleet.hosts))
+            self.idle = IdleProcesses(
+                self.workers, self._keeping, first_names(self.job.spec, self.state.worker_table.hosts)
+            )
             for call in (one for calls in self._calls.values() for one in calls if not one.done()):
                 call.set_exception(PecanError(f"job {self.job.spec.name} has ended"))
             return
@@ -310,7 +314,7 @@ async def _watch_nodes(host: JobHost) -> None:
     while not host.ended:
         try:
             # Decision 45: this call of Ray's blocks for 3 ms, and the event loop answers trainers and workers.
-            leaving = await asyncio.to_thread(leaving_nodes)
+            leaving = await asyncio.to_thread(draining_nodes)
         except ray.exceptions.RayError as error:  # no reason to end a job that has its workers
             logger.warning("job %s cannot be told of nodes that are taken away: %s", host.job.spec.name, error)
             leaving = {}

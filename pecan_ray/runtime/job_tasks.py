@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, TypeAlias
 
-from pecan_ray.errors import ClusterError, PecanError, told
+from pecan_ray.errors import ClusterError, PecanError, describe_error
 
 Failed: TypeAlias = Callable[[str, Exception], None]
 """Ends the job with an error; it is given what was being done."""
@@ -53,6 +53,7 @@ def unexpected_failure(job: str, doing: str, error: Exception) -> PecanError:
     if isinstance(error, PecanError):
         return error
     return ClusterError(
-        f"job {job}: its controller has failed while {doing}: {told(error)}. The controller's log holds the traceback; "
+        f"job {job}: its controller has failed while {doing}: {describe_error(error)}. The controller's log holds the "
+        "traceback; "
         "start the run again, or from its last state."
     )

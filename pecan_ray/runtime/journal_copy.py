@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pecan_ray import storage
-from pecan_ray.errors import JournalError, PecanError, SourceError, SourceNotFoundError, told
+from pecan_ray.errors import JournalError, PecanError, SourceError, SourceNotFoundError, describe_error
 from pecan_ray.job.journal_slices import JournalSlice, SliceKind, in_order, next_slice, slice_named
 from pecan_ray.storage.retry import RequestCancelledError, unless_given_up
 
@@ -44,7 +44,7 @@ class _CopyProgress:
     fd: int
     whole: JournalSlice
     """So much of it is to be there."""
-    there: list[JournalSlice] = field(default_factory=list)
+    stored: list[JournalSlice] = field(default_factory=list)
     before: list[list[JournalSlice]] = field(default_factory=list)
     """What was written of others, whose place it takes once its base is there."""
 
@@ -73,8 +73,8 @@ class JournalCopy:
             "journal": _CopyProgress(journal[0], JournalSlice("journal", 0, 0, 0, journal[1])),
         }
         """In the order in which they are copied: a page before the entry about it."""
-        self._grown, self._ended, self._given_up = threading.Event(), threading.Event(), threading.Event()
-        self._keep = self._said = False
+        self._changed, self._ended, self._given_up = threading.Event(), threading.Event(), threading.Event()
+        self._keep = self._logged = False
         self._thread = threading.Thread(target=self._run, name="pecan-journal-copy", daemon=True)
 
     def begin(self) -> list[str]:
@@ -88,60 +88,60 @@ class JournalCopy:
 
     def begin_behind(self) -> None:
         """Write what there is while the job goes on already."""
-        self._grown.set()
+        self._changed.set()
         self._thread.start()
 
-    def grown(self, journal: int, listings: int) -> None:
+    def note_size(self, journal: int, listings: int) -> None:
         """Copy so many bytes of the files, soon."""
         with self._lock:
             for file, nbytes in ((self._files["journal"], journal), (self._files["listings"], listings)):
                 file.whole = replace(file.whole, stop=nbytes)
-        self._grown.set()
+        self._changed.set()
 
     def replaced(self, fd: int, nbytes: int) -> None:
         """Let another file take the place of the journal's."""
         with self._lock:
             old = self._files["journal"]
             whole = JournalSlice("journal", old.whole.generation + 1, nbytes, 0, nbytes)
-            self._files["journal"] = _CopyProgress(fd, whole, before=[*old.before, old.there])
+            self._files["journal"] = _CopyProgress(fd, whole, before=[*old.before, old.stored])
         os.close(old.fd)
-        self._grown.set()
+        self._changed.set()
 
     def end(self, *, keep: bool) -> None:
         """Remove the copy, or complete it, behind; `join` waits for that."""
         self._keep = keep
         self._given_up.set()
         self._ended.set()
-        self._grown.set()
+        self._changed.set()
 
     def join(self) -> None:
         """Wait until it is removed or complete, for as long as that is worth."""
         self._thread.join(END_S)
         if self._thread.is_alive():
-            logger.warning("the bucket does not answer: %s may not be %s", *self._told_end())
+            logger.warning("the bucket does not answer: %s may not be %s", *self._reported_end())
 
-    def _told_end(self) -> tuple[str, str]:
+    def _reported_end(self) -> tuple[str, str]:
         return self.folder or self._url, "complete" if self._keep else "removed: remove it"
 
     # --- the thread ----------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         while not self._ended.is_set():
-            self._grown.wait()
-            self._grown.clear()
+            self._changed.wait()
+            self._changed.clear()
             pause_s = EVERY_S
             try:
                 with unless_given_up(self._given_up, patience_s=PATIENCE_S):
                     if not self.folder:
                         self._take_folder()
                     self._write_all()
-                self._said = False
+                self._logged = False
             except RequestCancelledError:
                 break
             except Exception as error:  # whatever it is, the job has the journal of its node
                 if not self._ended.is_set():  # whose file is cut then
                     self._say(error)
-                self._grown.set()
+                self._changed.set()
                 # Nothing need be added before the next try: what is overdue is copied as soon as the bucket answers.
                 pause_s = AGAIN_S
             # Decision 53: what is added within a second becomes one object, and one request.
@@ -153,15 +153,17 @@ class JournalCopy:
                 elif self.folder:
                     self._write_all()
         except (PecanError, OSError) as error:
-            logger.warning("%s is not %s: %s", *self._told_end(), error)
+            logger.warning("%s is not %s: %s", *self._reported_end(), error)
         for file in self._files.values():
             os.close(file.fd)
 
     def _say(self, error: Exception) -> None:
-        if not self._said:
-            self._said = True
+        if not self._logged:
+            self._logged = True
             logger.warning(
-                "the journal cannot be copied to %s, and will be when that is possible: %s", self._url, told(error)
+                "the journal cannot be copied to %s, and will be when that is possible: %s",
+                self._url,
+                describe_error(error),
             )
 
     def _take_folder(self) -> list[str]:
@@ -194,7 +196,7 @@ class JournalCopy:
             self._others.pop()
 
     def _write(self, file: _CopyProgress, whole: JournalSlice, fd: int) -> None:
-        while (step := next_slice(file.there, whole)) is not None:
+        while (step := next_slice(file.stored, whole)) is not None:
             if self._ended.is_set() and not self._keep:
                 raise RequestCancelledError
             new, taken = step
@@ -202,9 +204,9 @@ class JournalCopy:
             if len(data) < new.stop - new.start:
                 raise OSError(f"the {new.kind} of this node is shorter than what was written")
             storage.write_file(f"{self.folder}/{new.name}", data)
-            kept = len(file.there) - taken
-            gone = [one for one in file.there[kept:] if one.name != new.name]
-            file.there[kept:] = [new]
+            kept = len(file.stored) - taken
+            gone = [one for one in file.stored[kept:] if one.name != new.name]
+            file.stored[kept:] = [new]
             self._delete(gone)
         while file.before:
             self._delete(file.before[-1])

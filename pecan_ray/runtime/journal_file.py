@@ -68,7 +68,7 @@ class JournalFile:
 
     def replace(self, data: bytes) -> None:
         """Write these entries in place of all others, or leave all as it is; raises OSError."""
-        with _written_beside(self.path, data) as beside:
+        with _replaced_file(self.path, data) as beside:
             fd = _held(beside)  # before it counts: behind that nothing may fail
         os.close(self._fd)
         self._fd, self.nbytes = fd, len(data)
@@ -97,7 +97,7 @@ class JournalPlace:
     """Where a copy goes, for other machines: a folder of a bucket, of this job alone."""
 
     @property
-    def beside_ray(self) -> bool:
+    def in_session_folder(self) -> bool:
         """Whether nobody has named it: it is a folder of Ray's session."""
         return self.name == self.actor
 
@@ -228,12 +228,12 @@ def job_of(written: bytes, where: str) -> tuple[str, bytes]:
 def write_all(path: Path, data: bytes) -> None:
     """Write a file whole, or leave what was there; raises OSError."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with _written_beside(path, data):
+    with _replaced_file(path, data):
         pass
 
 
 @contextlib.contextmanager
-def _written_beside(path: Path, data: bytes) -> Iterator[Path]:
+def _replaced_file(path: Path, data: bytes) -> Iterator[Path]:
     """Write a file under another name; behind the block it takes the place of the one that was there."""
     beside = path.with_name(f"{path.name}.new")
     try:

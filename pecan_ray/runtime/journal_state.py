@@ -11,11 +11,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pecan_ray.errors import JournalError, StateError, told
-from pecan_ray.job.facts import JobFacts
+from pecan_ray.errors import JournalError, StateError, describe_error
 from pecan_ray.job.journal import RestoredJob, entries, pages, replay
 from pecan_ray.job.messages import TrainerProgress
 from pecan_ray.job.saved_state import SavedState, no_state_of
+from pecan_ray.job.stats import JobStats
 from pecan_ray.runtime.journal_copy import JOB, read_copy
 from pecan_ray.runtime.journal_file import JournalPlace, bucket_folder, file_name, job_of, kept_job
 from pecan_ray.runtime.messages import Job
@@ -64,7 +64,7 @@ def journal_state(folder: str | os.PathLike[str], job: str) -> dict[str, Any]:
     return SavedState(point, batches, ran.seed, ran.engine, ran.parts, order, first, passed).to_json()
 
 
-def facts_of_journal(file: Path) -> JobFacts:
+def journal_stats(file: Path) -> JobStats:
     """Return what a journal in a folder tells of its job, as of its last entry; raises JournalError for a damaged one.
 
     It is pickled, so read only what your own jobs have written.
@@ -75,7 +75,7 @@ def facts_of_journal(file: Path) -> JobFacts:
         raise JournalError(f"{file} is no journal of a job: there is no {place.job_file}.", path=str(file))
     kept = _KeptJournal(str(place.job_file), found[1], partial(_read, place))
     at_end = kept.replay_result(_unpickle(kept))
-    return at_end.state.facts(at_end.at)
+    return at_end.state.stats(at_end.at)
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def _unpickle(kept: _KeptJournal) -> Any:
         return pickle.loads(kept.job)
     except Exception as error:  # unpickling what another version has written raises anything
         raise JournalError(
-            f"{kept.where} cannot be unpickled: {told(error)}. Read it where the pipeline's modules can be "
+            f"{kept.where} cannot be unpickled: {describe_error(error)}. Read it where the pipeline's modules can be "
             "imported, with the version of pecan_ray that has written it.",
             path=kept.where,
         ) from error

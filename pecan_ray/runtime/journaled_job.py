@@ -14,7 +14,7 @@ from pecan_ray.job.journal import (
     PlanAdded,
     entries,
     handled,
-    opening,
+    journal_header,
     packed,
     pages,
     replay,
@@ -47,7 +47,7 @@ class JournaledJob:
         self._listings: JournalFile | None = None
         """Pages of listings: they are never compacted."""
         self._copy: JournalCopy | None = None
-        self.plans: list[bytes] = []
+        self.plan_versions: list[bytes] = []
         """Versions of the plan beyond the first."""
         self._pages = self._written = 0
         self._compact_beyond: float = COMPACT_BYTES
@@ -57,8 +57,8 @@ class JournaledJob:
             try:
                 self._clock, self.state = self._replay(longest_gap_s)
             except JournalError as error:
-                said = f"{place.journal} cannot be gone on from: {error.message}"
-                raise JournalError(said, **error.fields) from error
+                message = f"{place.journal} cannot be gone on from: {error.message}"
+                raise JournalError(message, **error.fields) from error
             if (kept := place.job()) is not None and place.bucket:
                 # Decision 53: the job goes on from the journal of its node, and need not wait for the bucket.
                 self._make_copy(place, kept).begin_behind()
@@ -70,22 +70,22 @@ class JournaledJob:
 
     def _begin(self, place: JournalPlace, job: bytes) -> None:
         try:
-            if place.beside_ray:
+            if place.in_session_folder:
                 remove_stale(place.folder)
             aside = place.rename_previous_files(self._spec.name)
-            kept = [self._said_kept(f"{place.folder / aside}.*")] if aside else []
-            self._open(place).append(packed(opening(self._spec, self.state.began)))
+            kept = [self._saved_event(f"{place.folder / aside}.*")] if aside else []
+            self._open(place).append(packed(journal_header(self._spec, self.state.started)))
             place.keep_job(job)  # the last: where it is, all that was handled is in the journal
             if place.bucket:
-                kept += [self._said_kept(f"{other}/") for other in self._make_copy(place, job).begin()]
+                kept += [self._saved_event(f"{other}/") for other in self._make_copy(place, job).begin()]
             for one in kept:  # as all that happens: a controller that goes on from the journal knows it then
                 self.handle(one)
         except (PecanError, OSError) as error:
             # Decision 37: only a place that the user has named is refused.
             # Beside Ray's session the job goes on without a journal.
-            named = place.bucket or ("" if place.beside_ray else str(place.folder))
+            named = place.bucket or ("" if place.in_session_folder else str(place.folder))
             if not named:
-                self._give_up(error)
+                self._stop_journal(error)
                 return
             if place.bucket:
                 self.end()
@@ -97,9 +97,9 @@ class JournaledJob:
         self._copy = JournalCopy(place.bucket, place.actor, place.written(job), journal, listings)
         return self._copy
 
-    def _said_kept(self, where: str) -> events.UnfinishedJobSaved:
-        said = kept_as(where)
-        logger.warning("job %s: %s; remove it, or rename it back to go on from it", self._spec.name, said)
+    def _saved_event(self, where: str) -> events.UnfinishedJobSaved:
+        message = kept_as(where)
+        logger.warning("job %s: %s; remove it, or rename it back to go on from it", self._spec.name, message)
         return events.UnfinishedJobSaved(where)
 
     def _open(self, place: JournalPlace) -> JournalFile:
@@ -121,7 +121,7 @@ class JournaledJob:
         self._file.cut(end)
         # A page is written before the entry about it: the last one may have no entry, and is listed again.
         self._listings.cut(listed[job.pages - 1][1] if job.pages else 0)
-        self.plans, self._pages, self._written = job.plans, job.pages, end
+        self.plan_versions, self._pages, self._written = job.plan_versions, job.pages, end
         logger.warning(
             "job %s goes on: its controller was lost, and %d events of its journal were replayed",
             *(self._spec.name, job.events),
@@ -140,7 +140,7 @@ class JournaledJob:
         # Decision 37: a replay that would do something else is refused.
         done = self.state.handle(event, now)
         if self._file is not None:
-            if isinstance(event, events.SplitsListed):
+            if isinstance(event, events.SplitPageReceived):
                 self._pages += 1
                 # Before the entry about it, which cannot be replayed without the page.
                 self._append(self._listings, packed(event))
@@ -151,13 +151,13 @@ class JournaledJob:
 
     def add_plan(self, plan: bytes) -> None:
         """Keep another version of the plan."""
-        self.plans.append(plan)
+        self.plan_versions.append(plan)
         self._write(PlanAdded(plan))
         self._tell_copy()
 
     def _tell_copy(self) -> None:
         if self._copy is not None and self._file is not None and self._listings is not None:
-            self._copy.grown(self._file.nbytes, self._listings.nbytes)
+            self._copy.note_size(self._file.nbytes, self._listings.nbytes)
 
     def _write(self, entry: JournalEntry) -> None:
         if self._file is not None:
@@ -170,14 +170,14 @@ class JournaledJob:
             if file is not None:
                 file.append(written)
         except OSError as error:
-            self._give_up(error)
+            self._stop_journal(error)
 
     def _compact(self, now: float) -> None:
         """Let a snapshot stand for all that was written, if that is much."""
         if self._file is None or self._written <= self._compact_beyond:
             return
-        all_of_it = snapshot(self.state, self.plans, now, self._pages)
-        data = packed(opening(self._spec, self.state.began)) + packed(all_of_it)
+        all_of_it = snapshot(self.state, self.plan_versions, now, self._pages)
+        data = packed(journal_header(self._spec, self.state.started)) + packed(all_of_it)
         try:
             self._file.replace(data)
         except OSError as error:
@@ -193,7 +193,7 @@ class JournaledJob:
         self._written = len(data)
         self._compact_beyond = COMPACT_BYTES + GROWTH * len(data)
 
-    def _give_up(self, error: Exception) -> None:
+    def _stop_journal(self, error: Exception) -> None:
         """Go on without a journal: one that lacks an event is worse than none."""
         logger.warning(
             "job %s goes on without its journal, which cannot be written: %s. If its controller is lost now, it ends.",
@@ -210,7 +210,7 @@ class JournaledJob:
             self._copy.end(keep=deserted)
             if deserted:
                 self._copy.join()  # before what it is made from goes
-        if deserted and self._place is not None and not self._place.beside_ray:
+        if deserted and self._place is not None and not self._place.in_session_folder:
             return
         # First of the files: where the job's file is, another process goes on from the journal.
         if self._place is not None:

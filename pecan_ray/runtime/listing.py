@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from itertools import islice
 
-from pecan_ray.errors import PecanError, SourceError, told
-from pecan_ray.job.events import Event, JobFailed, ListingEnded, ListingResumed, SplitsListed
+from pecan_ray.errors import PecanError, SourceError, describe_error
+from pecan_ray.job.events import Event, JobFailed, ListingEnded, ListingResumed, SplitPageReceived
 from pecan_ray.job.listing_digest import ListingDigest
 from pecan_ray.plan.splits import Split, SplitLister
 
@@ -58,7 +58,7 @@ def _list(branch: int, source: SplitLister, known: int, happened: Callable[[Even
         while page := tuple(islice(splits, size)):
             _check_numbers(source, page, place)
             place += len(page)
-            happened(SplitsListed(branch, page)).result()
+            happened(SplitPageReceived(branch, page)).result()
             size, pages = PAGE, pages + 1
             if pages % FREEZE_EVERY == 0:
                 gc.freeze()
@@ -66,4 +66,4 @@ def _list(branch: int, source: SplitLister, known: int, happened: Callable[[Even
     except PecanError as error:
         happened(JobFailed(error))
     except BaseException as error:  # whatever a user's source raises
-        happened(JobFailed(SourceError(f"listing {type(source).__name__} failed: {told(error)}")))
+        happened(JobFailed(SourceError(f"listing {type(source).__name__} failed: {describe_error(error)}")))

@@ -26,7 +26,7 @@ _present: list[IO[str]] = []
 """The files that this process holds open until it ends: the lock on such a file says that it lives."""
 
 
-def meet(start: Callable[[], str], connect: Callable[[str], bool], *, folder: Path | None = None) -> bool:
+def connect_or_start(start: Callable[[], str], connect: Callable[[str], bool], *, folder: Path | None = None) -> bool:
     """Connect to the Ray of another rank on this machine, or start one for all; return whether it was started.
 
     `start` returns the address of the Ray that it has started; `connect` returns whether the one at an address was
@@ -54,10 +54,10 @@ def meet(start: Callable[[], str], connect: Callable[[str], bool], *, folder: Pa
 def _see_off(place: Path, present: Path) -> None:
     """Wait until the ranks that use the Ray of this process have ended, which ends with it."""
     with _locked(place), _opened(present) as lives:
-        began, said = time.monotonic(), False
+        started, message = time.monotonic(), False
         while not _free(lives):
-            if not said and time.monotonic() - began > SAY_AFTER_S:
-                said = True
+            if not message and time.monotonic() - started > SAY_AFTER_S:
+                message = True
                 logger.warning("waiting: other ranks still use the Ray that this process, which ends, has started")
             time.sleep(LOOK_S)
         place.unlink(missing_ok=True)

@@ -20,7 +20,7 @@ class LongWait:
         self._text = text
         self._lock = threading.Lock()
         """Guards the text and what was said."""
-        self._said: set[str] | None = None
+        self._logged: set[str] | None = None
         """None: it has not taken long."""
         self._timer = threading.Timer(SAY_AFTER_S, self._say)
         self._timer.daemon = True
@@ -34,15 +34,15 @@ class LongWait:
     ) -> None:
         self._timer.cancel()
 
-    def becomes(self, text: str) -> None:
+    def switch_to(self, text: str) -> None:
         """Wait for something else from now on."""
         with self._lock:
             self._text = text
-            if self._said is None or text in self._said:
+            if self._logged is None or text in self._logged:
                 return
         self._say()
 
     def _say(self) -> None:
         with self._lock:
-            self._said = (self._said or set()) | {self._text}
+            self._logged = (self._logged or set()) | {self._text}
             logger.warning("waiting: %s", self._text)

@@ -33,7 +33,7 @@ class Job:
     seed: int
     options: IterOptions
     config: Config
-    look_again: bool = False
+    check_order_later: bool = False
     """The trainer looks at the order of operators again after the first epoch."""
     parts: tuple[tuple[str, str], ...] = ()
     """What the plan consists of: (what it is, a hash)."""

@@ -46,9 +46,9 @@ class JobMetrics:
         hedged = "Reads that a worker has asked an object store for twice."
         self._hedged = Counter("pecan_worker_hedged_reads", hedged, worker)
         self._running = Gauge("pecan_workers", "Workers that run.", place)
-        self._wanted = Gauge("pecan_workers_wanted", "Workers that are aimed at.", place)
+        self._target_workers = Gauge("pecan_workers_wanted", "Workers that are aimed at.", place)
         self._batch_time = Gauge("pecan_batch_seconds", "Mean time of a trainer's step in the last window.", JOB_TAGS)
-        self._decisions = Counter("pecan_decisions", "Decisions of the placement policy.", (*JOB_TAGS, "phase"))
+        self._decision_counter = Counter("pecan_decisions", "Decisions of the placement policy.", (*JOB_TAGS, "phase"))
         self._cost = Counter("pecan_cost_dollars", "What has been paid, at the prices given.", place)
         self._operator_cost = Counter(
             "pecan_operator_cost_dollars",
@@ -59,14 +59,14 @@ class JobMetrics:
         self._epoch_cost = Gauge("pecan_epoch_cost_dollars", "What the epoch has cost that was over last.", place)
         self._before: dict[tuple[Counter, str], float] = {}
         """What is counted already of amounts that are told as a whole."""
-        self._paid: dict[tuple[str, str], float] = {}
+        self._reported_cost: dict[tuple[str, str], float] = {}
         """Dollars that are counted already, by tag and its value."""
         self._over = 0
         """Epochs that are counted already."""
         self._dropped_before = 0
         self._tags = dict(zip(JOB_TAGS, map(tag_of, (job, pipeline)), strict=True))
         self._steps = 0
-        self._shown = (Deployment(0, 0), Deployment(0, 0))
+        self._last_values = (Deployment(0, 0), Deployment(0, 0))
 
     def reported(self, report: TrainerReport) -> None:
         """Take over a trainer's report."""
@@ -81,20 +81,20 @@ class JobMetrics:
             if amount:
                 counter.inc(amount, tags)
         progress = report.progress
-        self._grown(self._waited, progress.waited_s, tags)
+        self._increment(self._waited, progress.waited_s, tags)
         if progress.elapsed_s > 0:
             self._wait.set(progress.waited_s / progress.elapsed_s, tags)
         self._queue.set(progress.queued, tags)
 
-    def told(self, worker: str, placement: Placement, progress: WorkerProgress) -> None:
+    def note_progress(self, worker: str, placement: Placement, progress: WorkerProgress) -> None:
         """Take over what a worker has done."""
         tags = {**self._tags, "worker": tag_of(worker), "placement": placement}
-        self._grown(self._worker, progress.elements, tags)
-        self._grown(self._remote, progress.remote_bytes, tags)
-        self._grown(self._hedged, progress.hedged, tags)
+        self._increment(self._worker, progress.elements, tags)
+        self._increment(self._remote, progress.remote_bytes, tags)
+        self._increment(self._hedged, progress.hedged, tags)
         self._threads.set(progress.threads, tags)
 
-    def _grown(self, counter: Counter, whole: float, tags: dict[str, str]) -> None:
+    def _increment(self, counter: Counter, whole: float, tags: dict[str, str]) -> None:
         """Count what an amount has grown by since it was told last, of a rank or a worker."""
         key = counter, tags.get("worker") or tags["rank"]
         before = self._before.get(key, 0.0)
@@ -109,20 +109,20 @@ class JobMetrics:
         if (dropped := state.ledger.dropped.elements) > self._dropped_before:
             self._dropped.inc(dropped - self._dropped_before, self._tags)
             self._dropped_before = dropped
-        shown = state.fleet.running(), state.fleet.wanted
-        if shown != self._shown:
-            self._shown = shown
+        shown = state.worker_table.running(), state.worker_table.target
+        if shown != self._last_values:
+            self._last_values = shown
             for placement in ("local", "remote"):
                 tags = {**self._tags, "placement": placement}
                 self._running.set(getattr(shown[0], placement), tags)
-                self._wanted.set(getattr(shown[1], placement), tags)
-        placing = state.placement.placing
+                self._target_workers.set(getattr(shown[1], placement), tags)
+        placing = state.placement.policy_runner
         fresh = placing.steps - self._steps if placing is not None else 0
         for step in list(placing.timeline)[-fresh:] if placing is not None and fresh else ():
             self._steps += 1
             if not step.window.invalid_reason():
                 self._batch_time.set(step.window.batch_time, self._tags)
-            self._decisions.inc(1, {**self._tags, "phase": step.decision.phase})
+            self._decision_counter.inc(1, {**self._tags, "phase": step.decision.phase})
 
     def _costs(self, state: JobState, now: float) -> None:
         """Count what was paid since the last time, by placement and by operator."""
@@ -135,10 +135,10 @@ class JobMetrics:
             *((self._operator_cost, "operator", name, paid) for name, paid in by_operator.items()),
         ]
         for counter, tag, value, paid in parts:
-            before = self._paid.get((tag, value), 0.0)
+            before = self._reported_cost.get((tag, value), 0.0)
             if paid > before:
                 counter.inc(paid - before, {**self._tags, tag: tag_of(value)})
-                self._paid[tag, value] = paid
+                self._reported_cost[tag, value] = paid
 
     def _epochs_over(self, state: JobState) -> None:
         """Count the epochs that are over since the last time, and tell what the last of them has cost."""
@@ -147,7 +147,7 @@ class JobMetrics:
             return
         self._epochs.inc(ends.over - self._over, self._tags)
         self._over = ends.over
-        began, end = [ends.before, *ends.newest][-2:]
-        cost = state.cost(state.began + end, since=began)
+        started, end = [ends.before, *ends.latest][-2:]
+        cost = state.cost(state.started + end, since=started)
         for placement in ("host", "remote") if cost is not None else ():
             self._epoch_cost.set(getattr(cost, placement), {**self._tags, "placement": placement})

@@ -18,7 +18,7 @@ def call_in_persistent_thread(function: Callable[[], None], name: str) -> None:
         return
     done: Future[None] = Future()
 
-    def call_and_stay() -> None:
+    def call_then_wait() -> None:
         try:
             function()
         except BaseException as error:
@@ -27,5 +27,5 @@ def call_in_persistent_thread(function: Callable[[], None], name: str) -> None:
         done.set_result(None)
         threading.Event().wait()
 
-    threading.Thread(target=call_and_stay, name=name, daemon=True).start()
+    threading.Thread(target=call_then_wait, name=name, daemon=True).start()
     done.result()

@@ -10,8 +10,8 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-from pecan_ray.by_value import NamedArrays, dumps, dumps_apart, loads_apart
-from pecan_ray.errors import ClusterError, PlanError, UnpicklablePlanError, told
+from pecan_ray.by_value import NamedArrays, dumps, dumps_with_arrays, loads_with_arrays
+from pecan_ray.errors import ClusterError, PlanError, UnpicklablePlanError, describe_error
 from pecan_ray.plan.operators import ElementOp, Plan
 from pecan_ray.plan.own_attributes import own_attribute
 from pecan_ray.plan.splits import lister_of
@@ -46,11 +46,11 @@ def pickle_plan(plan: Plan, arrays: NamedArrays | None = None) -> bytes:
 
 def pickle_sources(plan: Plan, arrays: NamedArrays | None) -> bytes:
     """Pickle what lists the sources of a plan, for the controller; `arrays` as for `pickle_plan`."""
-    return _pickled([lister_of(source) for source in plan.dealt_sources()], arrays)
+    return _pickled([lister_of(source) for source in plan.split_sources()], arrays)
 
 
 def _pickled(value: Any, arrays: NamedArrays | None) -> bytes:
-    return dumps(value, maps_by_path=True) if arrays is None else dumps_apart(value, arrays)
+    return dumps(value, maps_by_path=True) if arrays is None else dumps_with_arrays(value, arrays)
 
 
 def _warn_of_large_values(plan: Plan) -> None:
@@ -71,9 +71,9 @@ def _warn_of_large_values(plan: Plan) -> None:
 def unpickle_here(data: bytes, what: str, arrays: NamedArrays | None = None) -> Any:
     """Unpickle what another process has sent; raises `ClusterError` that names what this node lacks for it."""
     try:
-        return loads_apart(data, arrays or {})
+        return loads_with_arrays(data, arrays or {})
     except Exception as error:  # it runs code of the user's modules
-        lacks = f"no module {error.name!r}" if isinstance(error, ModuleNotFoundError) else told(error)
+        lacks = f"no module {error.name!r}" if isinstance(error, ModuleNotFoundError) else describe_error(error)
         raise ClusterError(
             f"{what} cannot be unpickled on node {named(cluster.this_node())}: {lacks}. pecan_ray, and the modules "
             "that the pipeline's source comes from, must be importable on every node: install them there, or send "

@@ -24,7 +24,7 @@ class PoolRequestExchange:
     """One controller's part."""
 
     def __init__(self, job: str, heard: Callable[[PoolRequestsReceived], None]) -> None:
-        self._job, self._heard = job, heard
+        self._job, self._received = job, heard
         self._controllers: dict[str, Any] = {}
         """Other jobs' controllers, by job."""
         self._known: PoolRequestsReceived | None = None
@@ -44,7 +44,7 @@ class PoolRequestExchange:
                 tuple(pool_requests), tuple(where.by_placement.items()), tuple(where.cpus.items()), gone
             )
             if heard != self._known:
-                self._heard(heard)
+                self._received(heard)
             self._known = (
                 heard if not pool_requests else None
             )  # others are heard anew each time: what is old is dropped
@@ -70,7 +70,7 @@ class PoolRequestExchange:
     async def _fetch_pool_requests(self, job: str) -> tuple[PoolBid, ...]:
         """Return what a job bids; nothing where its controller is busy, or gone."""
         try:
-            pickled = await asyncio.wait_for(_answer(self._controllers[job]), ANSWER_S)
+            pickled = await asyncio.wait_for(_ask_controller(self._controllers[job]), ANSWER_S)
         except (ray.exceptions.RayError, asyncio.TimeoutError) as error:
             # Decision 26: one silence changes no deal.  What a job has bid counts for three rounds.
             logger.debug("job %s has not told what it bids: %s", job, error)
@@ -79,5 +79,5 @@ class PoolRequestExchange:
         return pool_requests
 
 
-async def _answer(controller: Any) -> bytes:
+async def _ask_controller(controller: Any) -> bytes:
     return bytes(await controller.pool_requests.remote())

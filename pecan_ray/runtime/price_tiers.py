@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pecan_ray.plan.prices import Prices, PriceTier
 
 
-def cheapest_first(
+def sort_by_price(
     selector: Mapping[str, str], prices: Prices | None, nodes: Sequence[Mapping[str, str]]
 ) -> list[dict[str, str]]:
     """Return the selectors of tiers, the cheapest first; whoever finds no room on any takes what `selector` means.

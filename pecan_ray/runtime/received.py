@@ -45,18 +45,18 @@ class CannotJoinError(Exception):
 
 def messages_of(batch: events.ReceivedBatch) -> Sequence[Message]:
     """Return the messages of the blocks that a batch is joined of, or of a block; none where it came as a whole."""
-    blocks = [piece.block for piece in batch.pieces] or [batch]
+    blocks = [piece.block for piece in batch.slices] or [batch]
     return [block.payload.message for block in blocks if block.payload is not None]
 
 
 def joined_batch(batch: events.ReceivedBatch) -> Received:
     """Join a batch; raises `CannotJoinError` where its rows do not go together."""
-    first = batch.pieces[0]
-    if len(batch.pieces) == 1 and first.stop - first.start == first.block.rows + first.block.skip:
+    first = batch.slices[0]
+    if len(batch.slices) == 1 and first.stop - first.start == first.block.rows + first.block.skip:
         columns = first.block.payload.columns
     else:
         try:
-            columns = joined([(piece.block.payload.columns, piece.start, piece.stop) for piece in batch.pieces])
+            columns = joined([(piece.block.payload.columns, piece.start, piece.stop) for piece in batch.slices])
         except UnequalRowsError as found:
             raise CannotJoinError(batch, found) from None
     spans = {key: list(intervals) for key, intervals in batch.spans.items()}
@@ -81,11 +81,11 @@ def _shape_error(failed: CannotJoinError, controller: Any, calls: Calls) -> Batc
 
     The trainer knows elements by numbers: the job's listing knows their files.
     """
-    pieces, found = failed.batch.pieces, failed.found
+    pieces, found = failed.batch.slices, failed.found
     wheres: list[str] = []
     for piece in (pieces[found.part], pieces[0]):
-        assert piece.block.places is not None
-        key, element = piece.block.places.element_of(piece.start, tuple(piece.block.spans))
+        assert piece.block.row_range is not None
+        key, element = piece.block.row_range.element_of(piece.start, tuple(piece.block.spans))
         split = Split(key[2])
         with contextlib.suppress(ray.exceptions.RayError, ClusterError):  # then it is named by its number
             split = calls.ask(controller.split, key[0], key[2])

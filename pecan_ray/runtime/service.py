@@ -17,12 +17,12 @@ from typing import Any
 import ray
 
 from pecan_ray.errors import JournalError
-from pecan_ray.job.cluster_io import ClusterIoBook, IoQuota, JobIo, SharedIo
+from pecan_ray.job.cluster_io import ClusterIoRegistry, IoQuota, JobIo, SharedIo
 from pecan_ray.job.share_directory import GroupRecord, ShareDirectory
 from pecan_ray.runtime.actors import actor
 from pecan_ray.runtime.cluster import named_actors, this_node
 from pecan_ray.runtime.journal_file import JournalFile
-from pecan_ray.runtime.share_messages import PREFIX, GroupFacts
+from pecan_ray.runtime.share_messages import PREFIX, GroupStats
 
 logger = logging.getLogger("pecan_ray.service")
 
@@ -36,8 +36,8 @@ class PecanService:
 
     def __init__(self) -> None:
         self._directory = ShareDirectory()
-        self._io = ClusterIoBook()
-        self._said = ""
+        self._io = ClusterIoRegistry()
+        self._logged = ""
         """What was said last of quotas that could not be decided."""
         self._lines = 0
         self._journal: JournalFile | None = None
@@ -56,37 +56,37 @@ class PecanService:
         except (JournalError, OSError) as error:
             logger.warning("the service keeps no journal: %s", error)
 
-    async def heard(self, record: GroupRecord) -> None:
+    async def note_group(self, record: GroupRecord) -> None:
         """Take what a group tells of itself."""
-        self._write(self._directory.heard(record))
+        self._write(self._directory.update(record))
 
-    async def gone(self, name: str) -> None:
+    async def remove_group(self, name: str) -> None:
         """Forget a group that has ended."""
-        self._write(self._directory.gone(name))
+        self._write(self._directory.remove(name))
 
     async def groups(self) -> tuple[GroupRecord, ...]:
         """Return what is known of the groups that live: one whose process was lost has not said so."""
         living = set(await asyncio.to_thread(named_actors))
         for name in [name for name in self._directory.groups if f"{PREFIX}{name}" not in living]:
-            self._write(self._directory.gone(name))
+            self._write(self._directory.remove(name))
         return tuple(self._directory.groups.values())
 
     async def share_io(self, report: JobIo) -> IoQuota:
         """Take what a job tells of its speed; return what it may read and keep."""
         now = time.monotonic()
-        for job in self._io.silent(now):
+        for job in self._io.timed_out(now):
             logger.warning("job %s is not heard any more: others have its part of the pipe and the cache", job)
-            self._write(self._io.gone(job))
-        self._write(self._io.heard(report, now))
+            self._write(self._io.remove(job))
+        self._write(self._io.update(report, now))
         quota = self._io.quota(report.job, now)
-        if self._io.trouble not in ("", self._said):
-            logger.error("quotas stay as they are: %s", self._io.trouble)
-        self._said = self._io.trouble
+        if self._io.last_error not in ("", self._logged):
+            logger.error("quotas stay as they are: %s", self._io.last_error)
+        self._logged = self._io.last_error
         return quota
 
     async def leave_io(self, job: str) -> None:
         """Let others have the part of a job that has ended."""
-        self._write(self._io.gone(job))
+        self._write(self._io.remove(job))
 
     async def io(self) -> tuple[SharedIo, int]:
         """Return what is divided, and among how many jobs."""
@@ -136,7 +136,7 @@ def service_actor() -> Any:
     return made.remote()
 
 
-def tell_service(service: Any, facts: GroupFacts) -> None:
+def tell_service(service: Any, facts: GroupStats) -> None:
     """Tell the service how a group is doing."""
     readers = tuple(reader.reader for reader in facts.readers)
-    service.heard.remote(GroupRecord(facts.name, facts.pipeline, facts.fingerprint, facts.node, readers))
+    service.note_group.remote(GroupRecord(facts.name, facts.pipeline, facts.fingerprint, facts.node, readers))

@@ -21,40 +21,40 @@ import ray
 from pecan_ray.by_value import NamedArrays
 from pecan_ray.engines.counting import OpCount
 from pecan_ray.errors import ClusterError, PlanError
-from pecan_ray.job.facts import JobFacts
 from pecan_ray.job.first_worker import first_worker
 from pecan_ray.job.ledger_shape import LedgerShape
-from pecan_ray.job.registering import GiveUp, Hindered, Registration, TurnedAway
+from pecan_ray.job.registration import NoResponse, Registration, Rejected, StopWithError
 from pecan_ray.job.resume_point import ResumePoint
 from pecan_ray.job.row_order import joins_rows, runs_in_order
 from pecan_ray.job.saved_state import SavedState, point_for
 from pecan_ray.job.spec import JobSpec
+from pecan_ray.job.stats import JobStats
 from pecan_ray.job.waiting import NO_ANSWER
 from pecan_ray.options import AutoWorkers, ClusterIo, Config, EngineName, IterOptions, Workers
 from pecan_ray.plan.deadline import Deadline
 from pecan_ray.plan.element_identity import identity_loss
 from pecan_ray.plan.empty_pass import endless_passes
-from pecan_ray.plan.fingerprint import described
+from pecan_ray.plan.fingerprint import describe_plan
 from pecan_ray.plan.in_step import read_in_step, why_not_in_step
+from pecan_ray.plan.op_sequences import OpOrders, op_order_of
 from pecan_ray.plan.operators import Plan
 from pecan_ray.plan.shape import PlanShape, num_batches, plan_shape
-from pecan_ray.plan.stretches import OpOrders, orders_in
-from pecan_ray.runtime import cluster, leaving
+from pecan_ray.runtime import cluster, trainer_shutdown
 from pecan_ray.runtime.actors import actor
 from pecan_ray.runtime.calls import LOOK_S
 from pecan_ray.runtime.client import BatchClient, KeepBad
 from pecan_ray.runtime.controller_actor import AutoPlacementController
+from pecan_ray.runtime.cost_query import CostQuery
 from pecan_ray.runtime.journal_file import OFF
-from pecan_ray.runtime.keeper import keeper_of
 from pecan_ray.runtime.kept_jobs import JobProcesses, make_way
-from pecan_ray.runtime.leaving import Leaving
 from pecan_ray.runtime.long_wait import LongWait
 from pecan_ray.runtime.messages import Job
-from pecan_ray.runtime.paid import PaidSoFar
 from pecan_ray.runtime.pickling import pickle_plan, pickle_sources
 from pecan_ray.runtime.state_points import StatePoints
+from pecan_ray.runtime.trainer_shutdown import TrainerShutdown
 from pecan_ray.runtime.worker_actor import worker_actor_spec
-from pecan_ray.sampling.random_keys import split_orders
+from pecan_ray.runtime.worker_owner import worker_owner_of
+from pecan_ray.sampling.random_keys import split_order_of
 from pecan_ray.sampling.subsets import members
 from pecan_ray.storage import is_remote
 
@@ -93,15 +93,15 @@ class Session:
     ) -> None:
         """Start the job's actors, which wait for `begin`.
 
-        `parts`: what `described` tells of the plan, if known.  `saved`: go on there, with other data as well where
+        `parts`: what `describe_plan` tells of the plan, if known.  `saved`: go on there, with other data as well where
         `allow_changed_source`.  `keep`: called with bad elements, before they are acknowledged.
         """
         check_no_loader_workers()
         self._in_step = not why_not_in_step(plan, engine, options.on_error)
-        plan = self._dealt(plan)
+        plan = self._for_workers(plan)
         arrays: NamedArrays = {}
-        self._apart = None if options.world_size > 1 else arrays  # ranks would name each its own
-        payload = pickle_plan(plan, self._apart)
+        self._arrays = None if options.world_size > 1 else arrays  # ranks would name each its own
+        payload = pickle_plan(plan, self._arrays)
         self.name, self._processes, self._options = processes.job, processes, options
         started, self.attach_time_s = cluster.attach(ranks=options.world_size), time.monotonic()
         if started and options.world_size > 1 and os.environ.get("LOCAL_WORLD_SIZE") != str(options.world_size):
@@ -113,36 +113,36 @@ class Session:
         shape = plan_shape(plan)
         if shape.does_rebatch and options.workers != Workers():
             logger.warning("job %s: one worker at a time runs it, since %s", self.name, identity_loss(plan))
-        sources = pickle_sources(plan, self._apart)
-        spec = job_spec(self.name, shape, len(plan.dealt_sources()), seed, config, options)
+        sources = pickle_sources(plan, self._arrays)
+        spec = job_spec(self.name, shape, len(plan.split_sources()), seed, config, options)
         spec = with_deadline(spec, plan, options)
         if saved is not None:
             spec = replace(
                 spec, start=point_for(saved.point, spec.shape.branches), allow_changed_source=allow_changed_source
             )
-        empty_passes = endless_passes(plan) if shape.repetitions is None else None  # else the engine looks
-        spec = replace(spec, op_order=orders_in(plan), empty_passes=empty_passes)
+        empty_passes = endless_passes(plan) if shape.num_passes is None else None  # else the engine looks
+        spec = replace(spec, op_order=op_order_of(plan), empty_passes=empty_passes)
         if config.journal not in (None, OFF) and not is_remote(os.fspath(config.journal)):
             config = replace(config, journal=os.path.abspath(config.journal))  # the controller has another folder
-        parts = tuple(parts or described(plan))
+        parts = tuple(parts or describe_plan(plan))
         before = (saved.batches, saved.passed) if saved is not None else (0, 0)
         told = parts, *before, pipeline, bool(arrays)
         job = Job(spec, payload, sources, shape, engine, seed, options, config, look_again, *told)
         self._node = cluster.this_node()
         self._incarnation = secrets.token_hex(8)
-        self.controller = self._register(job, arrays, _told(parts, engine, seed, options, saved))
+        self.controller = self._register(job, arrays, _settings_of_ranks(parts, engine, seed, options, saved))
         me = (self.name, self._incarnation, self._node)
         ranks = options.rank, options.world_size
         self.client = BatchClient(self.controller, *ranks, me, options.prefetch_bytes, keep, spec.shape.joins)
         self.client.start()
-        self.paid = PaidSoFar(self.client.calls, self.controller)
+        self.cost_query = CostQuery(self.client.calls, self.controller)
         self._points = StatePoints(self.name, self.client, self.controller, alone=options.world_size == 1)
-        self._facts: JobFacts | None = None
-        self._leaving = Leaving(self.name, self.client, self.controller, options.rank, self._incarnation)
-        # At the interpreter's end it would run too late: `leaving` leaves all jobs there, before Ray ends.
-        weakref.finalize(self, self._leaving.leave_in_background).atexit = False
+        self._stats: JobStats | None = None
+        self._shutdown = TrainerShutdown(self.name, self.client, self.controller, options.rank, self._incarnation)
+        # At the interpreter's end it would run too late: `trainer_shutdown` leaves all jobs there, before Ray ends.
+        weakref.finalize(self, self._shutdown.leave_in_background).atexit = False
 
-    def _dealt(self, plan: Plan) -> Plan:
+    def _for_workers(self, plan: Plan) -> Plan:
         """Return a plan as workers run it."""
         return read_in_step(plan) if self._in_step else plan
 
@@ -160,11 +160,11 @@ class Session:
                 if controller is None:
                     controller = self._controller(job, pickled)
                 me = self._options.rank, self._incarnation, self._node
-                if self._answered(controller, controller.register.remote(*me, parts, cluster.this_process()), wait):
+                if self._wait_for(controller, controller.register.remote(*me, parts, cluster.this_process()), wait):
                     return controller
                 # Decision 37: Ray keeps 100 KB of what an actor was started with once the program that did so is gone.
                 # So the controller is started with its name alone, and the job follows.
-                self._answered(controller, controller.open.remote(pickled, arrays), wait)
+                self._wait_for(controller, controller.open.remote(pickled, arrays), wait)
                 continue
             except (
                 ray.exceptions.RayTaskError,
@@ -172,16 +172,16 @@ class Session:
                 ray.exceptions.ActorAlreadyExistsError,
             ) as error:
                 next_step = registration.decide(self._registration_failure(error), time.monotonic())
-                if isinstance(next_step, GiveUp):
+                if isinstance(next_step, StopWithError):
                     if next_step.kill and controller is not None:
                         ray.kill(controller)
                     raise next_step.error from (error if isinstance(error, ray.exceptions.RayActorError) else None)
-            wait.becomes(next_step.say)
-            if next_step.anew:
+            wait.switch_to(next_step.say)
+            if next_step.restart:
                 controller = None
             time.sleep(LOOK_AGAIN_S)
 
-    def _registration_failure(self, error: ray.exceptions.RayError) -> TurnedAway | Hindered:
+    def _registration_failure(self, error: ray.exceptions.RayError) -> Rejected | NoResponse:
         """Return what is in the way; a controller of this name that is not ours is asked whether its trainers live."""
         if not isinstance(error, ray.exceptions.ActorAlreadyExistsError):
             return _registration_failure(error)
@@ -189,21 +189,21 @@ class Session:
             # Decision 93: a run of one rank joins no other job.
             # The one of this name may be of a launch that was killed.
             other = ray.get_actor(f"pecan:{self.name}:controller", namespace=cluster.NAMESPACE)
-            ray.get(other.give_way.remote(self._incarnation), timeout=GIVES_WAY_S)
-        except ray.exceptions.RayTaskError as refused:
-            return _registration_failure(refused)
+            ray.get(other.yield_to_run.remote(self._incarnation), timeout=GIVES_WAY_S)
+        except ray.exceptions.RayTaskError as rejected:
+            return _registration_failure(rejected)
         except (ValueError, ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError) as gone:
-            return Hindered("taken", str(gone))  # it has ended meanwhile, or does not answer
-        return Hindered("taken", str(error))
+            return NoResponse("taken", str(gone))  # it has ended meanwhile, or does not answer
+        return NoResponse("taken", str(error))
 
-    def _answered(self, controller: Any, answer: Any, wait: LongWait) -> Any:
+    def _wait_for(self, controller: Any, answer: Any, wait: LongWait) -> Any:
         """Wait for the controller's answer, and say so where it does not give one though it was started."""
         while True:
             try:
                 return ray.get(answer, timeout=LOOK_S)
             except ray.exceptions.GetTimeoutError:
-                if cluster.lives(controller):
-                    wait.becomes(f"job {self.name}: {NO_ANSWER}")
+                if cluster.is_alive(controller):
+                    wait.switch_to(f"job {self.name}: {NO_ANSWER}")
 
     def _controller(self, job: Job, pickled: bytes) -> Any:
         journal, shared = job.config.journal, self._options.world_size > 1
@@ -225,10 +225,10 @@ class Session:
             enable_task_events=False,
         ).remote(self.name, None if journal is None else os.fspath(journal))
         if journal != OFF:  # it would be started by the controller, but half a second later
-            keeper = keeper_of(self.name, controller._actor_id.hex())
-            began = None if shared else first_worker(job.spec, self._node, cluster.cpus_of(self._node))
-            if began is not None:  # as that would be asked for by the controller, seconds later
-                keeper.expect.remote(worker_actor_spec(began, cluster.local_selector(self._node), job, pickled))
+            keeper = worker_owner_of(self.name, controller._actor_id.hex())
+            started = None if shared else first_worker(job.spec, self._node, cluster.cpus_of(self._node))
+            if started is not None:  # as that would be asked for by the controller, seconds later
+                keeper.expect.remote(worker_actor_spec(started, cluster.local_selector(self._node), job, pickled))
         return controller
 
     def begin(
@@ -248,7 +248,7 @@ class Session:
         for an element; `order_text`: what AutoOrder found, as JSON.
         """
         if not self._options.rank:
-            pickled = None if plan is None else pickle_plan(self._dealt(plan), self._apart)
+            pickled = None if plan is None else pickle_plan(self._for_workers(plan), self._arrays)
             self._ask(self.controller.begin, pickled, order, row_s, op_seconds, decoders, order_text)
         self.client.begin()
 
@@ -263,7 +263,7 @@ class Session:
     def _ask(self, method: Any, *arguments: Any) -> Any:
         """Ask the controller, and say if it does not answer."""
         with LongWait(f"job {self.name}: {NO_ANSWER}"):
-            return self.client.calls.ask_again(method, *arguments)
+            return self.client.calls.retry(method, *arguments)
 
     @property
     def closed(self) -> bool:
@@ -271,18 +271,18 @@ class Session:
         return self.client.closed
 
     def change_plan(
-        self, plan: Plan, order: OpOrders, said: str, decoders: tuple[str, ...] = (), order_text: str = ""
+        self, plan: Plan, order: OpOrders, message: str, decoders: tuple[str, ...] = (), order_text: str = ""
     ) -> None:
         """Run another order of the same operators from the next epoch on that has not begun.
 
         `order_text`: what AutoOrder found, as JSON; empty: what was told before.
         """
-        payload = pickle_plan(self._dealt(plan), self._apart)
-        self._ask(self.controller.change_plan, payload, order, said, decoders, order_text)
+        payload = pickle_plan(self._for_workers(plan), self._arrays)
+        self._ask(self.controller.change_plan, payload, order, message, decoders, order_text)
 
-    def drop_order(self, said: str) -> None:
+    def drop_order(self, message: str) -> None:
         """Let all workers run the operators as the user wrote them, from now on."""
-        self._ask(self.controller.drop_order, said)
+        self._ask(self.controller.drop_order, message)
 
     def resume_point(self, ahead: int = 0) -> tuple[ResumePoint, int]:
         """Return where the job stands after the batches that the training loop has used, and how many these are.
@@ -297,7 +297,7 @@ class Session:
         try:
             with LongWait(f"job {self.name}: {NO_ANSWER}"):
                 # With a bound: of a controller that stands still `close` would wait for a state for ever.
-                calls.result(calls.begin(self.controller.process_id), timeout_s=leaving.LEAVE_S)
+                calls.result(calls.begin(self.controller.process_id), timeout_s=trainer_shutdown.LEAVE_S)
         except TimeoutError:
             return False
         except ray.exceptions.RayError:
@@ -308,40 +308,40 @@ class Session:
         """Return what went into and came out of operators in the first epoch, over all workers."""
         return dict(self._ask(self.controller.op_counts))
 
-    def facts(self) -> JobFacts:
+    def stats(self) -> JobStats:
         """Return the controller's facts about the job, also after its end."""
-        if self._facts is None:
-            found: JobFacts = self._ask(self.controller.facts)
+        if self._stats is None:
+            found: JobStats = self._ask(self.controller.stats)
             return found
-        return self._facts
+        return self._stats
 
     def may_leave(self) -> None:
         """Let the other ranks go on when this one closes: its loop has all that it asked for."""
-        self._leaving.finished = True
+        self._shutdown.finished = True
 
     def close(self, *, keep: bool = False) -> None:
         """End the job.  With several trainers, the last one to close ends it.
 
         No actor of it is left, unless another job may follow in its processes: `keep` says that it has ended well.
         """
-        if self._facts is None:
-            self.paid.close()
+        if self._stats is None:
+            self.cost_query.close()
             self._points.close()
-            self._leaving.keep = keep and self._processes.keep is not None
-            self._facts = self._leaving.leave()
-            if self._leaving.kept:
+            self._shutdown.keep = keep and self._processes.keep is not None
+            self._stats = self._shutdown.leave()
+            if self._shutdown.kept:
                 self._processes.kept_by(self.controller)
 
 
-def _registration_failure(error: ray.exceptions.RayError) -> TurnedAway | Hindered:
+def _registration_failure(error: ray.exceptions.RayError) -> Rejected | NoResponse:
     """Return what an error of Ray's means to a trainer that registers."""
     if isinstance(error, ray.exceptions.RayTaskError):
-        return TurnedAway(error.cause if isinstance(error.cause, Exception) else error)
+        return Rejected(error.cause if isinstance(error.cause, Exception) else error)
     if isinstance(error, ray.exceptions.ActorUnavailableError):
-        return Hindered("restarting", str(error))
+        return NoResponse("restarting", str(error))
     if isinstance(error, ray.exceptions.RayActorError):
-        return Hindered("unstarted" if error.actor_init_failed else "gone", str(error))
-    return Hindered("taken", str(error))
+        return NoResponse("unstarted" if error.actor_init_failed else "gone", str(error))
+    return NoResponse("taken", str(error))
 
 
 def check_not_exiting() -> None:
@@ -374,22 +374,22 @@ def job_spec(name: str, shape: PlanShape, branches: int, seed: int, config: Conf
         branches=branches,
         epochs=options.epochs,
         first_epoch=options.first_epoch,
-        repetitions=shape.repetitions,
+        num_passes=shape.num_passes,
         sharding=options.sharding,
         visitation=options.visitation,
         world_size=options.world_size,
         batch_size=shape.batch_size,
         drop_remainder=shape.drop_remainder,
-        orders=split_orders(shape.shuffled[:branches], seed),
+        split_order=split_order_of(shape.shuffled[:branches], seed),
         serial=serial,
         in_order=one_sequence and not (serial or numbered),
         coordinated=options.coordinated and options.world_size > 1,
         grouped=shape.grouped and not serial and options.sharding != "off",
         counts=serial and shape.counts,
         keeps=shape.keeps,
-        numbered=numbered,
+        in_row_order=numbered,
         joined=numbered and joins_rows(options, shape),
-        promised=numbered and one_sequence,
+        order_required=numbered and one_sequence,
     )
     return JobSpec(
         name,
@@ -433,7 +433,7 @@ def _of_each(batches: int | None, options: IterOptions) -> int | None:
     return min((count for count in (each, options.epoch_batches) if count is not None), default=None)
 
 
-def _told(
+def _settings_of_ranks(
     parts: Sequence[tuple[str, str]],
     engine: EngineName,
     seed: int,

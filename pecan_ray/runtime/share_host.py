@@ -12,14 +12,14 @@ from typing import Any
 
 import ray
 
-from pecan_ray.errors import PecanError, PlanError, told
-from pecan_ray.job.share_group import HOLD_S, EndGroup, Finish, GroupInstruction, Hand, LeaveBehind, ShareGroup
+from pecan_ray.errors import PecanError, PlanError, describe_error
+from pecan_ray.job.share_group import HOLD_S, EndGroup, Finish, GroupInstruction, LeaveBehind, SendEntry, ShareGroup
 from pecan_ray.runtime.cluster import process_exists, this_node
 from pecan_ray.runtime.pickling import unpickle_here
-from pecan_ray.runtime.share_messages import GroupFacts, GroupPlan, Joined, JoinRequest, SharedPart
+from pecan_ray.runtime.share_messages import GroupPlan, GroupStats, Joined, JoinRequest, SharedPart
 from pecan_ray.runtime.share_readers import GroupReader, PipeReader, SharedBatch, StoreReader, lost_readers
 from pecan_ray.runtime.share_run import ShareRun
-from pecan_ray.transport.shared_slots import BatchHandle, SlotLender
+from pecan_ray.transport.shared_slots import BatchHandle, SlotOwner
 
 logger = logging.getLogger("pecan_ray.share")
 
@@ -56,8 +56,8 @@ class ShareHost:
         self.run = ShareRun(
             unpickle_here(plan.make, f"the pipeline of the shared group {name}"),
             # What the window and the readers hold is not bounded by the lender.
-            SlotLender(plan.window_bytes, disk.nbytes, disk.folder),
-            came=lambda batch_handle: self._elsewhere(self._came, batch_handle),
+            SlotOwner(plan.window_bytes, disk.nbytes, disk.folder),
+            came=lambda batch_handle: self._elsewhere(self._on_batch, batch_handle),
             over=lambda: self._elsewhere(lambda: self._perform(self.state.ran_out())),
             failed=lambda error: self._elsewhere(self._fail, error),
             forget=lambda tokens: self._elsewhere(self._forget, tokens),
@@ -86,14 +86,14 @@ class ShareHost:
         joined = Joined(None)
         if request.by_pipe:
             reader = PipeReader(
-                lambda count: self._perform(self.state.wish(name, count)),
+                lambda count: self._perform(self.state.request(name, count)),
                 lambda: self.leave(name),
                 lambda: self._forgotten(name),
             )
             self._readers[name], joined = reader, Joined(reader.channel.address)
         else:
             self._readers[name] = StoreReader(
-                lambda count: self._perform(self.state.wish(name, count)), self.plan.reader_timeout_s
+                lambda count: self._perform(self.state.request(name, count)), self.plan.reader_timeout_s
             )
         self._changed()
         return joined
@@ -120,13 +120,13 @@ class ShareHost:
         self._readers.pop(name, None)
         self._processes.pop(name, None)
 
-    def facts(self, run: Any = None) -> GroupFacts:
+    def stats(self, run: Any = None) -> GroupStats:
         """Tell how the group is doing; `run`: the report of its run."""
         window = self.state.window
         sizes = window.bytes, len(window)
         fingerprint = fingerprint_of(self.plan.parts)
         pipeline = self.plan.pipeline
-        return GroupFacts(
+        return GroupStats(
             self.name, pipeline, fingerprint, this_node(), self.state.place, self.state.readers, *sizes, run
         )
 
@@ -136,7 +136,7 @@ class ShareHost:
         """Have the event loop call something, from another thread."""
         self._loop.call_soon_threadsafe(call, *arguments)
 
-    def _came(self, batch_handle: BatchHandle) -> None:
+    def _on_batch(self, batch_handle: BatchHandle) -> None:
         try:
             self._perform(self.state.produced(SharedBatch(batch_handle), batch_handle.nbytes, batch_handle.batch.epoch))
         except PlanError:
@@ -150,7 +150,7 @@ class ShareHost:
 
     def _moved_to_disk(self, shared: SharedBatch, moved: BatchHandle | OSError) -> None:
         if isinstance(moved, BatchHandle):
-            shared.lies_in(moved)
+            shared.set_handle(moved)
         elif not self._disk_failed:
             self._disk_failed = True
             logger.warning(
@@ -169,12 +169,12 @@ class ShareHost:
             self._perform_all(instructions)
         except Exception as error:  # of ours: nobody would hear of it here, and the readers would wait for ever
             logger.exception("the shared group %s has failed", self.name)
-            self._fail(PecanError(f"the shared group {self.name} has failed: {told(error)}"))
+            self._fail(PecanError(f"the shared group {self.name} has failed: {describe_error(error)}"))
 
     def _perform_all(self, instructions: list[GroupInstruction[SharedBatch]]) -> None:
         for one in instructions:
-            if isinstance(one, Hand):
-                self._readers[one.reader].hand(one.entry, one.skipped)
+            if isinstance(one, SendEntry):
+                self._readers[one.reader].send(one.entry, one.skipped)
             elif isinstance(one, Finish):
                 self._readers[one.reader].finish(one.skipped)
                 self._changed()
@@ -187,12 +187,14 @@ class ShareHost:
                 self.run.do(one)
 
     def _leave_behind(self, one: LeaveBehind) -> None:
-        said = (
+        message = (
             f"the shared group {self.name} goes on without {one.reader}, which has read nothing for "
             f"{one.seconds / 60:.0f} min, while others waited for it (max_lag={self.plan.max_lag})"
         )
-        logger.warning("%s", said)
-        self._readers[one.reader].finish(one.skipped, PecanError(f"{said}. Start this run again, or share no group."))
+        logger.warning("%s", message)
+        self._readers[one.reader].finish(
+            one.skipped, PecanError(f"{message}. Start this run again, or share no group.")
+        )
         self._changed()
 
     def _fail(self, error: PecanError) -> None:
@@ -262,11 +264,11 @@ def difference(mine: tuple[SharedPart, ...], other: tuple[SharedPart, ...]) -> s
     here, there = dict(mine), dict(other)
     for name in dict.fromkeys((*here, *there)):
         if here.get(name) != there.get(name):
-            return f"it has {_told(name, here)} where this one has {_told(name, there)}"
+            return f"it has {_describe_part(name, here)} where this one has {_describe_part(name, there)}"
     return "its operators are in another order"
 
 
-def _told(name: str, parts: dict[str, str]) -> str:
+def _describe_part(name: str, parts: dict[str, str]) -> str:
     return f"{name} {parts[name]}" if name in parts else f"no {name}"
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
-from pecan_ray.job.share_group import Place, ReaderFacts
+from pecan_ray.job.share_group import Place, ReaderStats
 from pecan_ray.runtime.received import Received
 from pecan_ray.transport.share_channel import ChannelAddress
 
@@ -99,7 +99,7 @@ class Joined:
 
 
 @dataclass(frozen=True)
-class GroupFacts:
+class GroupStats:
     """A group so far."""
 
     name: str
@@ -107,7 +107,7 @@ class GroupFacts:
     fingerprint: str
     node: str
     place: Place
-    readers: tuple[ReaderFacts, ...]
+    readers: tuple[ReaderStats, ...]
     window_bytes: int
     window_entries: int
     run: Any = None

@@ -29,9 +29,9 @@ class SharedBatch:
 
     def __init__(self, batch_handle: BatchHandle) -> None:
         self._stored: tuple[Any, bytes] | None = None
-        self.lies_in(batch_handle)
+        self.set_handle(batch_handle)
 
-    def lies_in(self, batch_handle: BatchHandle) -> None:
+    def set_handle(self, batch_handle: BatchHandle) -> None:
         """Those who come to it from now on find it there."""
         self.batch_handle = batch_handle
         self.batch = pickle.dumps(batch_handle.batch, pickle.HIGHEST_PROTOCOL)
@@ -48,7 +48,7 @@ class SharedBatch:
 class GroupReader(Protocol):
     """What brings batches to one reader."""
 
-    def hand(self, shared: SharedBatch, skipped: int) -> None:
+    def send(self, shared: SharedBatch, skipped: int) -> None:
         """Bring it a batch that it has wished for."""
         ...
 
@@ -60,11 +60,11 @@ class GroupReader(Protocol):
         """Have it let go of memory files."""
         ...
 
-    def gone(self, now: float) -> bool:
+    def is_lost(self, now: float) -> bool:
         """Tell whether it has not been heard for too long."""
         ...
 
-    def wait_again(self, now: float) -> None:
+    def extend_timeout(self, now: float) -> None:
         """Wait for it for as long again: its process exists."""
         ...
 
@@ -84,10 +84,10 @@ async def lost_readers(
         process_exists: Tells of a reader by its name, and blocks; None: nobody can tell.
     """
     lost = []
-    for name in [name for name, reader in readers.items() if reader.gone(now)]:
+    for name in [name for name, reader in readers.items() if reader.is_lost(now)]:
         if await asyncio.to_thread(process_exists, name) and (reader := readers.get(name)) is not None:
             logger.warning("a shared group waits for its reader %s: it is not heard, but its process exists", name)
-            reader.wait_again(now)
+            reader.extend_timeout(now)
         else:
             lost.append(name)
     return lost
@@ -99,7 +99,7 @@ class PipeReader:
     def __init__(self, wish: Callable[[int], None], leave: Callable[[], None], ended: Callable[[], None]) -> None:
         """`wish` and `leave`: what it does; `ended`: it holds nothing any more."""
         self.channel = ShareChannel()
-        self._wish, self._leave, self._ended = wish, leave, ended
+        self._request, self._leave, self._ended = wish, leave, ended
         self._held: dict[int, BatchHandle] = {}
         self._forget: tuple[str, ...] = ()
         self._loop = asyncio.get_running_loop()
@@ -108,7 +108,7 @@ class PipeReader:
         self._loop.add_reader(self.channel.releases_fd, self._released)
         self._reads = True
 
-    def hand(self, shared: SharedBatch, skipped: int) -> None:
+    def send(self, shared: SharedBatch, skipped: int) -> None:
         """Write about a batch; what it holds stays where it is until it lets go."""
         self._held[shared.batch_handle.batch.number] = shared.batch_handle
         forget, self._forget = self._forget, ()
@@ -130,11 +130,11 @@ class PipeReader:
         """Say so with the next batch."""
         self._forget += tokens
 
-    def gone(self, now: float) -> bool:
+    def is_lost(self, now: float) -> bool:
         """Tell whether it has never opened its pipes: that it closes them is seen at once."""
         return not self.channel.opened and now - self._since > OPEN_S
 
-    def wait_again(self, now: float) -> None:
+    def extend_timeout(self, now: float) -> None:
         """Give it time to open its pipes."""
         self._since = now
 
@@ -144,7 +144,7 @@ class PipeReader:
             self._stop()
             self._leave()
         elif granted:
-            self._wish(granted)
+            self._request(granted)
 
     def _stop(self) -> None:
         if self._reads:
@@ -177,48 +177,48 @@ class StoreReader:
     """A reader that asks by actor calls: it is elsewhere, or may not open this process's files."""
 
     def __init__(self, wish: Callable[[int], None], timeout_s: float) -> None:
-        self._wish, self._timeout_s = wish, timeout_s
-        self._asked: deque[asyncio.Future[tuple[bytes, list[Any]]]] = deque()
+        self._request, self._timeout_s = wish, timeout_s
+        self._pending: deque[asyncio.Future[tuple[bytes, list[Any]]]] = deque()
         self._ended: bytes | None = None
-        self.heard = time.monotonic()
+        self.last_seen = time.monotonic()
 
     async def take(self) -> tuple[bytes, list[Any]]:
         """Return the next frame, and in a list the reference of a batch's columns: Ray passes that on."""
-        self.heard = time.monotonic()
+        self.last_seen = time.monotonic()
         if self._ended is not None:
             return self._ended, []
         future: asyncio.Future[tuple[bytes, list[Any]]] = asyncio.get_running_loop().create_future()
-        self._asked.append(future)
+        self._pending.append(future)
         # A call is the credit of a reader that has no pipe.
-        self._wish(1)
+        self._request(1)
         return await future
 
-    def hand(self, shared: SharedBatch, skipped: int) -> None:
+    def send(self, shared: SharedBatch, skipped: int) -> None:
         """Answer its oldest call."""
         reference, batch = shared.stored
-        self._answer(pickled_frame(BatchFrame(skipped, (), batch)), [reference])
+        self._send_response(pickled_frame(BatchFrame(skipped, (), batch)), [reference])
 
-    def _answer(self, frame: bytes, references: list[Any]) -> None:
-        future = self._asked.popleft()
+    def _send_response(self, frame: bytes, references: list[Any]) -> None:
+        future = self._pending.popleft()
         if not future.done():
             future.set_result((frame, references))
 
     def finish(self, skipped: int, error: PecanError | None = None) -> None:
         """Answer all its calls."""
         self._ended = pickled_frame(EndFrame(skipped, error))
-        while self._asked:
-            self._answer(self._ended, [])
+        while self._pending:
+            self._send_response(self._ended, [])
 
     def forget(self, tokens: tuple[str, ...]) -> None:
         """It has none of them."""
 
-    def gone(self, now: float) -> bool:
+    def is_lost(self, now: float) -> bool:
         """Tell whether it has not spoken for too long."""
-        return now - self.heard > self._timeout_s
+        return now - self.last_seen > self._timeout_s
 
-    def wait_again(self, now: float) -> None:
+    def extend_timeout(self, now: float) -> None:
         """Give it time to speak."""
-        self.heard = now
+        self.last_seen = now
 
     def close(self) -> None:
         """Let its calls go."""

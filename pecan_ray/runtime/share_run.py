@@ -7,11 +7,11 @@ import queue
 import threading
 from collections.abc import Callable
 
-from pecan_ray.errors import PecanError, told
+from pecan_ray.errors import PecanError, describe_error
 from pecan_ray.job.share_group import BeginRun, MoveToDisk, Produce
 from pecan_ray.runtime.share_messages import RunMaker, SharedRun
 from pecan_ray.runtime.share_readers import SharedBatch
-from pecan_ray.transport.shared_slots import BatchHandle, SlotLender
+from pecan_ray.transport.shared_slots import BatchHandle, SlotOwner
 
 logger = logging.getLogger("pecan_ray.share")
 
@@ -22,7 +22,7 @@ class ShareRun:
     def __init__(
         self,
         make: RunMaker,
-        lender: SlotLender,
+        lender: SlotOwner,
         *,
         came: Callable[[BatchHandle], None],
         over: Callable[[], None],
@@ -31,8 +31,8 @@ class ShareRun:
         moved: Callable[[SharedBatch, BatchHandle | OSError], None],
     ) -> None:
         """`moved`: a batch lies on disk now, or could not be brought there."""
-        self._make, self._lender, self._moved = make, lender, moved
-        self._came, self._over, self._failed, self._forget = came, over, failed, forget
+        self._make, self._slot_owner, self._moved = make, lender, moved
+        self._received, self._over, self._failed, self._forget = came, over, failed, forget
         self._todo: queue.SimpleQueue[BeginRun | Produce | MoveToDisk[SharedBatch] | None] = queue.SimpleQueue()
         self.batches: SharedRun | None = None
         """Those of the run that is under way, or that was last."""
@@ -61,7 +61,7 @@ class ShareRun:
         self._thread.join()
         if self.batches is not None:
             self.batches.close()
-        self._lender.close()
+        self._slot_owner.close()
 
     def _work(self) -> None:
         while (instruction := self._todo.get()) is not None and not self._closing:
@@ -74,12 +74,12 @@ class ShareRun:
                 self._take_one()
             except BaseException as error:  # whatever it is, the readers must know
                 if not self._closing:
-                    self._failed(error if isinstance(error, PecanError) else PecanError(told(error)))
+                    self._failed(error if isinstance(error, PecanError) else PecanError(describe_error(error)))
                 return
 
     def _move(self, shared: SharedBatch) -> None:
         try:
-            moved: BatchHandle | OSError = self._lender.to_disk(shared.batch_handle)
+            moved: BatchHandle | OSError = self._slot_owner.to_disk(shared.batch_handle)
         except OSError as error:
             moved = error
         self._moved(shared, moved)
@@ -87,9 +87,9 @@ class ShareRun:
     def _begin(self, run: BeginRun) -> None:
         state = None
         if self.batches is not None:
-            state = self.batches.state_dict() if run.anew is None else None
+            state = self.batches.state_dict() if run.restart_from is None else None
             self.batches.close()
-        self.batches = self._make(run.epochs, run.anew, state)
+        self.batches = self._make(run.epochs, run.restart_from, state)
         if self._scaled is not None:
             local, remote = self._scaled
             self.batches.scale(local=local, remote=remote)
@@ -103,6 +103,8 @@ class ShareRun:
         except StopIteration:
             self._over()
             return
-        if ended := self._lender.forget_ended():
+        if ended := self._slot_owner.forget_ended():
             self._forget(ended)
-        self._came(self._lender.make_batch_handle(received.message, received.columns, received.provenance.worker))
+        self._received(
+            self._slot_owner.make_batch_handle(received.message, received.columns, received.provenance.worker)
+        )

@@ -17,11 +17,11 @@ from typing import Any, NoReturn
 import ray
 
 from pecan_ray.errors import ClusterError, PecanError, PlanError
-from pecan_ray.job.facts import JobFacts
 from pecan_ray.job.messages import TrainerProgress
+from pecan_ray.job.stats import JobStats
 from pecan_ray.options import Config, Workers
 from pecan_ray.runtime import cluster
-from pecan_ray.runtime.calls import Calls, CallsClosedError, PendingAnswer
+from pecan_ray.runtime.calls import Calls, CallsClosedError, PendingResponse
 from pecan_ray.runtime.long_wait import LongWait
 from pecan_ray.runtime.received import Provenance, Received
 from pecan_ray.runtime.session import check_no_loader_workers
@@ -95,7 +95,7 @@ class _GroupStoreWay:
 
     def __init__(self, producer: Any, reader: str, calls: Calls) -> None:
         self._producer, self._reader, self._calls = producer, reader, calls
-        self._asked: deque[PendingAnswer] = deque(calls.begin(producer.take, reader) for _ in range(AHEAD))
+        self._pending: deque[PendingResponse] = deque(calls.begin(producer.take, reader) for _ in range(AHEAD))
         self._closed = threading.Event()
         self._heartbeat_thread = threading.Thread(target=self._send_heartbeat, name="pecan-share-reader", daemon=True)
         self._heartbeat_thread.start()
@@ -104,18 +104,18 @@ class _GroupStoreWay:
         """Say now and then that this process lives."""
         with contextlib.suppress(ClusterError):  # Ray was shut down
             while not self._closed.wait(SPEAK_S):
-                self._calls.tell(self._producer.heard, self._reader)
+                self._calls.tell(self._producer.note_alive, self._reader)
 
     def next(self) -> tuple[Frame, BatchDescriptor | None, dict[str, Any]] | None:
         """Return the next frame with what it brings."""
-        data, references = self._calls.result(self._asked.popleft())
+        data, references = self._calls.result(self._pending.popleft())
         frame: Frame = pickle.loads(data)
         if not isinstance(frame, BatchFrame):
             return frame, None, {}
-        self._asked.append(self._calls.begin(self._producer.take, self._reader))
+        self._pending.append(self._calls.begin(self._producer.take, self._reader))
         with self._calls.connection():
             # Popped, so that no other reference is left, which could go while Ray ends (see `calls`).
-            fetched = PendingAnswer(references.pop())
+            fetched = PendingResponse(references.pop())
         return frame, pickle.loads(frame.batch), self._calls.result(fetched)
 
     def stop(self) -> None:
@@ -128,8 +128,8 @@ class _GroupStoreWay:
         self.stop()
         with contextlib.suppress(ClusterError, ray.exceptions.RayError):
             self._calls.tell(self._producer.leave, self._reader)
-        while self._asked:
-            self._asked.pop().close()
+        while self._pending:
+            self._pending.pop().close()
 
 
 class ShareClient:
@@ -137,7 +137,7 @@ class ShareClient:
 
     def __init__(self, group: str, way: _GroupPipeWay | _GroupStoreWay) -> None:
         self.group, self._way = group, way
-        self._began = time.monotonic()
+        self._started = time.monotonic()
         self._over = self._stopped = False
         self._using = threading.RLock()
         """Held while the way is used, so that it is not closed under its user."""
@@ -152,10 +152,10 @@ class ShareClient:
         cluster.check_same_process()
         if self._over:
             return None
-        began = time.monotonic()
-        with self._using, self._said_what_is_waited_for():
-            came = None if self._stopped else self._came()
-        self._waited_s += time.monotonic() - began
+        started = time.monotonic()
+        with self._using, self._log_long_wait():
+            came = None if self._stopped else self._receive()
+        self._waited_s += time.monotonic() - started
         if self._stopped:
             return None
         if came is None:
@@ -174,7 +174,7 @@ class ShareClient:
         self.epoch = batch.epoch
         self._rows += batch.rows
         if self.first_batch_s is None:
-            self.first_batch_s = time.monotonic() - self._began
+            self.first_batch_s = time.monotonic() - self._started
         provenance = Provenance(batch.epoch, batch.worker, batch.spans, batch.rows)
         return Received(columns, provenance, Message({}, batch.spans, batch.rows, batch.epoch))
 
@@ -185,7 +185,7 @@ class ShareClient:
         with self._using:
             self._way.close()
 
-    def _came(self) -> tuple[Frame, BatchDescriptor | None, dict[str, Any]] | None:
+    def _receive(self) -> tuple[Frame, BatchDescriptor | None, dict[str, Any]] | None:
         try:
             return self._way.next()
         except CallsClosedError:
@@ -196,7 +196,7 @@ class ShareClient:
             return None
 
     @contextlib.contextmanager
-    def _said_what_is_waited_for(self) -> Iterator[None]:
+    def _log_long_wait(self) -> Iterator[None]:
         if self.read:
             yield
             return
@@ -205,7 +205,7 @@ class ShareClient:
 
     def progress(self) -> TrainerProgress:
         """Return how the trainer is doing."""
-        return TrainerProgress(self.read, self._rows, self._waited_s, time.monotonic() - self._began)
+        return TrainerProgress(self.read, self._rows, self._waited_s, time.monotonic() - self._started)
 
 
 _read_before: dict[str, int] = {}
@@ -227,7 +227,7 @@ class ShareSession:
         self.group = request.group
         self.reader = f"{request.plan.pipeline}@{socket.gethostname()}:{os.getpid()}-{os.urandom(3).hex()}"
         self._calls = Calls()
-        self._facts: JobFacts | None = None
+        self._stats: JobStats | None = None
         self._report: Any = None
         self.readers = 0
         with LongWait(f"the shared group {self.group} is being started, or joined") as wait:
@@ -262,7 +262,7 @@ class ShareSession:
             except (ray.exceptions.RayActorError, ray.exceptions.ActorAlreadyExistsError, OSError) as error:
                 if time.monotonic() > until:
                     raise ClusterError(f"the shared group {self.group} cannot be joined: {error}") from error
-            wait.becomes(f"the shared group {self.group} before this one is ending")
+            wait.switch_to(f"the shared group {self.group} before this one is ending")
             if time.monotonic() > until:
                 raise ClusterError(f"the shared group {self.group} has been ending for {JOIN_S:.0f} s: `pecan stop`.")
             time.sleep(LOOK_AGAIN_S)
@@ -275,17 +275,17 @@ class ShareSession:
     @property
     def closed(self) -> bool:
         """Whether the group was left."""
-        return self._facts is not None
+        return self._stats is not None
 
-    def facts(self) -> JobFacts:
+    def stats(self) -> JobStats:
         """Return nothing but the name: the job is the group's."""
-        return JobFacts(self.group)
+        return JobStats(self.group)
 
     def run_report(self) -> Any:
         """Return what the group's run reports; None where it cannot be asked any more."""
-        if self._facts is None:
+        if self._stats is None:
             with contextlib.suppress(ClusterError, TimeoutError, ray.exceptions.RayError):
-                facts = self._calls.result(self._calls.begin(self.producer.facts, True), LEAVE_S)
+                facts = self._calls.result(self._calls.begin(self.producer.stats, True), LEAVE_S)
                 self._report, self.readers = facts.run, len(facts.readers)
         return self._report
 
@@ -302,9 +302,9 @@ class ShareSession:
 
     def close(self, *, keep: bool = False) -> None:
         """Leave the group, which ends if nobody else comes."""
-        if self._facts is None:
+        if self._stats is None:
             self.run_report()
-            self._facts = JobFacts(self.group)
+            self._stats = JobStats(self.group)
             self._note_end()
             self.client.close()
             with contextlib.suppress(ClusterError, TimeoutError, ray.exceptions.RayError):

@@ -15,7 +15,7 @@ from pecan_ray.runtime.actors import actor
 from pecan_ray.runtime.cluster import local_selector, this_node
 from pecan_ray.runtime.service import service_actor, tell_service
 from pecan_ray.runtime.share_host import ShareHost
-from pecan_ray.runtime.share_messages import PREFIX, GroupFacts, GroupPlan, Joined, JoinRequest
+from pecan_ray.runtime.share_messages import PREFIX, GroupPlan, GroupStats, Joined, JoinRequest
 
 logger = logging.getLogger("pecan_ray.share")
 
@@ -39,8 +39,8 @@ class SharedProducer:
 
     async def watch(self) -> None:
         """End where no pipeline comes; tell the service now and then."""
-        began = time.monotonic()
-        while self._host is None and time.monotonic() < began + COMES_S:
+        started = time.monotonic()
+        while self._host is None and time.monotonic() < started + COMES_S:
             await asyncio.sleep(0.1)
         if self._host is None:
             logger.warning("the shared group %s ends: nobody has sent its pipeline", self._name)
@@ -52,7 +52,7 @@ class SharedProducer:
 
     def _tell(self) -> None:
         if self._host is not None and self._service is not None:
-            tell_service(self._service, self._host.facts())
+            tell_service(self._service, self._host.stats())
 
     async def place(self) -> tuple[str, int]:
         """Return the node and the process, so that a reader can see whether it may open its files."""
@@ -78,19 +78,19 @@ class SharedProducer:
         """Return the next frame of a reader that has no pipe, and in a list the reference of a batch's columns."""
         return await self._opened().store_reader(reader).take()
 
-    async def heard(self, reader: str) -> None:
+    async def note_alive(self, reader: str) -> None:
         """A reader that has no pipe lives."""
-        self._opened().store_reader(reader).heard = time.monotonic()
+        self._opened().store_reader(reader).last_seen = time.monotonic()
 
     async def leave(self, reader: str) -> None:
         """A reader wants no more."""
         self._opened().leave(reader)
 
-    async def facts(self, run: bool) -> GroupFacts:
+    async def stats(self, run: bool) -> GroupStats:
         """Tell how the group is doing; with `run` also what its run reports."""
         host = self._opened()
         batches = host.run.batches if run else None
-        return host.facts(None if batches is None else await asyncio.to_thread(batches.report))
+        return host.stats(None if batches is None else await asyncio.to_thread(batches.report))
 
     async def scale(self, local: int, remote: int) -> None:
         """Change the numbers of workers, for all readers."""
@@ -123,7 +123,7 @@ class SharedProducer:
 
 
 async def _forget(service: Any, name: str) -> None:
-    await service.gone.remote(name)
+    await service.remove_group.remote(name)
 
 
 def producer_of(group: str) -> Any:

@@ -9,7 +9,7 @@ import signal
 from pecan_ray.job.heartbeat import NOTICE_S
 
 
-class SigtermNotice:
+class SigtermFlag:
     """Whether this process was asked to end: it goes on until whoever looks at this ends it, but not for long."""
 
     def __init__(self, notice_s: float = NOTICE_S) -> None:
@@ -17,20 +17,20 @@ class SigtermNotice:
 
         `notice_s`: so long after the signal this process ends in any case.
         """
-        self.came, self._notice_s = False, notice_s
+        self.received, self._grace_s = False, notice_s
         before = signal.signal(signal.SIGTERM, self._note) or signal.SIG_DFL
         # Whoever forks a process here, and asks it to end, waits for it.
         os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, before))
 
     def _note(self, *_: object) -> None:
-        if not self.came:
-            self.came = True
+        if not self.received:
+            self.received = True
             # The kernel ends it then, also if no thread gets the GIL any more.
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.setitimer(signal.ITIMER_REAL, self._notice_s)
+            signal.setitimer(signal.ITIMER_REAL, self._grace_s)
 
 
 @functools.lru_cache(maxsize=1)
-def sigterm_notice() -> SigtermNotice:
+def sigterm_flag() -> SigtermFlag:
     """Return this process's, which is made once, in the main thread."""
-    return SigtermNotice()
+    return SigtermFlag()

@@ -17,7 +17,7 @@ import ray
 from pecan_ray.errors import ClusterError, StateError
 from pecan_ray.job.resume_point import ResumePoint
 from pecan_ray.job.waiting import NO_ANSWER
-from pecan_ray.runtime.calls import PendingAnswer
+from pecan_ray.runtime.calls import PendingResponse
 from pecan_ray.runtime.client import BatchClient, StatePlace, state_place
 from pecan_ray.runtime.long_wait import LongWait
 
@@ -31,7 +31,7 @@ class StatePoints:
         # A handler of a signal may ask for a state while one is taken.
         self._lock = threading.RLock()
         self._last: tuple[StatePlace, ResumePoint] | None = None
-        self._next: tuple[StatePlace, Future[PendingAnswer]] | None = None
+        self._next: tuple[StatePlace, Future[PendingResponse]] | None = None
         # A call of Ray's takes the loop's thread longer than all else of a state that was asked for early.
         self._asker = ThreadPoolExecutor(1, "pecan-state")
 
@@ -45,16 +45,16 @@ class StatePoints:
             last = self._last
             if last is not None and last[0] == place:
                 return last[1], place.used
-            point = self._asked_before(place)
+            point = self._requested_point(place)
             if point is None:
-                point, used = self._asked_now(ahead)
+                point, used = self._current_point(ahead)
                 place = replace(place, used=used)
             self._last = place, point
             if self._alone and last is not None:
                 self._ask_next(last[0], place, known)
             return point, place.used
 
-    def _asked_before(self, place: StatePlace) -> ResumePoint | None:
+    def _requested_point(self, place: StatePlace) -> ResumePoint | None:
         """Return the point that was asked for when the last one was told; None if the loop stands elsewhere."""
         asked, self._next = self._next, None
         if asked is None:
@@ -68,10 +68,10 @@ class StatePoints:
             return None  # it is asked again: the controller's process was lost, or an error is raised then
         return point if isinstance(point, ResumePoint) else None
 
-    def _asked_now(self, ahead: int) -> tuple[ResumePoint, int]:
+    def _current_point(self, ahead: int) -> tuple[ResumePoint, int]:
         with LongWait(f"job {self._job}: {NO_ANSWER}; it must know what the training loop has before there is a state"):
             used = max(0, self._client.tell_all() - ahead)
-            point = pickle.loads(self._client.calls.ask_again(self._controller.resume_point, used))
+            point = pickle.loads(self._client.calls.retry(self._controller.resume_point, used))
         if isinstance(point, ResumePoint):
             return point, used
         if self._client.tell_all() > used + ahead:
@@ -97,6 +97,6 @@ class StatePoints:
             self._asker.shutdown()
 
 
-def _drop(asked: Future[PendingAnswer]) -> None:
+def _drop(asked: Future[PendingResponse]) -> None:
     if asked.exception() is None:
         asked.result().close()

@@ -138,7 +138,9 @@ class WorkerStream:
         """Read to the end; False if what came cannot be read."""
         worker = self._worker
         sees_process = os.access(f"/proc/{worker.pid}/fd", os.R_OK | os.X_OK)
-        offer: SelectedTransport = self._calls.ask(worker.handle.offer, self._rank, self._node_id, sees_process)
+        offer: SelectedTransport = self._calls.ask(
+            worker.handle.select_transport, self._rank, self._node_id, sees_process
+        )
         self._tell(f"{worker.name} -> rank {self._rank} by {offer.transport}: {offer.reason}")
         if offer.pipe is not None:
             return self._fetch_by_pipe(offer.pipe)
@@ -166,7 +168,7 @@ class WorkerStream:
         ):
             # Decision 18: the call ends with the worker, also with one that is killed.
             # `stop` lets the reader have what was written before that, so that nothing that arrived is lost.
-            sending.when_there(lambda _: reader.stop())
+            sending.add_callback(lambda _: reader.stop())
             if not self._use(reader):
                 return True
             try:
@@ -209,7 +211,7 @@ class WorkerStream:
             return None
         with closing(self._calls.begin(handle.wait_for_delivery, self._rank)) as alive:
             # `wait_for_delivery` fails at once when the worker is dead: no stream need be opened again.
-            alive.when_there(lambda future: reader.stop() if future.exception() else None)
+            alive.add_callback(lambda future: reader.stop() if future.exception() else None)
             trouble = reader.run()
             if reader.ended or self._stopped:
                 return None

@@ -13,15 +13,15 @@ class WakeupEvent:
     """
 
     def __init__(self) -> None:
-        self._silent = threading.Lock()
+        self._held = threading.Lock()
         """Guards nothing: it is held until the bell rings."""
-        self._silent.acquire()
+        self._held.acquire()
 
     def ring(self) -> None:
         """Wake the thread; those that ring hold a lock of their own, so that one does so at a time."""
-        if self._silent.locked():
-            self._silent.release()
+        if self._held.locked():
+            self._held.release()
 
     def wait(self) -> None:
         """Wait until it has been rung since the last time."""
-        self._silent.acquire()
+        self._held.acquire()

@@ -14,10 +14,10 @@ from typing import Any, cast
 from pecan_ray.engines.contract import Produced
 from pecan_ray.engines.freed_memory import keep_freed_memory
 from pecan_ray.engines.lease_tracker import LeaseTracker
-from pecan_ray.errors import PecanError, told
+from pecan_ray.errors import PecanError, describe_error
 from pecan_ray.job import worker_events as words
 from pecan_ray.job.heartbeat import HEARTBEAT_S, Heartbeat
-from pecan_ray.job.lease_lots import splits_to_come
+from pecan_ray.job.lease_requests import next_splits
 from pecan_ray.job.messages import AskAssignment, AskLeases, DatasetRooms, LeftOutElement
 from pecan_ray.job.start_worker import StartWorker
 from pecan_ray.job.worker import WorkerState
@@ -28,9 +28,9 @@ from pecan_ray.runtime.job_arrays import MappedArrays
 from pecan_ray.runtime.messages import Job, left_out, left_out_whole
 from pecan_ray.runtime.worker_plan import WorkerPlan
 from pecan_ray.runtime.worker_reporter import NEWS_S, WorkerReporter
-from pecan_ray.runtime.worker_requests import EngineLeases, WorkerRequests, ask_again
+from pecan_ray.runtime.worker_requests import EngineLeases, WorkerRequests, retry
 from pecan_ray.runtime.worker_streams import WorkerStreams, release
-from pecan_ray.storage import bound_datasets, forget_ahead, hedge_reads, limit_remote_io, set_patience
+from pecan_ray.storage import bound_datasets, drop_prefetch, hedge_reads, limit_remote_io, set_patience
 from pecan_ray.storage.retry import tell_elsewhere
 from pecan_ray.transport.choice import SelectedTransport
 from pecan_ray.transport.messages import Message
@@ -59,11 +59,11 @@ class EngineRun:
 class WorkerProcess:
     """Runs a job's plan; one process on one node.  Its methods are those of the actor, in which they are called."""
 
-    def __init__(self, began: StartWorker, job: Job, controller: Any) -> None:
-        self._name, self._job, self._controller = began.worker, job, controller
-        prepare_for(job, began)
-        self._outbox = Outbox(job.config.ring_bytes, job.spec.shape.world_size, began.number)
-        self._plan = WorkerPlan(self._name, job, began.sharing, MappedArrays(job, controller))
+    def __init__(self, started: StartWorker, job: Job, controller: Any) -> None:
+        self._name, self._job, self._controller = started.worker, job, controller
+        prepare_for(job, started)
+        self._outbox = Outbox(job.config.ring_bytes, job.spec.shape.world_size, started.number)
+        self._plan = WorkerPlan(self._name, job, started.sharing, MappedArrays(job, controller))
         about = job.spec.shape, heartbeat_of(job), job.config.hung_after_s
         self._state = WorkerState(*about, one_sequence=job.in_order)
         # Threads of the engine, the heartbeat and Ray's calls all bring events.
@@ -76,9 +76,9 @@ class WorkerProcess:
         self._current_assignment: EngineRun | None = None
         self._instruction_handlers: dict[type, Callable[[Any], None]] = {
             words.AskJob: self._ask,
-            words.FindAtHand: self._find_at_hand,
-            words.FetchSplits: lambda one: self._plan.fetch_ahead(one.branch, one.splits),
-            words.GiveLease: lambda one: self._leases.give(one.branch, one.lease),
+            words.FindLocalSplits: self._find_local_splits,
+            words.FetchSplits: lambda one: self._plan.prefetch(one.branch, one.splits),
+            words.ProvideLease: lambda one: self._leases.put_lease(one.branch, one.lease),
             words.LoadPlan: self._load_plan,
             words.RunAssignment: self._run_assignment,
             words.StopAssignment: self._stop_assignment,
@@ -102,7 +102,7 @@ class WorkerProcess:
         if self._over.is_set():
             return
         try:
-            self._happened(words.WorkBegins())
+            self._happened(words.WorkStarted())
             while not self._state.over:
                 if RUN in self._worker_requests:
                     self._happened(self._worker_requests.wait(RUN))
@@ -112,8 +112,8 @@ class WorkerProcess:
             self._tell_failure(error)
         except BaseException as error:  # of any kind: one that Ray cannot send, or would end this process for
             trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-            failed = PecanError(f"worker {self._name} failed: {told(error)}\n{trace}")
-            ask_again(self._controller.failed, self._name, failed)
+            failed = PecanError(f"worker {self._name} failed: {describe_error(error)}\n{trace}")
+            retry(self._controller.failed, self._name, failed)
         finally:
             self._outbox.close()
             self.flush()  # what this node alone has may go with it
@@ -129,7 +129,7 @@ class WorkerProcess:
         self._reporter.end()
         self._plan.end()
         gc.collect()  # while nobody waits: memory files and graphs of jobs before go with their cycles
-        return self._worker_requests.end(self._reporter.last_told)
+        return self._worker_requests.end(self._reporter.last_report)
 
     def _tell_failure(self, error: PecanError) -> None:
         """Tell the job what this worker has failed with: again, until all rows before the one that fails have come.
@@ -138,7 +138,7 @@ class WorkerProcess:
         """
         with self._handling:
             row = self._state.failing_row
-        while not ask_again(self._controller.failed, self._name, error, row) and not self._leaves.wait(FAILURE_S):
+        while not retry(self._controller.failed, self._name, error, row) and not self._leaves.wait(FAILURE_S):
             pass
 
     def _work(self) -> None:
@@ -149,7 +149,7 @@ class WorkerProcess:
             for produced in stretch.batches:
                 # Decision 100: the epoch would wait for ever for positions of which the engine says nothing.
                 stretch.leases.mark_processed(produced.spans)
-                self._happened(words.BatchMade(produced, self._left_out(produced)))
+                self._happened(words.BatchProduced(produced, self._left_out(produced)))
                 if RUN in self._worker_requests or self._state.over:
                     return
             self._happened(
@@ -178,27 +178,27 @@ class WorkerProcess:
     def _ask(self, asked: words.AskJob) -> None:
         if isinstance(asked.request, AskAssignment):
             progress = self._reporter.completed(asked.request.progress)
-            if self._job.look_again:  # what was counted in an epoch must be known when the next one begins
+            if self._job.check_order_later:  # what was counted in an epoch must be known when the next one begins
                 self._reporter.tell(progress)
             asked = replace(asked, request=AskAssignment(progress))
         pending = self._worker_requests.begin(asked)
-        if asked.ahead and isinstance(asked.request, AskLeases):
+        if asked.prefetch and isinstance(asked.request, AskLeases):
             branch = asked.request.branch
             # Decision 27: a lot of leases tells what is read next, before the engine asks for the first of them.
-            pending.when_there(lambda reply: self._plan.fetch_ahead(branch, splits_to_come(reply)))
+            pending.add_callback(lambda reply: self._plan.prefetch(branch, next_splits(reply)))
 
-    def _find_at_hand(self, wanted: words.FindAtHand) -> None:
-        indices = self._plan.at_hand(wanted.branch, wanted.splits)
-        self._happened(words.AtHandFound(wanted.branch, indices))
+    def _find_local_splits(self, wanted: words.FindLocalSplits) -> None:
+        indices = self._plan.local_splits(wanted.branch, wanted.splits)
+        self._happened(words.LocalSplitsFound(wanted.branch, indices))
 
     def _load_plan(self, wanted: words.LoadPlan) -> None:
-        payload = ask_again(self._controller.plan, wanted.version)
+        payload = retry(self._controller.plan, wanted.version)
         self._plan.load(payload, wanted.version, wanted.behind)
 
     def _run_assignment(self, instruction: words.RunAssignment) -> None:
         engine = self._plan.engine
         assert engine is not None, "there is no engine before the worker is set up"
-        forget_ahead()  # what is left of the assignment before
+        drop_prefetch()  # what is left of the assignment before
         leases = LeaseTracker(self._plan.behind(self._leases))
         self._current_assignment = EngineRun(leases, engine.batches(leases))
 
@@ -211,7 +211,7 @@ class WorkerProcess:
 
     def _put_out(self, instruction: words.PutOut) -> None:
         produced = cast(Produced, instruction.batch or Produced({}, {}, 0, instruction.epoch))
-        produced.places, produced.row_parts = instruction.places, ()
+        produced.row_range, produced.row_parts = instruction.row_range, ()
         if instruction.spans is not None:
             produced.spans, produced.without_data = {key: list(one) for key, one in instruction.spans.items()}, {}
         # From here on the outbox or the trainer gives the slot back, and not whoever forgets it.
@@ -232,21 +232,21 @@ class WorkerProcess:
     def drain(self) -> None:
         """Stop taking work; what is finished can still be fetched, what is not goes back to the job."""
         self._leaves.set()
-        self._happened(words.DrainAsked())
+        self._happened(words.DrainRequested())
 
-    def limit_remote_io(self, bytes_per_s: float | None, rooms: DatasetRooms = ()) -> None:
+    def limit_remote_io(self, bytes_per_s: float | None, cache_limits: DatasetRooms = ()) -> None:
         """Read no more than so much of object stores from now on (None: as fast as it can), and keep no more of it."""
         limit_remote_io(bytes_per_s)
-        bound_datasets(rooms)
+        bound_datasets(cache_limits)
 
     def flush(self) -> None:
         """Wait until what was kept is where other machines find it, for a few seconds at most."""
         if self._plan.engine is not None:
             self._plan.engine.flush()
 
-    def offer(self, rank: int, node_id: str, sees_process: bool) -> SelectedTransport:
+    def select_transport(self, rank: int, node_id: str, sees_process: bool) -> SelectedTransport:
         """Say how batches will travel to a client."""
-        return self._streams.offer(rank, node_id, sees_process)
+        return self._streams.select_transport(rank, node_id, sees_process)
 
     def wait_for_delivery(self, rank: int) -> None:
         """Wait until a client has received everything by Flight; its caller learns of this process's death."""
@@ -273,14 +273,14 @@ def heartbeat_of(job: Job) -> Heartbeat:
     return Heartbeat(min(job.config.worker_timeout_s, job.config.hung_after_s), every_s=every_s)
 
 
-def prepare_for(job: Job, began: StartWorker) -> None:
+def prepare_for(job: Job, started: StartWorker) -> None:
     """Let this process work for a job, and read no more than its share of object stores until it is told."""
     set_patience(job.config.storage_patience_s)
     hedge_reads(job.config.hedged_reads)
     tell_elsewhere()  # the heartbeat says what is tried again
     # Decision 51: from its start on, so that no worker reads without bound until the job has told it.
-    limit_remote_io(began.remote_io)
-    bound_datasets(began.rooms)
+    limit_remote_io(started.remote_io)
+    bound_datasets(started.cache_limits)
 
 
 def prepare_process() -> None:

@@ -31,7 +31,7 @@ USUAL_STREAMS = 64
 class WorkerActorSpec:
     """A worker's actor as Ray is to make it, and what that is given."""
 
-    began: StartWorker
+    started: StartWorker
     selector: Mapping[str, str]
     """The labels of nodes that it may run on."""
     preferred: tuple[Mapping[str, str], ...]
@@ -45,28 +45,28 @@ class WorkerActorSpec:
 
 
 def worker_actor_spec(
-    began: StartWorker,
+    started: StartWorker,
     selector: Mapping[str, str],
     job: Job,
     pickled: bytes,
     preferred: Sequence[Mapping[str, str]] = (),
 ) -> WorkerActorSpec:
     """Return how a worker of a job is to be made; `pickled`: the same job."""
-    cpus = job.config.cpus_per_worker if began.reserve else 0.0
+    cpus = job.config.cpus_per_worker if started.reserve else 0.0
     return WorkerActorSpec(
-        began, dict(selector), tuple(preferred), cpus, max(USUAL_STREAMS, job.options.world_size), pickled
+        started, dict(selector), tuple(preferred), cpus, max(USUAL_STREAMS, job.options.world_size), pickled
     )
 
 
 class PreprocessingWorker:
     """The actor around a worker's process; its groups keep long runs and streams from delaying control messages."""
 
-    def __init__(self, began: StartWorker, job: bytes, controller: Any) -> None:
+    def __init__(self, started: StartWorker, job: bytes, controller: Any) -> None:
         from pecan_ray.runtime.worker import WorkerProcess, prepare_process  # in this process alone
 
         prepare_process()
         self._controller = controller
-        self._process = WorkerProcess(began, pickle.loads(job), controller)
+        self._process = WorkerProcess(started, pickle.loads(job), controller)
 
     @ray.method(concurrency_group="control")
     def placed(self) -> tuple[str, int]:
@@ -89,11 +89,11 @@ class PreprocessingWorker:
         return self._process.finish()
 
     @ray.method(concurrency_group="run")
-    def take(self, began: StartWorker, job: bytes) -> None:
+    def take(self, started: StartWorker, job: bytes) -> None:
         """Work for another job, behind `finish`."""
         from pecan_ray.runtime.worker import WorkerProcess
 
-        self._process = WorkerProcess(began, pickle.loads(job), self._controller)
+        self._process = WorkerProcess(started, pickle.loads(job), self._controller)
 
     @ray.method(concurrency_group="control")
     def use_users_order(self) -> None:
@@ -106,9 +106,9 @@ class PreprocessingWorker:
         self._process.leave_epochs(before)
 
     @ray.method(concurrency_group="quota")
-    def limit_remote_io(self, bytes_per_s: float | None, rooms: DatasetRooms = ()) -> None:
+    def limit_remote_io(self, bytes_per_s: float | None, cache_limits: DatasetRooms = ()) -> None:
         """Read no more than so much of object stores from now on (None: as fast as it can), and keep no more of it."""
-        self._process.limit_remote_io(bytes_per_s, rooms)
+        self._process.limit_remote_io(bytes_per_s, cache_limits)
 
     @ray.method(concurrency_group="control")
     def flush(self) -> None:
@@ -116,9 +116,9 @@ class PreprocessingWorker:
         self._process.flush()
 
     @ray.method(concurrency_group="control")
-    def offer(self, rank: int, node_id: str, sees_process: bool) -> SelectedTransport:
+    def select_transport(self, rank: int, node_id: str, sees_process: bool) -> SelectedTransport:
         """Say how batches will travel to a client."""
-        return self._process.offer(rank, node_id, sees_process)
+        return self._process.select_transport(rank, node_id, sees_process)
 
     @ray.method(concurrency_group="stream")
     def wait_for_delivery(self, rank: int) -> None:
@@ -149,7 +149,7 @@ class PreprocessingWorker:
 def make_worker(worker_actor_spec: WorkerActorSpec, controller: Any) -> Any:
     """Have Ray make a worker's actor, which ends with this process; return its handle once the name is registered."""
     name, (selector, *others) = (
-        worker_actor_spec.began.worker,
+        worker_actor_spec.started.worker,
         [*worker_actor_spec.preferred, worker_actor_spec.selector],
     )
     options = {"fallback_strategy": [{"label_selector": dict(one)} for one in others]} if others else {}
@@ -162,4 +162,4 @@ def make_worker(worker_actor_spec: WorkerActorSpec, controller: Any) -> Any:
             f"Ray refuses the labels {selector} with which nodes are chosen for {name}: {error}. Correct "
             "Config(remote_labels=...)."
         ) from error
-    return made.remote(worker_actor_spec.began, worker_actor_spec.job, controller)
+    return made.remote(worker_actor_spec.started, worker_actor_spec.job, controller)

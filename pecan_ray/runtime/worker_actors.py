@@ -19,37 +19,37 @@ from pecan_ray.job.events import (
     Event,
     JobFailed,
     NodesLeave,
-    WorkerAdopted,
     WorkerLost,
     WorkerPending,
     WorkerPlaced,
     WorkerReady,
+    WorkerRestored,
 )
-from pecan_ray.job.fleet import FleetWorker
 from pecan_ray.job.instructions import LimitRemoteIo, ReattachWorker
 from pecan_ray.job.start_worker import StartWorker
+from pecan_ray.job.worker_table import WorkerRecord
 from pecan_ray.options import AutoWorkers
 from pecan_ray.runtime.actor_place import place_of
 from pecan_ray.runtime.actors import task
 from pecan_ray.runtime.cluster import (
     NAMESPACE,
     alive_nodes,
+    draining_nodes,
     end_idle,
     labels_of,
     labels_of_nodes,
-    leaving_nodes,
     local_selector,
     named_actors,
     remote_selector,
     this_node,
     why_no_placement,
 )
+from pecan_ray.runtime.exit_reason import why_it_died, why_it_ended
 from pecan_ray.runtime.job_tasks import Failed, JobTasks
-from pecan_ray.runtime.keeper import Keeping
-from pecan_ray.runtime.last_words import why_it_died, why_it_ended
 from pecan_ray.runtime.messages import Job, WorkerInfo
-from pecan_ray.runtime.price_tiers import cheapest_first
+from pecan_ray.runtime.price_tiers import sort_by_price
 from pecan_ray.runtime.worker_actor import WorkerActorSpec, make_worker, worker_actor_spec
+from pecan_ray.runtime.worker_owner import Keeping
 
 logger = logging.getLogger("pecan_ray.controller")
 
@@ -74,7 +74,7 @@ class WorkerActor:
     """The one node that it may run on; empty: several."""
     node: str = ""
     pid: int = 0
-    keeper: int = 0
+    owner: int = 0
     """The process that owns it; 0: the controller's."""
     ended: bool = False
     """Its process is known to be gone, or has done all that it was asked."""
@@ -113,10 +113,10 @@ class WorkerActors:
         host, labels = instruction.host, self._job.config.remote_labels
         selector = local_selector(host) if host else remote_selector(self.trainer_nodes, labels)
         actor = self._actors[instruction.worker] = WorkerActor(instruction.worker, host=host)
-        preferred = [] if host else cheapest_first(selector, self._prices, labels_of_nodes())
+        preferred = [] if host else sort_by_price(selector, self._prices, labels_of_nodes())
         wanted = worker_actor_spec(instruction, selector, self._job, self._pickled, preferred)
         following = self._start(actor, wanted)
-        self._tasks.begin(f"following {actor.name}", self._follow, actor, following)
+        self._tasks.begin(f"following {actor.name}", self._wait_for_end, actor, following)
 
     def find(self, names: Iterable[str]) -> None:
         """Look for workers that another process has started, which `reattach_worker` is about to be called for.
@@ -134,12 +134,12 @@ class WorkerActors:
         self._actors[actor.name] = actor
         if handle is not None:
             self._met(WorkerInfo(actor.name, actor.node, actor.pid, handle, instruction.placement))
-        self._tasks.begin(f"following {actor.name}", self._follow, actor, self._go_on(actor))
+        self._tasks.begin(f"following {actor.name}", self._wait_for_end, actor, self._go_on(actor))
 
     async def _create(self, actor: WorkerActor, wanted: WorkerActorSpec) -> None:
         """Have Ray make a worker's actor: it answers once the name is registered, too late for the job's event loop."""
         if self._keeping is not None:
-            actor.handle, actor.keeper = await self._keeping.start(wanted)
+            actor.handle, actor.owner = await self._keeping.start(wanted)
         else:
             actor.handle = await asyncio.to_thread(make_worker, wanted, self._controller)
         if actor.killed:
@@ -158,15 +158,15 @@ class WorkerActors:
         while not (await asyncio.wait([placed], timeout=self._job.config.placement_warning_s))[0]:
             if actor.killed:
                 return
-            has_place, said = await asyncio.to_thread(place_of, actor.handle, wanted.selector, wanted.cpus)
-            self._happened(WorkerPending(actor.name, said or await self._reason(wanted.selector), has_place))
+            has_place, message = await asyncio.to_thread(place_of, actor.handle, wanted.selector, wanted.cpus)
+            self._happened(WorkerPending(actor.name, message or await self._reason(wanted.selector), has_place))
         actor.node, actor.pid = placed.result()
         price = None if self._prices is None or actor.host else self._prices.at(labels_of(actor.node))
         # Before `set_up`, so that a worker which freezes there can be ended by its process id.
         self._happened(WorkerPlaced(actor.name, actor.node, actor.pid, price))
         await actor.handle.set_up.remote()
         # Before the job hears that it is ready: trainers are told of it then, and need the handle.
-        self._met(WorkerInfo(actor.name, actor.node, actor.pid, actor.handle, wanted.began.placement))
+        self._met(WorkerInfo(actor.name, actor.node, actor.pid, actor.handle, wanted.started.placement))
         self._happened(WorkerReady(actor.name))
         await actor.handle.run.remote()
 
@@ -174,7 +174,7 @@ class WorkerActors:
         """Follow a worker that works already to the end of its work."""
         try:
             if actor.handle is not None and self._keeping is not None:
-                actor.keeper, _ = await self._keeping.begin()
+                actor.owner, _ = await self._keeping.begin()
                 await actor.handle.placed.remote()
         except ray.exceptions.RayActorError:
             actor.handle = None
@@ -184,10 +184,10 @@ class WorkerActors:
             # Decision 41: blamed on nobody, because nobody saw how it ended.
             self._happened(WorkerLost(actor.name, "restart", why or "it ended while the job had no controller"))
             return
-        self._happened(WorkerAdopted(actor.name))
+        self._happened(WorkerRestored(actor.name))
         await actor.handle.run.remote()
 
-    async def _follow(self, actor: WorkerActor, life: Awaitable[None]) -> None:
+    async def _wait_for_end(self, actor: WorkerActor, life: Awaitable[None]) -> None:
         """Follow a worker to its end, and tell of it."""
         try:
             await life
@@ -209,7 +209,7 @@ class WorkerActors:
             return
         alive = await asyncio.to_thread(alive_nodes)
         # First, because a keeper that dies takes all workers with it, whatever they were at (decision 41).
-        if self._keeping is not None and (await self._keeping.begin())[0] != actor.keeper:
+        if self._keeping is not None and (await self._keeping.begin())[0] != actor.owner:
             self._happened(WorkerLost(actor.name, "restart", "the process that kept the job's workers died"))
         elif actor.node and actor.node not in alive:
             self._happened(WorkerLost(actor.name, "node", f"its node {actor.node} is gone"))
@@ -221,7 +221,7 @@ class WorkerActors:
 
     async def _tell_of_node(self, actor: WorkerActor) -> None:
         """Tell that a worker cannot be placed on the one node that it is for, which is gone, or about to go."""
-        leaving = await asyncio.to_thread(leaving_nodes) if actor.host else {}
+        leaving = await asyncio.to_thread(draining_nodes) if actor.host else {}
         if actor.killed:
             return
         if actor.host in leaving:
@@ -264,7 +264,7 @@ class WorkerActors:
         """Let a worker read no more than so much of object stores; one that Ray is yet to make is told when it runs."""
         actor = self._actors.get(one.worker)
         if actor is not None and actor.handle is not None and not actor.killed:
-            told = actor.handle.limit_remote_io.remote(one.bytes_per_s, one.rooms)
+            told = actor.handle.limit_remote_io.remote(one.bytes_per_s, one.cache_limits)
             told.future().add_done_callback(lambda future: future.exception())
 
     async def flush(self) -> None:
@@ -293,11 +293,11 @@ class WorkerActors:
         if actor.pid and not actor.ended:
             self._tasks.begin(f"making sure of the end of {actor.name}", self._ensure_exit, actor)
 
-    def stop_unknown_workers(self, past: Mapping[str, FleetWorker]) -> None:
+    def stop_unknown_workers(self, past: Mapping[str, WorkerRecord]) -> None:
         """End the workers that another process has started, and this one does not know; `past`: those it knew once."""
         self._tasks.begin("ending workers that the job does not know", self._stop_unknown_workers, past)
 
-    async def _stop_unknown_workers(self, past: Mapping[str, FleetWorker]) -> None:
+    async def _stop_unknown_workers(self, past: Mapping[str, WorkerRecord]) -> None:
         if self._keeping is None:
             return
         _, kept = await self._keeping.begin()

@@ -12,8 +12,8 @@ from pecan_ray.engines.contract import Engine, EngineOptions, Leases, UnderWay
 from pecan_ray.engines.global_generators import global_generators
 from pecan_ray.engines.leases_behind import LeasesBehind
 from pecan_ray.engines.registry import build_engine, load_framework
-from pecan_ray.engines.users_order import RunOrders, UsersOrder, orders_of
-from pecan_ray.errors import PecanError, WorkerStartError, told
+from pecan_ray.engines.users_order import RunOrders, UsersOrder, run_order_of
+from pecan_ray.errors import PecanError, WorkerStartError, describe_error
 from pecan_ray.options import AutoWorkers
 from pecan_ray.plan.behind import PlanBehind, plan_behind
 from pecan_ray.plan.operators import Plan
@@ -21,7 +21,7 @@ from pecan_ray.plan.splits import AtWork, Source, Split
 from pecan_ray.runtime.job_arrays import MappedArrays
 from pecan_ray.runtime.messages import Job
 from pecan_ray.runtime.worker_requests import EngineLeases
-from pecan_ray.sources.files import fetch_files_ahead, on_node
+from pecan_ray.sources.files import on_node, prefetch_files
 from pecan_ray.transport.owned_slots import OwnedSlots
 from pecan_ray.transport.ring import RingSlots
 
@@ -43,7 +43,7 @@ class WorkerPlan:
         """Of each source, how many elements go into the batches that the plan begins behind."""
         self._loading: float | None = None
         """Since when a version of the plan is made an engine of."""
-        self._orders: RunOrders = {}
+        self._run_order: RunOrders = {}
         """Those of the plan as the user wrote it."""
         self._users_order: UsersOrder | None = None
         """The user's order, while the engine runs another one."""
@@ -58,7 +58,7 @@ class WorkerPlan:
             plan = self._arrays.loads(payload)
         except BaseException as error:
             raise WorkerStartError(
-                f"worker {self._worker} cannot load the pipeline: {told(error)}. Modules that its "
+                f"worker {self._worker} cannot load the pipeline: {describe_error(error)}. Modules that its "
                 "functions come from must be importable on every node: send them by `--working-dir` or a runtime "
                 "environment."
             ) from error
@@ -66,7 +66,7 @@ class WorkerPlan:
         if self.engine is None:
             global_generators.begin((job.seed, self._worker.rpartition(":")[2], job.batches_before))
         else:
-            global_generators.seed_again()
+            global_generators.reset_seeds()
         self._note_order(plan, version)
         left = left_behind(plan, behind)
         options = engine_options(job, self._sharing, self._users_order)
@@ -85,9 +85,9 @@ class WorkerPlan:
     def _note_order(self, plan: Plan, version: int) -> None:
         """Keep the user's order ready for a plan in another one."""
         if version == 0:
-            self._orders, self._users_order = orders_of(plan), None
+            self._run_order, self._users_order = run_order_of(plan), None
             return
-        self._users_order = UsersOrder(plan, self._orders, lambda: self._arrays.loads(self._job.plan))
+        self._users_order = UsersOrder(plan, self._run_order, lambda: self._arrays.loads(self._job.plan))
         if self._use_users_order:  # another thread may have been told meanwhile, and is not undone
             self._users_order.taken = True
 
@@ -98,9 +98,9 @@ class WorkerPlan:
             self._users_order.taken = True
 
     @property
-    def fell_back(self) -> str:
+    def fallback_reason(self) -> str:
         """Why the user's order is run in place of another one; empty if no element has called for it."""
-        return "" if self._users_order is None else self._users_order.said
+        return "" if self._users_order is None else self._users_order.reason
 
     def behind(self, leases: EngineLeases) -> Leases:
         """Return a worker's leases but for the elements that the plan begins behind."""
@@ -109,12 +109,12 @@ class WorkerPlan:
         take_unread = functools.partial(leases.take, unread=True)
         return LeasesBehind(leases, self._sources, self._elements_behind, take_unread=take_unread)
 
-    def fetch_ahead(self, branch: int, splits: Sequence[Split]) -> None:
+    def prefetch(self, branch: int, splits: Sequence[Split]) -> None:
         """Begin to fetch what splits of a source will read."""
         engine = self.engine
-        fetch_files_ahead(self._sources[branch], [one for one in splits if engine is None or engine.reads(branch, one)])
+        prefetch_files(self._sources[branch], [one for one in splits if engine is None or engine.reads(branch, one)])
 
-    def at_hand(self, branch: int, splits: Sequence[Split]) -> tuple[int, ...] | None:
+    def local_splits(self, branch: int, splits: Sequence[Split]) -> tuple[int, ...] | None:
         """Return which of some splits of a source had better go first; None where it does not matter."""
         return on_node(self._sources[branch], splits)
 
@@ -153,7 +153,7 @@ def engine_options(job: Job, sharing: int, users_order: UsersOrder | None) -> En
         memory_bytes=job.config.ring_bytes,
         order="strict" if job.in_order else "relaxed",
         on_error=job.options.on_error,
-        count_epoch=job.options.first_epoch if job.look_again else None,
+        count_epoch=job.options.first_epoch if job.check_order_later else None,
         users_order=users_order,
         cache=job.config.cache,
         ranks=job.spec.shape.world_size if job.spec.shape.coordinated else None,

@@ -9,10 +9,10 @@ from dataclasses import replace
 from typing import Any
 
 from pecan_ray.engines.kept_elements import kept_tally
-from pecan_ray.engines.under_way import counted_from, long_retry
+from pecan_ray.engines.under_way import count_from, long_retry
 from pecan_ray.job.messages import WorkerProgress
 from pecan_ray.job.worker_events import WorkerTime
-from pecan_ray.runtime.sigterm import sigterm_notice
+from pecan_ray.runtime.sigterm import sigterm_flag
 from pecan_ray.runtime.stage_watch import StageWatch
 from pecan_ray.runtime.worker_plan import WorkerPlan
 from pecan_ray.storage import bytes_from_node, reads_hedged, remote_bytes
@@ -30,13 +30,13 @@ class WorkerReporter:
         self.stages = StageWatch(lambda: plan.engine, over)
         self.bytes = 0
         """Of batches that were put out."""
-        self._sigterm, self._retried = sigterm_notice(), 0.0
+        self._sigterm, self._retried = sigterm_flag(), 0.0
         """When a storage was last seen to fail."""
         self._thread: threading.Thread | None = None
         self._ended = threading.Event()
-        self._counted_before = _counted()
+        self._counters_before = _read_counters()
         """For jobs before this one."""
-        self.last_told: Any = None
+        self.last_report: Any = None
         """Ray's reference to the job's answer."""
 
     def begin(self, happened: Callable[[WorkerTime], None]) -> None:
@@ -66,11 +66,11 @@ class WorkerReporter:
         under_way, retrying = self._plan.under_way(now), long_retry(now)
         self._retried = now if retrying else self._retried
         # What is being read while the storage fails begins anew once it does not.
-        long = None if over else retrying or counted_from(under_way, self._retried, now)
+        long = None if over else retrying or count_from(under_way, self._retried, now)
         progress = WorkerProgress(
             threads=engine.threads if engine is not None else 0,
-            fell_back=self._plan.fell_back,
-            told_to_end=self._sigterm.came,
+            fallback_reason=self._plan.fallback_reason,
+            sigterm_received=self._sigterm.received,
         )
         return progress if long is None else replace(progress, stuck=long.text, stuck_s=now - long.since, at=long.at)
 
@@ -78,13 +78,13 @@ class WorkerReporter:
         """Tell the job, without waiting for it."""
         engine = self._plan.engine
         counts = dict(engine.counts()) if engine is not None else {}
-        self.last_told = self._controller.told.remote(self._worker, self.completed(progress), counts)
+        self.last_report = self._controller.note_progress.remote(self._worker, self.completed(progress), counts)
 
     def completed(self, progress: WorkerProgress) -> WorkerProgress:
         """Add what the process has counted: reads of buckets and of its node's disk, a cache's elements, its stages."""
         engine = self._plan.engine
         remote, node, hedged, won, kept, computed = (
-            now - before for now, before in zip(_counted(), self._counted_before, strict=True)
+            now - before for now, before in zip(_read_counters(), self._counters_before, strict=True)
         )
         return replace(
             progress,
@@ -96,11 +96,11 @@ class WorkerReporter:
             hedges_won=won,
             kept=kept,
             computed=computed,
-            fell_back=self._plan.fell_back,
+            fallback_reason=self._plan.fallback_reason,
             stages=self.stages.seconds,
         )
 
 
-def _counted() -> tuple[int, ...]:
+def _read_counters() -> tuple[int, ...]:
     """Return what this process has counted: bytes of buckets and of its node's disk, hedges, a cache's elements."""
     return (remote_bytes(), bytes_from_node(), *reads_hedged(), *kept_tally.sums)

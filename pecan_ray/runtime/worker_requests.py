@@ -13,9 +13,9 @@ from typing import Any
 import ray
 
 from pecan_ray.engines.contract import BadElement
-from pecan_ray.job.lots import SideBySide
-from pecan_ray.job.messages import Reply, SplitOpenFailure, WorkerAsked
-from pecan_ray.job.worker_events import AskJob, LeaseWanted, ReplyReceived, SplitOpenFailed, SplitRead, WorkerEvent
+from pecan_ray.job.lease_sizes import SideBySide
+from pecan_ray.job.messages import Reply, SplitOpenFailure, WorkerRequestReceived
+from pecan_ray.job.worker_events import AskJob, LeaseRequested, ReplyReceived, SplitOpenFailed, SplitRead, WorkerEvent
 from pecan_ray.plan.splits import Lease
 from pecan_ray.runtime.calls import PAUSE_S
 from pecan_ray.runtime.messages import left_out_whole
@@ -24,7 +24,7 @@ END_S = 3.0
 """At the end of a job its controller answers all that it was asked."""
 
 
-def ask_again(method: Any, *arguments: Any) -> Any:
+def retry(method: Any, *arguments: Any) -> Any:
     """Wait for a controller's answer, and call again while its process is lost, and Ray starts it again.
 
     Nobody need give up: what keeps the workers ends them where it does not come.
@@ -40,19 +40,19 @@ def ask_again(method: Any, *arguments: Any) -> Any:
 class PendingRequest:
     """A question that was asked, and may have to be asked again."""
 
-    asked: AskJob
+    request: AskJob
     pickled: bytes
-    answer: Any
+    response: Any
     """Ray's reference to it."""
 
-    def when_there(self, call: Callable[[Reply], None]) -> None:
+    def add_callback(self, call: Callable[[Reply], None]) -> None:
         """Have a function called with the answer in a thread of Ray's, if it comes without being asked for again."""
 
-        def there(came: Future[bytes]) -> None:
+        def on_response(came: Future[bytes]) -> None:
             if came.exception() is None:  # else whoever needs the answer sees it
                 call(pickle.loads(came.result()))
 
-        self.answer.future().add_done_callback(there)
+        self.response.future().add_done_callback(on_response)
 
 
 class WorkerRequests:
@@ -65,14 +65,14 @@ class WorkerRequests:
     def begin(self, asked: AskJob) -> PendingRequest:
         """Ask a question."""
         # Ray passes bytes on as they are, which costs the controller less than an object.
-        pickled = pickle.dumps(WorkerAsked(self._worker, asked.channel, asked.number, asked.request))
+        pickled = pickle.dumps(WorkerRequestReceived(self._worker, asked.channel, asked.number, asked.request))
         pending = PendingRequest(asked, pickled, self._controller.ask.remote(pickled))
         self._pending[asked.channel] = pending
         return pending
 
     def end(self, *others: Any) -> bool:
         """Wait until the controller has had all that it was asked, and these other calls; return whether it has."""
-        calls = [one.answer for one in self._pending.values()] + [one for one in others if one is not None]
+        calls = [one.response for one in self._pending.values()] + [one for one in others if one is not None]
         return not calls or len(ray.wait(calls, num_returns=len(calls), timeout=END_S)[0]) == len(calls)
 
     def __contains__(self, channel: str) -> bool:
@@ -82,10 +82,10 @@ class WorkerRequests:
         """Wait for the answer of a channel; where the controller's process is lost, the next one is asked the same."""
         pending = self._pending.pop(channel)
         try:
-            answer = ray.get(pending.answer)
+            answer = ray.get(pending.response)
         except ray.exceptions.ActorUnavailableError:
-            answer = ask_again(self._controller.ask, pending.pickled)
-        return ReplyReceived(channel, pending.asked.number, pickle.loads(answer))
+            answer = retry(self._controller.ask, pending.pickled)
+        return ReplyReceived(channel, pending.request.number, pickle.loads(answer))
 
 
 class EngineLeases:
@@ -100,13 +100,13 @@ class EngineLeases:
 
     def take(self, branch: int = 0, *, unread: bool = False) -> Lease | None:
         """Return the next lease, or None at the end of the assignment; `unread`: it is likely not to be read."""
-        return self._take(LeaseWanted(branch, unread=unread))
+        return self._take(LeaseRequested(branch, maybe_unused=unread))
 
-    def take_beside(self, branch: int, reading: int, streams: int) -> Lease | None:
+    def take_concurrent(self, branch: int, reading: int, streams: int) -> Lease | None:
         """Return the next lease while `reading` others are worked on, of `streams` at a time; None: not now."""
-        return self._take(LeaseWanted(branch, SideBySide(streams, reading)))
+        return self._take(LeaseRequested(branch, SideBySide(streams, reading)))
 
-    def _take(self, wanted: LeaseWanted) -> Lease | None:
+    def _take(self, wanted: LeaseRequested) -> Lease | None:
         branch = wanted.branch
         with self._waiting.setdefault(branch, threading.Lock()):
             self._happened(wanted)
@@ -114,7 +114,7 @@ class EngineLeases:
                 self._happened(self._worker_requests.wait(f"take:{branch}"))
             return self._given.pop(branch)
 
-    def give(self, branch: int, lease: Lease | None) -> None:
+    def put_lease(self, branch: int, lease: Lease | None) -> None:
         """Let the thread have a lease that waits for it; None: there is none."""
         self._given[branch] = lease
 

@@ -50,7 +50,7 @@ class WorkerStreams:
         """Whether nothing of these outlives the job: a Flight server goes with its process alone."""
         return self._flight is None
 
-    def offer(self, rank: int, node_id: str, sees_process: bool) -> SelectedTransport:
+    def select_transport(self, rank: int, node_id: str, sees_process: bool) -> SelectedTransport:
         """Say how batches will travel to a client; the first one that needs it starts the Flight server."""
         mine = str(ray.get_runtime_context().get_node_id())
         transport, reason = choose_transport(mine, node_id, sees_process, self._job.config.transport)
@@ -83,7 +83,7 @@ class WorkerStreams:
                     streams=1 if in_order else job.config.flight_streams,
                     compression=job.config.compression,
                 )
-        return self._flight.welcome(rank)
+        return self._flight.prepare_client(rank)
 
     def wait_for_delivery(self, rank: int) -> None:
         """Wait until a client has received everything by Flight; its caller learns of this process's death."""
@@ -114,7 +114,7 @@ class WorkerStreams:
         `received`: what it has received by Flight, which has failed.
         """
         if received is not None and self._flight is not None:
-            self._flight.give_up(rank, received)
+            self._flight.close_streams(rank, received)
         credits = self._credits[rank]
         self._outbox.at_end(rank, credits.close)
         while credits.wait() and (produced := self._outbox.take(rank, MOST_BATCHES, MESSAGE_BYTES)):

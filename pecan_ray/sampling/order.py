@@ -17,7 +17,7 @@ _INVERSE_FIRST, _INVERSE_SECOND = (np.uint64(pow(factor, -1, 1 << 64)) for facto
 
 
 def shuffled(
-    indices: npt.NDArray[np.int64], order: SplitOrder, epoch: int, repetition: int, branch: int
+    indices: npt.NDArray[np.int64], order: SplitOrder, epoch: int, pass_index: int, branch: int
 ) -> npt.NDArray[np.int64]:
     """Return splits' indices in the random order of a pass.
 
@@ -26,7 +26,7 @@ def shuffled(
     (Steele, Lea and Flood, OOPSLA 2014), twice with a key.  That is a bijection: what is sorted are its words alone,
     and the indices come out of them again, in a third of the time of a sort of places.
     """
-    key = splits_key(order, epoch, repetition, branch)
+    key = splits_key(order, epoch, pass_index, branch)
     first, second = map(np.uint64, key)
     words = indices.astype(np.uint64)
     for block in _blocks(words):

@@ -35,10 +35,10 @@ _OURS = 3
 
 
 def random_key(
-    seed: int, epoch: int, repetition: int, branch: int, split: int, element: int, output: int, op: str
+    seed: int, epoch: int, pass_index: int, branch: int, split: int, element: int, output: int, op: str
 ) -> Key:
     """Return the key of one use of randomness; equal arguments, equal keys."""
-    numbers = (seed, epoch, repetition, branch, split, element, output)
+    numbers = (seed, epoch, pass_index, branch, split, element, output)
     try:
         words = _KEY.pack(*numbers)
     except struct.error:  # one of them has more than 63 bits
@@ -49,12 +49,12 @@ def random_key(
 
 def element_key(seed: int, lease: Lease, element: int, output: int, op: str) -> Key:
     """Return the key of the draws that an operator makes for an element, or for an output of `flat_map`."""
-    return random_key(seed, lease.epoch, lease.repetition, lease.branch, lease.split.index, element, output, op)
+    return random_key(seed, lease.epoch, lease.pass_index, lease.branch, lease.split.index, element, output, op)
 
 
 def graph_element_key(seed: int, lease: Lease, element: int) -> Key:
     """Return the part of an element's key that travels with it through a TensorFlow graph."""
-    return random_key(seed, lease.epoch, lease.repetition, lease.branch, lease.split.index, element, 0, "")
+    return random_key(seed, lease.epoch, lease.pass_index, lease.branch, lease.split.index, element, 0, "")
 
 
 def graph_operator_key(op: str) -> Key:
@@ -62,7 +62,7 @@ def graph_operator_key(op: str) -> Key:
     return random_key(0, 0, 0, 0, 0, 0, 0, op)
 
 
-def shuffle_key(op: Shuffle, seed: int, epoch: int, repetition: int = 0) -> Key:
+def shuffle_key(op: Shuffle, seed: int, epoch: int, pass_index: int = 0) -> Key:
     """Return the key by which a shuffle draws from its buffer in one pass.
 
     Args:
@@ -72,10 +72,10 @@ def shuffle_key(op: Shuffle, seed: int, epoch: int, repetition: int = 0) -> Key:
         repetition: how often the shuffle has begun anew before in this epoch.
     """
     if not op.reshuffle:
-        epoch = repetition = 0
+        epoch = pass_index = 0
     if op.seed is None:
-        return random_key(seed, epoch, repetition, 0, 0, 0, 0, op.name)
-    return random_key(op.seed, epoch, repetition, 0, 0, 0, 0, "shuffle")
+        return random_key(seed, epoch, pass_index, 0, 0, 0, 0, op.name)
+    return random_key(op.seed, epoch, pass_index, 0, 0, 0, 0, "shuffle")
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class SplitOrder:
     """Whether each pass has another order."""
 
 
-def split_orders(shuffles: Sequence[Shuffle | None], seed: int) -> tuple[SplitOrder | None, ...]:
+def split_order_of(shuffles: Sequence[Shuffle | None], seed: int) -> tuple[SplitOrder | None, ...]:
     """Return how the splits of each source are shuffled by its operator, if there is one; `seed`: the job's."""
     return tuple(
         None if op is None else SplitOrder(seed if op.seed is None else op.seed, op.seed is not None, op.reshuffle)
@@ -97,16 +97,16 @@ def split_orders(shuffles: Sequence[Shuffle | None], seed: int) -> tuple[SplitOr
     )
 
 
-def splits_key(order: SplitOrder, epoch: int, repetition: int, branch: int) -> Key:
+def splits_key(order: SplitOrder, epoch: int, pass_index: int, branch: int) -> Key:
     """Return the key by which the splits of a source are ordered in one pass."""
     if not order.reshuffle:
-        epoch = repetition = 0
-    return random_key(order.seed, epoch, repetition, 0 if order.of_operator else branch, 0, 0, 0, "order")
+        epoch = pass_index = 0
+    return random_key(order.seed, epoch, pass_index, 0 if order.of_operator else branch, 0, 0, 0, "order")
 
 
-def mix_key(seed: int, epoch: int, repetition: int = 0) -> Key:
+def mix_key(seed: int, epoch: int, pass_index: int = 0) -> Key:
     """Return the key by which a mix draws from its inputs in one pass."""
-    return random_key(seed, epoch, repetition, 0, 0, 0, 0, "mix")
+    return random_key(seed, epoch, pass_index, 0, 0, 0, 0, "mix")
 
 
 def subset_key(seed: int, level: int, split: int) -> Key:
@@ -117,9 +117,9 @@ def subset_key(seed: int, level: int, split: int) -> Key:
     return random_key(seed, 0, level, 0, split, 0, 0, "subset")
 
 
-def sampler_key(seed: int, epoch: int, repetition: int = 0) -> Key:
+def sampler_key(seed: int, epoch: int, pass_index: int = 0) -> Key:
     """Return the key by which a sampler draws the indices of one pass."""
-    return random_key(seed, epoch, repetition, 0, 0, 0, 0, "sampler")
+    return random_key(seed, epoch, pass_index, 0, 0, 0, 0, "sampler")
 
 
 def dataset_key(seed: int, lease_pass: tuple[int, int], branch: int, shard: int, number: int, use: str) -> Key:
@@ -133,8 +133,8 @@ def dataset_key(seed: int, lease_pass: tuple[int, int], branch: int, shard: int,
         number: of the request for a seed.
         use: what the numbers are for.
     """
-    epoch, repetition = lease_pass
-    return random_key(seed, epoch, repetition, branch, shard, number, 0, f"from_tf_data {use}")
+    epoch, pass_index = lease_pass
+    return random_key(seed, epoch, pass_index, branch, shard, number, 0, f"from_tf_data {use}")
 
 
 def graph_seed(key: Key) -> int:
@@ -146,10 +146,10 @@ class _Key(ISeedSequence):
     """Hands Philox its key; given one as an argument, it would first ask the system for entropy that it never uses."""
 
     def __init__(self, words: npt.NDArray[np.uint64]) -> None:
-        self._words = words
+        self._state = words
 
     def generate_state(self, n_words: int, dtype: npt.DTypeLike = np.uint32) -> npt.NDArray[np.uint64]:
-        return self._words
+        return self._state
 
 
 def generator(key: Key) -> np.random.Generator:
@@ -165,18 +165,18 @@ class ThreadGenerator(threading.local):
         self._new()
 
     def _new(self) -> None:
-        self._bits = np.random.Philox(0)
-        self._rng = np.random.Generator(self._bits)
+        self._bit_generator = np.random.Philox(0)
+        self._rng = np.random.Generator(self._bit_generator)
 
     def at(self, key: Key) -> np.random.Generator:
         """Return what `generator` returns; it is the calling thread's until it asks again.
 
         One that somebody has kept, or is still using further out, is left alone.
         """
-        rng, bits = self._rng, self._bits
+        rng, bits = self._rng, self._bit_generator
         if sys.getrefcount(rng) > _OURS or sys.getrefcount(bits) > _OURS + 1:
             self._new()
-            rng, bits = self._rng, self._bits
+            rng, bits = self._rng, self._bit_generator
         state: Any = {
             "bit_generator": "Philox",
             "state": {"counter": _ZEROS, "key": key},

@@ -45,7 +45,7 @@ def members(parts: Sequence[Subset], source: Source) -> int | None:
             return None
         kept = np.ones(split.elements, bool)
         for op in parts:
-            places = _places(op.seed, op.level, split.index, 0, split.elements)
+            places = _positions(op.seed, op.level, split.index, 0, split.elements)
             kept &= (op.low <= places) & (places < op.high)
         count += int(kept.sum())
     return count
@@ -53,10 +53,10 @@ def members(parts: Sequence[Subset], source: Source) -> int | None:
 
 @functools.lru_cache(_PAGES_KEPT)
 def _page(seed: int, level: int, split: int, page: int) -> ElementPlaces:
-    return _places(seed, level, split, page * _PAGE, (page + 1) * _PAGE)
+    return _positions(seed, level, split, page * _PAGE, (page + 1) * _PAGE)
 
 
-def _places(seed: int, level: int, split: int, start: int, stop: int) -> ElementPlaces:
+def _positions(seed: int, level: int, split: int, start: int, stop: int) -> ElementPlaces:
     """Return the places of consecutive elements, the first of which begins a block."""
     key = subset_key(seed, level, split)
     blocks = np.arange(start // BLOCK, -(-stop // BLOCK), dtype=np.int64)

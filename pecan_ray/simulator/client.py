@@ -55,7 +55,7 @@ class SimulatedMeter:
         self._remote_cpu = remote_cpu
         age = math.inf if rule.window_s is None else rule.window_s
         self._meter = WindowMeter(len(flow.clients), rule.window_batches or batches, age, rule.discard)
-        self._skips = False
+        self._skip = False
         self._work_done = self._remote_seconds = self.since = 0.0
         self.restart(0.0)
 
@@ -69,7 +69,7 @@ class SimulatedMeter:
         """Workers came or went."""
         self.restart(now)
         self._meter.touch()
-        self._skips = self._rule.discard > 0
+        self._skip = self._rule.discard > 0
 
     def account(self, seconds: float, remote: int) -> None:
         """Note how many remote workers were there for how long."""
@@ -91,14 +91,14 @@ class SimulatedMeter:
 
     def deadline(self) -> float:
         """Return when the window ends for its age; never if it does not."""
-        return math.inf if self._rule.window_s is None or self._skips else self.since + self._rule.window_s
+        return math.inf if self._rule.window_s is None or self._skip else self.since + self._rule.window_s
 
     def close(self, now: float, spoilt: bool = False) -> Window | None:
         """Return the window if it is complete, and begin the next one; `spoilt`: workers drain, or are awaited."""
         self._report()
-        if self._skips:
-            if not self._meter.skips:
-                self._skips = False
+        if self._skip:
+            if not self._meter.skip_batches:
+                self._skip = False
                 self.restart(now)
             return None
         window = self._meter.close()

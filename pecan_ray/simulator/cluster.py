@@ -15,7 +15,7 @@ from heapq import heappop, heappush
 from pecan_ray.errors import PlanError
 from pecan_ray.placement import AutoPlacement
 from pecan_ray.plan.windows import Decision, Window
-from pecan_ray.simulator.contention import PaceTable
+from pecan_ray.simulator.contention import DeploymentTimeTable
 from pecan_ray.simulator.flow import NEVER
 from pecan_ray.simulator.job import SimulatedJob, Turn, drain_time, new_job, start_delay
 from pecan_ray.simulator.job_simulation import SimulatedLooks
@@ -45,11 +45,11 @@ class Simulation:
     def __init__(self, specs: Sequence[SimulatedJob], pool: PoolRule, seed: int = 0) -> None:
         if not specs:
             raise PlanError("a simulation needs at least one job.")
-        tables: dict[tuple[int, bool], PaceTable] = {}
+        tables: dict[tuple[int, bool], DeploymentTimeTable] = {}
         for spec in specs:
             key = (id(spec.workload), spec.ordered)
             if key not in tables:
-                tables[key] = PaceTable(spec.workload, spec.ordered)
+                tables[key] = DeploymentTimeTable(spec.workload, spec.ordered)
         self._pool = Pool(pool, seed)
         self._jobs = [new_job(spec, tables[id(spec.workload), spec.ordered]) for spec in specs]
         self._calls: list[tuple[float, int, int]] = []
@@ -63,7 +63,7 @@ class Simulation:
     def run(self) -> Simulated:
         """Run until all jobs have ended, or wait for nodes that will never come."""
         for number, job in enumerate(self._jobs):
-            self._call(number, job.spec.arrives_s)
+            self._call(number, job.spec.starts_s)
         while self._calls:
             now, number, token = heappop(self._calls)
             if token == self._tokens[number]:
@@ -87,7 +87,7 @@ class Simulation:
         job = self._jobs[number]
         self._next[number] = NEVER
         job.account(now)
-        if not job.made:
+        if not job.produced:
             self._fit(number)
         if job.looks is not None:
             if now >= job.looks.due:
@@ -129,7 +129,7 @@ class Simulation:
         job = self._jobs[number]
         running = job.running()
         decision = job.spec.driver.decide(window, running)
-        job.timeline.append(Turn(job.now - job.spec.arrives_s, job.flow.consumed, window, running, decision))
+        job.timeline.append(Turn(job.now - job.spec.starts_s, job.flow.consumed, window, running, decision))
         self._apply_decision(number, decision)
 
     def _apply_decision(self, number: int, decision: Decision) -> None:
@@ -141,8 +141,8 @@ class Simulation:
                 job.converged, job.converged_to = job.snapshot(), decision.target
         if job.is_over():
             self._finish(number)
-        elif decision.target != job.wanted:
-            job.wanted, job.fast = decision.target, decision.removal == "fast"
+        elif decision.target != job.target:
+            job.target, job.fast = decision.target, decision.removal == "fast"
             self._fit(number)
 
     def _look(self, number: int, looks: SimulatedLooks) -> None:
@@ -150,18 +150,18 @@ class Simulation:
         job, driver = self._jobs[number], self._jobs[number].spec.driver
         assert isinstance(driver, AutoPlacement)
         running = job.running()
-        decision = driver.look(looks.look(job.now, running, job.wanted), job.now - job.spec.arrives_s)
-        changes, settles = decision.target != job.wanted, driver.converged and job.settled != decision.target
+        decision = driver.look(looks.look(job.now, running, job.target), job.now - job.spec.starts_s)
+        changes, settles = decision.target != job.target, driver.converged and job.settled != decision.target
         if changes or settles:
             window = job.meter.cut(job.now)
-            job.timeline.append(Turn(job.now - job.spec.arrives_s, job.flow.consumed, window, running, decision))
+            job.timeline.append(Turn(job.now - job.spec.starts_s, job.flow.consumed, window, running, decision))
         self._apply_decision(number, decision)
 
     def _fit(self, number: int) -> None:
         """Start what lacks, let go what is too many."""
         job = self._jobs[number]
         job.flow.feed.produce_until(job.now)
-        for placement, wanted in (("local", job.wanted.local), ("remote", job.wanted.remote)):
+        for placement, wanted in (("local", job.target.local), ("remote", job.target.remote)):
             surplus = job.not_draining(placement) - wanted
             for _ in range(-surplus):
                 self._start(number, placement)
@@ -173,7 +173,7 @@ class Simulation:
         for at_work in (False, True):
             if at_work and job.coming():
                 return
-            for placement, wanted in (("local", job.wanted.local), ("remote", job.wanted.remote)):
+            for placement, wanted in (("local", job.target.local), ("remote", job.target.remote)):
                 for member in job.excess_workers(placement, max(0, job.not_draining(placement) - wanted)):
                     if job.members[member].working == at_work:
                         self._let_go(number, member, job.fast)
@@ -188,7 +188,7 @@ class Simulation:
         node = self._pool.ask(Request(number, member), job.now)
         if node is not None:
             self._grant(number, member, node, job.now, delay)
-        elif self._pool.waits(Request(number, member)):
+        elif self._pool.is_waiting(Request(number, member)):
             self._pending_starts[number][member] = delay
 
     def _grant(self, number: int, member: int, node: Node, now: float, delay: float) -> None:
@@ -214,7 +214,7 @@ class Simulation:
         job.end(member, killed=killed)
         self._changes += 1
         self._pending_starts[number].pop(member, None)
-        for served, node in self._pool.give_back(Request(number, member), job.now):
+        for served, node in self._pool.release(Request(number, member), job.now):
             delay = self._pending_starts[served.job].pop(served.member)
             self._grant(served.job, served.member, node, job.now, delay)
             if job.now + delay < self._next[served.job] and served.job != number:

@@ -30,7 +30,7 @@ CALM = 0.8
 
 
 @dataclass(frozen=True)
-class Pace:
+class DeploymentTimes:
     """Arrays, one entry per deployment; times in seconds per batch of one client."""
 
     batch_s: Vector
@@ -50,7 +50,7 @@ def work_of(worker: Worker, ordered: bool) -> float:
     return worker.ordered_cpu_s if ordered else worker.cpu_s
 
 
-def pace(workload: Workload, local: ArrayLike, remote: ArrayLike, ordered: bool = False) -> Pace:
+def step_times(workload: Workload, local: ArrayLike, remote: ArrayLike, ordered: bool = False) -> DeploymentTimes:
     """Return the pace of deployments (totals over all clients), the same length for `local` and `remote`."""
     here = np.atleast_1d(np.asarray(local, dtype=float)) / workload.clients
     there = np.atleast_1d(np.asarray(remote, dtype=float)) / workload.clients
@@ -74,7 +74,7 @@ def pace(workload: Workload, local: ArrayLike, remote: ArrayLike, ordered: bool 
         crowded = np.maximum(0.0, used / host.cpus - CALM) / (1 - CALM)
         step = trainer.step_s * (1 + trainer.disturbance * here * busy + trainer.overload * crowded)
         rate = 0.5 * rate + 0.5 * np.minimum(1 / step, supply)
-    return Pace(
+    return DeploymentTimes(
         batch_s=1 / rate,
         step_s=step,
         local_s=np.where(here > 0, here / np.maximum(local_supply, 1e-12), np.inf),
@@ -85,12 +85,12 @@ def pace(workload: Workload, local: ArrayLike, remote: ArrayLike, ordered: bool 
 
 def epoch_costs(workload: Workload, local: ArrayLike, remote: ArrayLike, ordered: bool = False) -> Vector:
     """Return $ per epoch of deployments, by pace alone."""
-    times = pace(workload, local, remote, ordered).batch_s
+    times = step_times(workload, local, remote, ordered).batch_s
     counts = np.broadcast_to(np.asarray(remote), times.shape)
     return np.array([workload.epoch_cost(float(time), float(count)) for time, count in zip(times, counts, strict=True)])
 
 
-class PaceTable:
+class DeploymentTimeTable:
     """The pace of every deployment that a workload allows, computed once."""
 
     def __init__(self, workload: Workload, ordered: bool) -> None:
@@ -98,7 +98,7 @@ class PaceTable:
         local, remote = np.meshgrid(
             np.arange(self._most_local + 1), np.arange(self._most_remote + 1), indexing="ij", sparse=False
         )
-        found = pace(workload, local.ravel(), remote.ravel(), ordered)
+        found = step_times(workload, local.ravel(), remote.ravel(), ordered)
         shape = local.shape
         self._step = found.step_s.reshape(shape).tolist()
         self._local = found.local_s.reshape(shape).tolist()

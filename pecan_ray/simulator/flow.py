@@ -32,7 +32,7 @@ class Client:
     """One trainer."""
 
     got: float = 0.0
-    asked: float = 0.0
+    requested_at: float = 0.0
     totals: StepTotals = field(default_factory=StepTotals)
 
 
@@ -173,7 +173,7 @@ class Flow:
         self.starved = 0.0
         """Seconds in which the accelerators had nothing to do, pauses left out."""
         self.dispatch_s = trainer.dispatch_s
-        self.ahead: deque[float] = deque(maxlen=max(1, trainer.run_ahead))
+        self.in_flight: deque[float] = deque(maxlen=max(1, trainer.run_ahead))
         self.noise: list[float] = []
         self.special = self._next_special()
 
@@ -202,14 +202,14 @@ class Flow:
         """
         count = len(self.clients)
         for _ in range(most):
-            asked = min(client.asked for client in self.clients)
+            asked = min(client.requested_at for client in self.clients)
             first = max(asked, self.feed.entry())
             if first > until or first == NEVER or (not self.feed.heap and len(self.feed.ready) < count):
                 return False
             got = longest = 0.0
             for place in range(count):
                 client = self.clients[(self.consumed + place) % count]
-                asked = client.asked
+                asked = client.requested_at
                 got = max(got, self._take(client, until))
                 longest = max(longest, client.got - asked)
             self.waited += longest
@@ -217,14 +217,14 @@ class Flow:
         return True
 
     def _take(self, client: Client, until: float) -> float:
-        queued = self.queued(client.asked, until)
-        got = max(client.asked, self.feed.entry())
+        queued = self.queued(client.requested_at, until)
+        got = max(client.requested_at, self.feed.entry())
         self.feed.take(got)
         if self.consumed >= WARM_UP:
             alone = len(self.clients) == 1
-            client.totals = client.totals.step(got - client.got, got - client.asked, queued, alone=alone)
+            client.totals = client.totals.step(got - client.got, got - client.requested_at, queued, alone=alone)
         else:
-            client.totals = client.totals.after_skipped_step(got - client.asked)
+            client.totals = client.totals.after_skipped_step(got - client.requested_at)
         client.got = got
         return got
 
@@ -237,7 +237,7 @@ class Flow:
             self.done = got
         self.done += self.step_s * self.noise.pop()
         self.consumed += 1
-        ahead = self.ahead
+        ahead = self.in_flight
         ask = ahead[0] if len(ahead) == ahead.maxlen else got
         ahead.append(self.done)
         if not self.trainer.run_ahead:
@@ -246,7 +246,7 @@ class Flow:
             ask = self.pause()
         for client in self.clients:
             least = client.got + self.dispatch_s
-            client.asked = ask if ask > least else least
+            client.requested_at = ask if ask > least else least
 
     def pause(self) -> float:
         """Do what happens every so many batches: wait for the accelerators, write a checkpoint, evaluate."""

@@ -9,7 +9,7 @@ from heapq import heappop, heappush
 from pecan_ray.placement import AutoPlacement
 from pecan_ray.plan.windows import Decision, Deployment, Window
 from pecan_ray.simulator.client import LIVE, ClientRule, SimulatedMeter
-from pecan_ray.simulator.contention import PaceTable
+from pecan_ray.simulator.contention import DeploymentTimeTable
 from pecan_ray.simulator.flow import NEVER, Flow, SimulatedFeed
 from pecan_ray.simulator.job_simulation import SimulatedLooks
 from pecan_ray.simulator.noise import Services, StepTimes, factors, generator
@@ -30,7 +30,7 @@ class SimulatedJob:
     """Operators are in AutoOrder's order."""
     seed: int = 0
     client: ClientRule = LIVE
-    arrives_s: float = 0.0
+    starts_s: float = 0.0
     most_batches: int = 1_000_000
     """The job ends after so many batches of each client, or"""
     after_convergence: int | None = 8000
@@ -54,7 +54,7 @@ class SimulatedWorker:
     """A worker of the job."""
 
     placement: str
-    asked: float = 0.0
+    requested_at: float = 0.0
     """When it was asked for."""
     time_factor: float = 1.0
     working: bool = False
@@ -86,15 +86,15 @@ class SimulatedJobState:
     spec: SimulatedJob
     flow: Flow
     meter: SimulatedMeter
-    table: PaceTable
-    wanted: Deployment
+    table: DeploymentTimeTable
+    target: Deployment
     fast: bool = False
     """Workers that are too many leave at once."""
     members: dict[int, SimulatedWorker] = field(default_factory=dict)
     event_heap: list[tuple[float, int, str]] = field(default_factory=list)
     """(when, member, what) of what is known to happen to its workers."""
     timeline: list[Turn] = field(default_factory=list)
-    made: int = 0
+    produced: int = 0
     now: float = 0.0
     remote_seconds: float = 0.0
     converged: Snapshot | None = None
@@ -151,7 +151,7 @@ class SimulatedJobState:
     def snapshot(self) -> Snapshot:
         """Return the sums as they are now."""
         return Snapshot(
-            self.now - self.spec.arrives_s,
+            self.now - self.spec.starts_s,
             self.flow.consumed,
             self.remote_seconds,
             self.flow.starved,
@@ -207,7 +207,7 @@ class SimulatedJobState:
         """Say whether what is measured now belongs to no deployment: workers drain, or may still come."""
         patience = self.spec.client.patience_s
         return any(m.draining for m in self.members.values()) or any(
-            m.granted or m.placement == "local" or self.now - m.asked < patience for m in self.coming()
+            m.granted or m.placement == "local" or self.now - m.requested_at < patience for m in self.coming()
         )
 
     def grant(self, number: int, time_factor: float, now: float) -> None:
@@ -229,7 +229,7 @@ class SimulatedJobState:
 
     def new_member(self, placement: str) -> int:
         """Add a worker that is to start."""
-        number, self.made = self.made, self.made + 1
+        number, self.produced = self.produced, self.produced + 1
         self.members[number] = SimulatedWorker(placement, self.now)
         return number
 
@@ -239,7 +239,7 @@ class SimulatedJobState:
         return sorted(not_draining, key=lambda n: (not self.members[n].working, n), reverse=True)[:count]
 
 
-def new_job(spec: SimulatedJob, table: PaceTable) -> SimulatedJobState:
+def new_job(spec: SimulatedJob, table: DeploymentTimeTable) -> SimulatedJobState:
     """Return a job that is about to begin."""
     workload = spec.workload
     noise = workload.noise
@@ -250,16 +250,16 @@ def new_job(spec: SimulatedJob, table: PaceTable) -> SimulatedJobState:
         SimulatedFeed(services, workload.clients * workload.client_buffer, workload.client_buffer),
         StepTimes(generator(spec.seed, workload.name, "steps"), workload.trainer.step_cv),
         clients=workload.clients,
-        begin=spec.arrives_s,
+        begin=spec.starts_s,
         batches_per_epoch=workload.batches_per_epoch,
     )
     meter = SimulatedMeter(flow, spec.client, spec.driver.window_batches, workload.remote.busy_cpu)
-    meter.restart(spec.arrives_s)
+    meter.restart(spec.starts_s)
     start, looks = spec.driver.start, None
     if isinstance(spec.driver, AutoPlacement) and spec.driver.looks:
-        looks = SimulatedLooks(workload, flow, spec.arrives_s, ordered=spec.ordered)
+        looks = SimulatedLooks(workload, flow, spec.starts_s, ordered=spec.ordered)
         start = spec.driver.first(looks.row_s, looks.batch, workload.max_local)
-    return SimulatedJobState(spec, flow, meter, table, start, now=spec.arrives_s, looks=looks)
+    return SimulatedJobState(spec, flow, meter, table, start, now=spec.starts_s, looks=looks)
 
 
 def start_delay(workload: Workload, seed: int, number: int, placement: str) -> float:

@@ -29,10 +29,10 @@ class _Sums:
 class SimulatedLooks:
     """Looks at one job."""
 
-    def __init__(self, workload: Workload, flow: Flow, began: float, *, ordered: bool) -> None:
+    def __init__(self, workload: Workload, flow: Flow, started: float, *, ordered: bool) -> None:
         self._workload, self._flow = workload, flow
-        self._before = _Sums(began)
-        self.due = began + TICK_S
+        self._before = _Sums(started)
+        self.due = started + TICK_S
         """When to look next."""
         self.present = (0.0, 0.0)
         """Seconds of local and of remote workers so far."""
@@ -50,7 +50,7 @@ class SimulatedLooks:
         """Return what has happened since the last look."""
         flow, workload, before = self._flow, self._workload, self._before
         flow.feed.produce_until(now)
-        asks = min(client.asked for client in flow.clients)
+        asks = min(client.requested_at for client in flow.clients)
         sums = _Sums(
             now,
             flow.waited + max(0.0, now - asks),
@@ -67,13 +67,13 @@ class SimulatedLooks:
         return Observation(
             dt=dt,
             running=running,
-            asked=asked,
+            requested=asked,
             room=Deployment(workload.max_local, workload.max_remote),
             waited=min(dt, max(0.0, sums.waited - before.waited)),
             rows=(sums.steps - before.steps) * workload.clients * ROWS,
             steps=sums.steps - before.steps,
             since_taken=now - flow.latest,
-            made=((sums.local - before.local) * ROWS, (sums.remote - before.remote) * ROWS),
+            produced=((sums.local - before.local) * ROWS, (sums.remote - before.remote) * ROWS),
             work_done=(max(0.0, present[0] - blocked[0]), max(0.0, present[1] - blocked[1])),
             blocked=(blocked[0], blocked[1]),
             own_s=self.row_s,

@@ -53,12 +53,12 @@ class Pool:
         """Nodes with a free place."""
         self._not_opened = rule.workers
         self._waiting: dict[Request, None] = {}
-        self._places: dict[Request, Node] = {}
+        self._positions: dict[Request, Node] = {}
 
     @property
     def used(self) -> int:
         """Places taken."""
-        return len(self._places)
+        return len(self._positions)
 
     def ask(self, request: Request, now: float) -> Node | None:
         """Return a place, or keep the request until there is one."""
@@ -68,17 +68,17 @@ class Pool:
         if node is None:
             self._waiting[request] = None
         else:
-            self._places[request] = node
+            self._positions[request] = node
         return node
 
-    def waits(self, request: Request) -> bool:
+    def is_waiting(self, request: Request) -> bool:
         """Whether a request may still be served."""
         return request in self._waiting
 
-    def give_back(self, request: Request, now: float) -> list[tuple[Request, Node]]:
+    def release(self, request: Request, now: float) -> list[tuple[Request, Node]]:
         """Take a place (or a wish) back; return who is served by that."""
         self._waiting.pop(request, None)
-        node = self._places.pop(request, None)
+        node = self._positions.pop(request, None)
         if node is None:
             return []
         node.free += 1
@@ -91,7 +91,7 @@ class Pool:
         while self._waiting and (place := self._find(now)) is not None:
             first = next(iter(self._waiting))
             del self._waiting[first]
-            self._places[first] = place
+            self._positions[first] = place
             served.append((first, place))
         return served
 

@@ -65,19 +65,19 @@ def outcome_of(job: SimulatedJobState) -> Outcome:
     return Outcome(
         workload=workload.name,
         timeline=tuple(job.timeline),
-        final=job.wanted,
-        settled=job.settled or job.wanted,
+        final=job.target,
+        settled=job.settled or job.target,
         running=job.last_running or job.running(),
         converged=job.converged,
-        converged_to=job.converged_to or job.wanted,
+        converged_to=job.converged_to or job.target,
         end=end,
         batch_s=batch_s,
         starved_share=(end.starved - since.starved) / seconds if seconds else 0.0,
         remote=remote,
         received_share=(end.received - since.received) / (batches * workload.clients),
         epoch_cost=workload.epoch_cost(batch_s, remote),
-        convergence_cost=paid(workload, job.converged or end),
-        cost=paid(workload, end),
+        convergence_cost=cost_until(workload, job.converged or end),
+        cost=cost_until(workload, end),
         killed=job.killed,
         flows=BatchTotals(
             job.flow.feed.produced,
@@ -88,7 +88,7 @@ def outcome_of(job: SimulatedJobState) -> Outcome:
     )
 
 
-def paid(workload: Workload, until: Snapshot) -> float:
+def cost_until(workload: Workload, until: Snapshot) -> float:
     """Return $ from the beginning to a moment: c_a n_a t + c_w times the remote workers' time."""
     if until.seconds <= 0:
         return 0.0

@@ -17,10 +17,10 @@ from pecan_ray.plan.prices import Prices
 from pecan_ray.plan.windows import Deployment
 from pecan_ray.simulator.client import client_of
 from pecan_ray.simulator.cluster import simulate
+from pecan_ray.simulator.grid_search import Evaluator
 from pecan_ray.simulator.job import SimulatedJob
 from pecan_ray.simulator.noise import generator
 from pecan_ray.simulator.policy_driver import placement
-from pecan_ray.simulator.steady import Evaluator
 from pecan_ray.simulator.workload import Workload, build
 
 TUNED = 10_000
@@ -99,10 +99,10 @@ class PolicyEvaluation:
     seed: int
     mode: str
     final: Deployment
-    cheapest: Deployment
+    optimal: Deployment
     excess: float
     """Cost of an epoch with the deployment that it settled on last over that with the cheapest one, less 1."""
-    paid: float
+    cost: float
     """What an epoch did cost after convergence, with all that the policy still tried, over the cheapest, less 1."""
     converged: bool
     convergence_epochs: float
@@ -111,10 +111,12 @@ class PolicyEvaluation:
     """Until convergence."""
 
 
-def judge(workload: Workload, modes: Iterable[str], seed: int, threshold: float = 0.03) -> list[PolicyEvaluation]:
+def evaluate_policies(
+    workload: Workload, modes: Iterable[str], seed: int, threshold: float = 0.03
+) -> list[PolicyEvaluation]:
     """Run policies on a workload, and compare each with exhaustive search."""
     evaluator = Evaluator(workload, seed=seed)
-    best = evaluator.cheapest()
+    best = evaluator.optimal()
     verdicts = []
     for mode in modes:
         spec = SimulatedJob(
@@ -173,7 +175,7 @@ def score(verdicts: Sequence[PolicyEvaluation]) -> dict[str, Score]:
             fmean(comparison_result.excess <= FAR for comparison_result in mine),
             fmean(comparison_result.excess for comparison_result in mine),
             max(comparison_result.excess for comparison_result in mine),
-            fmean(comparison_result.paid for comparison_result in mine),
+            fmean(comparison_result.cost for comparison_result in mine),
             sum(not comparison_result.converged for comparison_result in mine),
             fmean(comparison_result.convergence_epochs for comparison_result in mine),
         )

@@ -27,7 +27,7 @@ LEAST_ERROR = 0.01
 
 
 @dataclass(frozen=True)
-class MeasuredPace:
+class MeasuredSpeed:
     """What one deployment of a run has shown."""
 
     deployment: Deployment
@@ -38,7 +38,7 @@ class MeasuredPace:
     """Relative standard error of batch_s."""
 
     @property
-    def waits(self) -> bool:
+    def is_waiting(self) -> bool:
         """Whether the trainer waited, so that the workers set the pace."""
         return self.batch_s - self.own_s > WAITING * self.batch_s
 
@@ -68,7 +68,7 @@ class RunProfile:
     """Of each trainer; None: the whole run counts as one."""
     start_s: float = 0.0
     """Until the first batch."""
-    measured: tuple[MeasuredPace, ...] = ()
+    measured: tuple[MeasuredSpeed, ...] = ()
     """Empty: what ran at the end, at the rates above."""
 
     def __post_init__(self) -> None:
@@ -88,14 +88,14 @@ class RunProfile:
         return self.batches_per_epoch or self.batches
 
     @property
-    def rate_values(self) -> tuple[MeasuredPace, ...]:
+    def rate_values(self) -> tuple[MeasuredSpeed, ...]:
         """What was measured of every deployment that ran."""
         if self.measured:
             return self.measured
         here = self.deployment
         supply = here.local * self.local_rate + here.remote * self.remote_rate
         batch_s = max(self.step_s, self.trainers / supply) if supply > 0 else self.step_s
-        return (MeasuredPace(here, batch_s, self.step_s),)
+        return (MeasuredSpeed(here, batch_s, self.step_s),)
 
 
 def to_json(profile: RunProfile) -> str:
@@ -122,7 +122,7 @@ def _profile_of(entry: Mapping[str, Any]) -> RunProfile:
     values["deployment"] = Deployment(**values["deployment"])
     values["prices"] = Prices.of_fields(values["prices"]) if values.get("prices") else None
     values["measured"] = tuple(
-        MeasuredPace(**{**pace, "deployment": Deployment(**pace["deployment"])}) for pace in values["measured"]
+        MeasuredSpeed(**{**pace, "deployment": Deployment(**pace["deployment"])}) for pace in values["measured"]
     )
     return RunProfile(**values)
 
@@ -138,7 +138,7 @@ def profile_of_report(report: Mapping[str, Any]) -> RunProfile:
     trainers, hosts = int(report.get("trainers", 1)), int(report.get("hosts", 1))
     final = spans[-1][0]
     readings = [pooled(at, windows[-KEPT:]) for at, windows in windows_of(report).items()]
-    rate_values = tuple(pace_of(reading) for reading in readings) or (whole_run(report, final, start_s, waited),)
+    rate_values = tuple(speed_of(reading) for reading in readings) or (whole_run(report, final, start_s, waited),)
     local_rate, remote_rate = rates(rate_values, trainers)
     epochs = int(report.get("epochs", 0))
     return RunProfile(
@@ -170,13 +170,13 @@ def windows_of(report: Mapping[str, Any]) -> dict[Deployment, list[Window]]:
     return found
 
 
-def pace_of(reading: Reading) -> MeasuredPace:
+def speed_of(reading: Reading) -> MeasuredSpeed:
     """Return what a reading says; a trainer that does nothing but wait has a share of a thousandth to itself."""
     own = reading.batch_time if reading.own_time is None else reading.own_time
-    return MeasuredPace(reading.deployment, reading.batch_time, own, max(LEAST_ERROR, reading.error))
+    return MeasuredSpeed(reading.deployment, reading.batch_time, own, max(LEAST_ERROR, reading.error))
 
 
-def whole_run(report: Mapping[str, Any], final: Deployment, start_s: float, waited: float) -> MeasuredPace:
+def whole_run(report: Mapping[str, Any], final: Deployment, start_s: float, waited: float) -> MeasuredSpeed:
     """Return the pace of a run without windows: that of its steps, else of all behind its first batch."""
     steps = report.get("steps") or {}
     if steps.get("batches", 0) >= 2:
@@ -188,15 +188,15 @@ def whole_run(report: Mapping[str, Any], final: Deployment, start_s: float, wait
         count = max(1, int(report["batches"]) - (1 if start_s else 0))
         batch_s, wait_s, error = (float(report["seconds"]) - start_s) / count, waited / count, 0.1
     own_s = max(batch_s - wait_s, 1e-3 * batch_s)
-    return MeasuredPace(final, batch_s, own_s, max(LEAST_ERROR, error))
+    return MeasuredSpeed(final, batch_s, own_s, max(LEAST_ERROR, error))
 
 
-def step_of(rate_values: Sequence[MeasuredPace]) -> float:
+def step_of(rate_values: Sequence[MeasuredSpeed]) -> float:
     """Return the trainer's own time of a batch: where it hardly waited, if it ever did so.
 
     Beside a wait, a program that runs ahead of its accelerators seems to step faster than it can.
     """
-    calm = [pace.own_s for pace in rate_values if not pace.waits]
+    calm = [pace.own_s for pace in rate_values if not pace.is_waiting]
     return median(calm or [pace.own_s for pace in rate_values])
 
 
@@ -214,9 +214,9 @@ def spans_of(report: Mapping[str, Any]) -> list[tuple[Deployment, float]]:
     return busy
 
 
-def rates(rate_values: Sequence[MeasuredPace], trainers: int) -> tuple[float, float]:
+def rates(rate_values: Sequence[MeasuredSpeed], trainers: int) -> tuple[float, float]:
     """Fit batches per second of a local and of a remote worker, where the trainer waited for them, if anywhere."""
-    used = [pace for pace in rate_values if pace.waits] or list(rate_values)
+    used = [pace for pace in rate_values if pace.is_waiting] or list(rate_values)
     counts = np.array([[pace.deployment.local, pace.deployment.remote] for pace in used], dtype=float)
     supply = np.array([trainers / pace.batch_s for pace in used])
     weights = 1 / np.array([pace.error for pace in used]) / supply

@@ -41,12 +41,12 @@ class ReadingJob:
     dataset_bytes: float
     epochs: float
     gpus: int = 1
-    arrives_s: float = 0.0
+    starts_s: float = 0.0
 
     def __post_init__(self) -> None:
         for field in ("ideal_bytes_per_s", "dataset_bytes", "epochs"):
             checked_amount(f"job {self.name!r}: {field}", getattr(self, field), positive=True)
-        checked_amount(f"job {self.name!r}: arrives_s", self.arrives_s)
+        checked_amount(f"job {self.name!r}: starts_s", self.starts_s)
         checked_count(f"job {self.name!r}: gpus", self.gpus)
 
 
@@ -122,7 +122,7 @@ class CacheClusterSimulation:
         self.ideal = np.array([job.ideal_bytes_per_s for job in jobs])
         self.size = np.array([job.dataset_bytes for job in jobs])
         self.gpus = np.array([float(job.gpus) for job in jobs])
-        self.arrives = np.array([job.arrives_s for job in jobs])
+        self.starts = np.array([job.starts_s for job in jobs])
         self.left = np.array([job.epochs * job.dataset_bytes for job in jobs])
         self.epoch_left = self.size.copy()
         self.stored, self.found = np.zeros(len(jobs)), np.zeros(len(jobs))
@@ -132,15 +132,15 @@ class CacheClusterSimulation:
         self.ended = np.full(len(jobs), np.inf)
         self.now_s = 0.0
         self.timeline: list[CacheMoment] = []
-        self.asked: tuple[NDArray[np.generic], ...] = ()
-        self.answer: Division | None = None
+        self.inputs: tuple[NDArray[np.generic], ...] = ()
+        self.response: Division | None = None
 
     def run(self) -> CacheRun:
         """Go from event to event."""
         while np.isinf(self.ended).any():
             self._start_jobs()
             mine = np.flatnonzero(self.running)
-            coming = self.arrives[self.arrives > self.now_s]
+            coming = self.starts[self.starts > self.now_s]
             next_s = float(coming.min()) if coming.size else np.inf
             if not mine.size:
                 self.timeline.append(CacheMoment(self.now_s, 0, 0.0, 0.0, 0.0, 1.0))
@@ -150,26 +150,26 @@ class CacheClusterSimulation:
             given = self._divide(mine, demands)
             self._cut(mine, given)
             given = Division(given.cache, np.minimum(given.hits, self._hits(mine)), given.io)
-            speeds = demands.speeds(given.hits, given.io)
+            speeds = demands.throughput(given.hits, given.io)
             self._note(demands, given, speeds)
             pace = np.minimum(self.left[mine], self.epoch_left[mine]) / speeds
             self._advance(mine, given, speeds, min(float(pace.min()), next_s - self.now_s))
         names = [job.name for job in self.jobs]
         ended = dict(zip(names, self.ended.tolist(), strict=True))
-        took = dict(zip(names, (self.ended - self.arrives).tolist(), strict=True))
+        took = dict(zip(names, (self.ended - self.starts).tolist(), strict=True))
         return CacheRun(ended, took, tuple(self.timeline))
 
     def _divide(self, mine: Places, demands: Demands) -> Division:
         """Ask the policy, unless it has been asked just this: an epoch that begins often changes nothing."""
         asked = (mine, demands.ideal, demands.cached, demands.remaining)
         looked_at = len(asked) if self.policy == SILOD["sjf"] else len(asked) - 1
-        if self.answer is None or not all(map(np.array_equal, asked[:looked_at], self.asked)):
-            self.asked, self.answer = asked, divide(demands, self.cluster, self.policy)
-        return self.answer
+        if self.response is None or not all(map(np.array_equal, asked[:looked_at], self.inputs)):
+            self.inputs, self.response = asked, divide(demands, self.cluster, self.policy)
+        return self.response
 
     def _start_jobs(self) -> None:
         """Give free GPUs to jobs that wait; under Gavel all run, each with a part of the time."""
-        waiting = np.flatnonzero((self.arrives <= self.now_s) & ~self.running & np.isinf(self.ended))
+        waiting = np.flatnonzero((self.starts <= self.now_s) & ~self.running & np.isinf(self.ended))
         if self.schedule == "gavel":
             self.running[waiting] = True
             return
@@ -183,7 +183,7 @@ class CacheClusterSimulation:
     def _queue(self, waiting: Places) -> list[int]:
         """Return who waits, in the order in which they are started."""
         if self.schedule == "fifo":
-            rank = self.arrives[waiting]
+            rank = self.starts[waiting]
         elif self.policy == SILOD["sjf"]:
             rank = sjf_scores(self._resource_requests(waiting), self.cluster)
         else:
@@ -214,7 +214,7 @@ class CacheClusterSimulation:
     def _note(self, demands: Demands, given: Division, speeds: Numbers) -> None:
         count = len(speeds)
         hits = np.minimum(1.0, self.cluster.cache_bytes / count / demands.size)
-        fair = demands.speeds(hits, np.full(count, self.cluster.remote_io / count))
+        fair = demands.throughput(hits, np.full(count, self.cluster.remote_io / count))
         remote = float((speeds * (1 - given.hits)).sum())
         total, ideal = float(speeds.sum()), float(demands.ideal.sum())
         self.timeline.append(CacheMoment(self.now_s, count, total, ideal, remote, float((speeds / fair).min())))

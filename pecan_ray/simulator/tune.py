@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 from pecan_ray.errors import MissingExtraError, PlanError
 from pecan_ray.simulator.client import T, X, released
 from pecan_ray.simulator.cluster import simulate
+from pecan_ray.simulator.grid_search import Evaluator
 from pecan_ray.simulator.job import SimulatedJob
 from pecan_ray.simulator.policy_driver import placement
 from pecan_ray.simulator.random_workloads import AFTER, TUNED, draw
-from pecan_ray.simulator.steady import Evaluator
 from pecan_ray.simulator.text_tables import table
 from pecan_ray.simulator.workload import Workload
 
@@ -67,7 +67,7 @@ class TuneTask:
 
     seed: int
     workload: Workload
-    cheapest: float
+    min_cost: float
 
 
 def tasks(count: int) -> list[TuneTask]:
@@ -77,7 +77,7 @@ def tasks(count: int) -> list[TuneTask]:
     found = []
     for seed in range(count):
         workload = draw(seed)
-        found.append(TuneTask(seed, workload, Evaluator(workload, seed=seed).cheapest().epoch_cost))
+        found.append(TuneTask(seed, workload, Evaluator(workload, seed=seed).optimal().epoch_cost))
     return found
 
 
@@ -95,7 +95,7 @@ def training_cost(mode: str, settings: Settings, task: TuneTask) -> float:
     )
     done = (outcome.converged or outcome.end).batches / task.workload.batches_per_epoch
     rest = max(0.0, EPOCHS - done) * outcome.epoch_cost
-    return (outcome.convergence_cost + rest) / (EPOCHS * task.cheapest)
+    return (outcome.convergence_cost + rest) / (EPOCHS * task.min_cost)
 
 
 def attempt(mode: str, settings: Settings, on: Sequence[TuneTask]) -> Attempt:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.windows import Deployment
-from pecan_ray.simulator.run_profile import MeasuredPace, RunProfile
+from pecan_ray.simulator.run_profile import MeasuredSpeed, RunProfile
 
 CHANGES = (Deployment(0, 1), Deployment(0, 2), Deployment(0, 4), Deployment(1, 0), Deployment(2, 0))
 WORTH = 0.4
@@ -88,7 +88,7 @@ def dollars(amount: float) -> str:
     return f"${amount:.2f}" if amount >= 1 or not amount else f"${amount:.3g}"
 
 
-def measured_at(profile: RunProfile, deployment: Deployment) -> MeasuredPace | None:
+def measured_at(profile: RunProfile, deployment: Deployment) -> MeasuredSpeed | None:
     """Return what the run has measured of a deployment."""
     return next((pace for pace in profile.rate_values if pace.deployment == deployment), None)
 
@@ -112,9 +112,9 @@ def interval(profile: RunProfile, deployment: Deployment) -> tuple[float, float]
         supply, held, needed = profile.trainers / pace.batch_s, *multiple_bounds(pace.deployment, deployment)
         share = held if held <= 1 else 1 + WORTH * (held - 1)
         least = max(least, share * supply * (1 - SURE * pace.error))
-        if pace.waits:
+        if pace.is_waiting:
             most = min(most, max(1.0, needed) * supply * (1 + SURE * pace.error))
-    steps = [pace.own_s for pace in profile.rate_values if not pace.waits] or own_steps(profile)
+    steps = [pace.own_s for pace in profile.rate_values if not pace.is_waiting] or own_steps(profile)
     error = SURE * max(pace.error for pace in profile.rate_values)
     extra = max(0, deployment.local - max(pace.deployment.local for pace in profile.rate_values))
     low_step, high_step = min(steps) * (1 - error), max(steps) * (1 + error) * (1 + DISTURBED * extra)
@@ -138,13 +138,13 @@ def multiple_bounds(measured: Deployment, asked: Deployment) -> tuple[float, flo
 
 def why_uncertain(profile: RunProfile, deployment: Deployment) -> str:
     """Say what keeps a forecast from being sure."""
-    if not any(pace.waits for pace in profile.rate_values):
+    if not any(pace.is_waiting for pace in profile.rate_values):
         return "the trainer never waited for these workers, so that fewer may do as well"
     here = [multiple_bounds(pace.deployment, deployment) for pace in profile.rate_values]
     if all(held < 1 for held, _ in here):
         return "so few workers were never measured, and each may bring more when it has less company"
     if all(needed > 1 for _, needed in here):
-        if profile.trainers > 1 and all(pace.waits for pace in profile.rate_values):
+        if profile.trainers > 1 and all(pace.is_waiting for pace in profile.rate_values):
             return "the trainers always waited, so that their own step is not known"
         return "so many workers were never measured, and they may be in each other's way"
     return "it lies between what was measured"
@@ -168,7 +168,7 @@ def what_if(profile: RunProfile, deployment: Deployment) -> WhatIfEstimate:
             )
     low, high = interval(profile, deployment)
     now, then = batch_time(profile, profile.deployment), min(max(batch_time(profile, deployment), low), high)
-    if not any(pace.waits for pace in profile.rate_values) and then > profile.step_s and high < math.inf:
+    if not any(pace.is_waiting for pace in profile.rate_values) and then > profile.step_s and high < math.inf:
         # The line is the worst that may be: how much workers can do that nobody waited for is not known.
         then = math.sqrt(low * then)
     before, after = epoch_cost(profile, profile.deployment, now), epoch_cost(profile, deployment, then)

@@ -225,7 +225,7 @@ def _lists(array: Any) -> Array:
         return inner.reshape(len(array), length, *inner.shape[1:])
     # Not cut out of the values: how long empty rows are in other dimensions would depend on the rows beside them.
     empty = column_of(entries.slice(0, 0))
-    rows = (_row(inner[start:end] if start < end else empty) for start, end in _places(lengths))
+    rows = (_row(inner[start:end] if start < end else empty) for start, end in _list_spans(lengths))
     return _with_none(list(rows), array)
 
 
@@ -255,6 +255,6 @@ def _lengths(array: Any) -> Array:
     return np.where(array.is_valid().to_numpy(zero_copy_only=False), lengths, 0)
 
 
-def _places(lengths: Array) -> Iterator[tuple[int, int]]:
+def _list_spans(lengths: Array) -> Iterator[tuple[int, int]]:
     """Yield where each list begins and ends, of lists that follow one another."""
     return itertools.pairwise([0, *np.cumsum(lengths, dtype=np.int64).tolist()])

@@ -16,7 +16,7 @@ from pecan_ray.plan.arguments import positive
 from pecan_ray.plan.splits import Element, Source, Split
 from pecan_ray.plan.weight_schedule import checked_weights
 from pecan_ray.sampling.random_keys import generator, sampler_key
-from pecan_ray.sources.by_index import AskedOrder, ByIndex, Indexed, indexed
+from pecan_ray.sources.by_index import ByIndex, Indexed, SamplerArguments, indexed
 from pecan_ray.sources.image_folder import ImageFolder
 from pecan_ray.sources.memory import row_ranges
 
@@ -46,7 +46,7 @@ class Blend(ByIndex):
         if empty := [place for place, size in enumerate(joined.sizes()) if not size and shares[place]]:
             raise PlanError(f"Blend: source {empty[0]} is empty and has a weight: leave it out.")
         order = BlendOrder(joined.sizes(), shares, positive("Blend(samples=...)", samples))
-        self._sample("Blend", joined, AskedOrder(order, None, None, shuffle=False), stacks=False)
+        self._sample("Blend", joined, SamplerArguments(order, None, None, shuffle=False), stacks=False)
 
 
 @dataclass(frozen=True, eq=False)

@@ -96,7 +96,7 @@ class SequencesKept:
 
 
 @dataclass(frozen=True)
-class AskedOrder:
+class SamplerArguments:
     """The arguments that ask for a sampler, as a user gave them."""
 
     sampler: Any
@@ -161,17 +161,17 @@ class ByIndex:
             weights: one for each element, which are drawn in proportion to them, with replacement.
             shuffle: each element once, in a random order.
         """
-        asked = AskedOrder(sampler, batch_sampler, weights, shuffle)
+        asked = SamplerArguments(sampler, batch_sampler, weights, shuffle)
         self._sample("ByIndex", source, asked, batch_sampler is not None)
 
     @classmethod
-    def for_caller(cls, what: str, source: Source, asked: AskedOrder, *, stacks: bool = False) -> ByIndex:
+    def for_caller(cls, what: str, source: Source, asked: SamplerArguments, *, stacks: bool = False) -> ByIndex:
         """Return what the constructor makes; `what` is named in messages in its place."""
         made = cls.__new__(cls)
         made._sample(what, source, asked, stacks)
         return made
 
-    def _sample(self, what: str, given: Source, asked: AskedOrder, stacks: bool) -> None:
+    def _sample(self, what: str, given: Source, asked: SamplerArguments, stacks: bool) -> None:
         name, one = asked.only(what)
         source = indexed(f"{what}({name}=...)", given)
         count = source.num_elements()
@@ -182,7 +182,7 @@ class ByIndex:
             places, varies = count, False
         else:
             sampler = sampler_of(named, one, in_batches=name == "batch_sampler")
-            places, varies = _looked_at(sampler, count)
+            places, varies = _pass_length(sampler, count)
         made = {"given": given, "source": source, "sampler": sampler, "places": places, "varies": varies}
         for field_name, value in {**made, "stacks": stacks, "seed": 0, "_kept": SequencesKept()}.items():
             object.__setattr__(self, field_name, value)
@@ -240,7 +240,7 @@ class ByIndex:
 
 def seed_of_pass(seed: int, lease: Lease) -> int:
     """Return what a sampler is given as its seed in the pass of a lease: each of a `repeat` is one of its own."""
-    return sampler_key(seed, 0, lease.repetition)[0] >> 1 if lease.repetition else seed
+    return sampler_key(seed, 0, lease.pass_index)[0] >> 1 if lease.pass_index else seed
 
 
 @dataclass(frozen=True)
@@ -295,7 +295,7 @@ class SampledPass:
         return self.whole.identity()
 
 
-def _looked_at(sampler: Sampler, count: int) -> tuple[int, bool]:
+def _pass_length(sampler: Sampler, count: int) -> tuple[int, bool]:
     """Return how many places a pass has, and whether passes differ in it.
 
     Raises PlanError for a sampler that gives other indices when it is asked again: workers would not agree.

@@ -117,7 +117,7 @@ class _Streams:
         self._decoder = _DECODERS[kind]()
         self._held = b""
         """Read, and not given to a decoder yet."""
-        self._begun = False
+        self._has_started = False
         """The decoder has been given something."""
         self.taken = 0
         """Compressed bytes that went into `read`."""
@@ -134,14 +134,16 @@ class _Streams:
             if out:
                 return out
             if ended and not self._decoder.eof:
-                raise EOFError("the file ends before its compressed data does" if self._begun else "it has no bytes")
+                raise EOFError(
+                    "the file ends before its compressed data does" if self._has_started else "it has no bytes"
+                )
 
     def _input(self) -> bytes:
         """Return what the decoder is given next; nothing at the end of the file."""
         data = self._more()
-        if self._kind == "lzma" and not self._begun and data.startswith(bytes(LZMA_HEADER)):
+        if self._kind == "lzma" and not self._has_started and data.startswith(bytes(LZMA_HEADER)):
             raise lzma.LZMAError("its header is nothing but zeros")
-        self._begun = self._begun or bool(data)
+        self._has_started = self._has_started or bool(data)
         return data
 
     def _more(self) -> bytes:

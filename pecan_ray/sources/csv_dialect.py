@@ -54,13 +54,13 @@ class CsvDialect:
     def in_utf_8(self, lines: Iterator[TextLine], bad: BadLines) -> Iterator[TextLine]:
         """Yield lines in UTF-8; those that are not in the encoding are noted in `bad`."""
         for line in lines:
-            if line.number in bad.refused:
+            if line.number in bad.rejected:
                 yield line
                 continue
             try:
                 yield line._replace(data=line.data.decode(self.encoding).encode())
             except UnicodeError as error:
-                bad.refused[line.number] = f"it is not {self.encoding.upper()} ({error})"
+                bad.rejected[line.number] = f"it is not {self.encoding.upper()} ({error})"
                 yield line
 
     def records(self, records: Iterator[TextLine], bad: BadLines) -> Iterator[TextLine]:
@@ -70,11 +70,11 @@ class CsvDialect:
 
     def _unescape_records(self, records: Iterator[TextLine], bad: BadLines) -> Iterator[TextLine]:
         for record in records:
-            if record.number not in bad.refused:
+            if record.number not in bad.rejected:
                 try:
                     record = record._replace(data=self._without_escapes(record.data))
                 except ValueError as error:
-                    bad.refused[record.number] = str(error)
+                    bad.rejected[record.number] = str(error)
             yield record
 
     def changes_quote_state(self, data: bytes) -> bool:
@@ -102,7 +102,7 @@ class CsvDialect:
         if self.quote is None or self.escape is not None or self._has_valid_quoting(data):
             return ""
         for line in lines:
-            if self.quote.encode() in line.data and not self._doubled.fullmatch(line.data.removesuffix(b"\r")):
+            if self.quote.encode() in line.data and not self._escape_pattern.fullmatch(line.data.removesuffix(b"\r")):
                 return (
                     "text stands behind the quote that closes a value. Quotes inside of quoted values must be doubled; "
                     f"say escape={chr(92)!r} if a backslash stands before them, quote=None if quotes are text"
@@ -137,19 +137,19 @@ class CsvDialect:
                 "where quotes are doubled leave escape out"
             )
 
-        def doubled(found: re.Match[bytes]) -> bytes:
+        def escape_quote(found: re.Match[bytes]) -> bytes:
             return quote * 2 if found[1] == quote else escape
 
         def value(found: re.Match[bytes]) -> bytes:
             inner = found[2]
             if inner is None:
                 return found[0]
-            return found[1] + quote + self._escapes.sub(doubled, inner) + quote
+            return found[1] + quote + self._escapes.sub(escape_quote, inner) + quote
 
         return self._one_value.sub(value, body) + end
 
     @property
-    def _doubled(self) -> re.Pattern[bytes]:
+    def _escape_pattern(self) -> re.Pattern[bytes]:
         q, d = _regex_escape(self.quote), _regex_escape(self.delimiter)
         value = rb"(?:%s[^%s]*(?:%s%s[^%s]*)*%s|(?:[^%s%s][^%s]*)?)" % (q, q, q, q, q, q, q, d, d)
         return _regex(rb"(?:%s%s)*%s" % (value, d, value))

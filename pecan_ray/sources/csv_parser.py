@@ -126,10 +126,10 @@ class CsvParser:
 
         Lines that cannot be parsed together are halved until the bad ones are alone.
         """
-        if bad.refused and any(line.number in bad.refused for line in lines):
-            for refused, run in groupby(lines, key=lambda line: line.number in bad.refused):
-                if refused:
-                    yield from (BadLine(line, bad.refused[line.number]) for line in run)
+        if bad.rejected and any(line.number in bad.rejected for line in lines):
+            for rejected, run in groupby(lines, key=lambda line: line.number in bad.rejected):
+                if rejected:
+                    yield from (BadLine(line, bad.rejected[line.number]) for line in run)
                 else:
                     yield from self.parts(list(run), schema, bad)
             return
@@ -141,7 +141,7 @@ class CsvParser:
             raise
         except pa.ArrowException as error:
             if len(lines) == 1:
-                yield BadLine(lines[0], self._add_quote_hint(_words(error), lines[0].data))
+                yield BadLine(lines[0], self._add_quote_hint(_arrow_message(error), lines[0].data))
                 return
             middle = len(lines) // 2
             yield from self.parts(lines[:middle], schema, bad)
@@ -155,7 +155,7 @@ class CsvParser:
         return problem
 
 
-def _words(error: Exception) -> str:
+def _arrow_message(error: Exception) -> str:
     """Return what Arrow says, without the row, which it counts from where it has begun to parse."""
     return re.sub(r"^(CSV parse error: )Row #\d+: ", r"\1", str(error)).rstrip(".")
 
@@ -164,7 +164,7 @@ class BadLine(NamedTuple):
     """A line that cannot be parsed."""
 
     line: TextLine
-    problem: str
+    message: str
 
 
 class PrecisionLossError(Exception):

@@ -37,7 +37,13 @@ from pecan_ray.sources.lines import (
     lines_of,
     opened_for_lines,
 )
-from pecan_ray.sources.partitions import Partitions, alike, check_partitions, wanted_values, with_partitions
+from pecan_ray.sources.partitions import (
+    Partitions,
+    check_partitions,
+    selected_values,
+    with_equal_columns,
+    with_partitions,
+)
 from pecan_ray.storage.options import storage_options
 
 SAMPLE_BYTES = 1 << 20
@@ -141,7 +147,7 @@ class Csv:
         """Yield byte ranges of the files, each with the schema that the beginning of the first file with rows gave."""
         schema, has_rows = None, False
         pieces = byte_ranges(data_files(self.patterns), self.split_bytes, whole=self.newlines_in_values)
-        for split in alike(pieces, self.patterns, self.partitions):
+        for split in with_equal_columns(pieces, self.patterns, self.partitions):
             if not has_rows and not split.start:
                 before, (schema, has_rows) = schema, self._infer(split.path, split.version)
                 _check_same(split.path, schema.names, (before or schema).names)
@@ -176,24 +182,24 @@ class Csv:
         split = bad.split
         header = self._header(split.path, split.version)
         _check_same(split.path, header.names, split.payload.names)
-        told = wanted_values(split.path, self, self.columns, header.names)
+        told = selected_values(split.path, self, self.columns, header.names)
         wanted = self.columns and [name for name in self.columns if name not in told]
         # Arrow takes no column for all of them.
         number, parser = start, self._parser(header.names, header.names[:1] if wanted == [] else wanted)
         with opened_for_lines(split) as stream:
             records = self._records(stream, bad)
-            if header.lies_in(split):
+            if header.is_in(split):
                 next(records, None)
             for chunk in _chunks(islice(records, start, None)):
                 for part in parser.parts(chunk, split.payload, bad):
                     if isinstance(part, BadLine):
-                        yield bad.error(part.line, number, part.problem)
+                        yield bad.error(part.line, number, part.message)
                         number += 1
                     else:
                         held = {} if wanted == [] else self._columns_of(part, split.path)
                         yield with_partitions(held, told, part.num_rows)
                         number += part.num_rows
-                bad.refused.clear()
+                bad.rejected.clear()
 
     def _columns_of(self, table: Any, path: str) -> Columns:
         return {**columns_of(without_nulls(table, self.fill, path)), **null_mask_columns(table, self.mask, path)}
@@ -281,8 +287,8 @@ class Csv:
                 if first is None:
                     continue
                 try:
-                    if first.number in bad.refused:
-                        raise ValueError(bad.refused[first.number])
+                    if first.number in bad.rejected:
+                        raise ValueError(bad.rejected[first.number])
                     header = self._dialect.fields(first.data)
                 except (csv.Error, ValueError) as error:
                     raise line_error(split, first, 0, f"it cannot be read as a header ({error})") from error
@@ -312,12 +318,12 @@ class Csv:
 
     def _check_named(self, path: str, names: list[str]) -> None:
         """Raise ColumnError where options name a column that a file lacks."""
-        held = {*names, *wanted_values(path, self, self.columns, names)}
+        held = {*names, *selected_values(path, self, self.columns, names)}
         missing = [name for name in self.columns or () if name not in held]
         missing = missing or [name for name in (*self.types, *(self.fill or ())) if name not in names]
         if missing:
             raise ColumnError(
-                f"{path} has no column {', '.join(map(repr, missing))}. It has: {_shown(names)}.",
+                f"{path} has no column {', '.join(map(repr, missing))}. It has: {_join_names(names)}.",
                 path=path,
                 columns=tuple(names),
             )
@@ -341,7 +347,7 @@ class Csv:
             parts = list(parser.parts(sample, None, bad))
         except pa.ArrowNotImplementedError as error:
             raise PlanError(f"types={dict(self.types)}: {error}.") from error
-        failed = {part.line.number: part.problem for part in parts if isinstance(part, BadLine)}
+        failed = {part.line.number: part.message for part in parts if isinstance(part, BadLine)}
         if len(parts) == 1 and not failed:
             return sample, parts[0], split
         good = [line for line in sample if line.number not in failed]
@@ -362,7 +368,7 @@ class _Header(NamedTuple):
     offset: int
     """First byte of their line, in the file as decompressed; -1: it has none."""
 
-    def lies_in(self, split: Split) -> bool:
+    def is_in(self, split: Split) -> bool:
         """Tell whether a split begins with this line, or with comments and empty lines before it."""
         return split.start <= self.offset and (split.stop is None or self.offset < split.stop)
 
@@ -390,7 +396,8 @@ def _checked_header(path: str, header: list[str], given: Sequence[str] | None, *
     """Return the names of the columns of a file with a header; raises ColumnError for one that cannot be."""
     if given is not None and len(given) != len(header):
         raise ColumnError(
-            f"Csv(names=...) names {len(given)} columns, and the header of {path} {len(header)}: {_shown(header)}.",
+            f"Csv(names=...) names {len(given)} columns, and the header of {path} {len(header)}: "
+            f"{_join_names(header)}.",
             path=path,
             columns=tuple(header),
         )
@@ -400,7 +407,7 @@ def _checked_header(path: str, header: list[str], given: Sequence[str] | None, *
         return list(given)
     if twice:
         raise ColumnError(
-            f"The header of {path} names {_shown(twice)} twice. {without}", path=path, columns=tuple(header)
+            f"The header of {path} names {_join_names(twice)} twice. {without}", path=path, columns=tuple(header)
         )
     if not numbers_allowed:
         _check_is_header(path, header, without)
@@ -411,7 +418,7 @@ def _check_is_header(path: str, header: list[str], without: str) -> None:
     """Raise ColumnError for a first line that is no header, or one of another delimiter."""
     if _looks_like_data(header):
         raise ColumnError(
-            f"The first line of {path} holds numbers: {_shown(header)}. {without} Say header=True if these are "
+            f"The first line of {path} holds numbers: {_join_names(header)}. {without} Say header=True if these are "
             "the names of its columns.",
             path=path,
             columns=tuple(header),
@@ -451,7 +458,7 @@ def _chunks(lines: Iterator[TextLine]) -> Iterator[list[TextLine]]:
         yield chunk
 
 
-def _shown(names: Sequence[str], most: int = 100) -> str:
+def _join_names(names: Sequence[str], most: int = 100) -> str:
     """Return names for a message, the first ones of many."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
@@ -474,7 +481,7 @@ def _simple(column: Any) -> Any:
 def _check_same(path: str, names: list[str], expected: list[str]) -> None:
     if set(names) != set(expected):
         raise ColumnError(
-            f"The header of {path} is {_shown(names)}, but the first file has {_shown(expected)}.",
+            f"The header of {path} is {_join_names(names)}, but the first file has {_join_names(expected)}.",
             path=path,
             columns=tuple(names),
         )

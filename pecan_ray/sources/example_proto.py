@@ -61,7 +61,7 @@ def parse_example(record: bytes, features: Mapping[str, str]) -> Element:
     if example.HasField("feature_lists"):
         columns.update(_feature_lists(example.feature_lists, features, columns))
     for name in features.keys() - columns.keys():
-        columns[name] = _absent(name, features[name])
+        columns[name] = _missing_value(name, features[name])
     return columns
 
 
@@ -89,11 +89,11 @@ def _shape(name: str, kind: str, wanted: str, most: int) -> str:
     for shape in SHAPES[: most + 1]:
         if wanted == shape.format(_TYPES[kind]):
             return shape
-    said = "a feature list" if most > 1 else "a feature"
-    raise ValueError(f"{name!r} is {said} of {_TYPES[kind]}, and features= says {wanted!r}")
+    message = "a feature list" if most > 1 else "a feature"
+    raise ValueError(f"{name!r} is {message} of {_TYPES[kind]}, and features= says {wanted!r}")
 
 
-def _absent(name: str, wanted: str) -> Any:
+def _missing_value(name: str, wanted: str) -> Any:
     """Return the value of a feature that a record lacks: an empty list; raises ValueError where one value is wanted."""
     if not wanted.startswith("list<"):
         raise ValueError(f"it has no feature {name!r}, which features= says is a single {wanted}")
@@ -119,8 +119,8 @@ def _kind_of(name: str, steps: Any, wanted: str | None) -> str:
     kinds = {kind for step in steps if (kind := step.WhichOneof("kind")) is not None}
     if len(kinds) > 1:
         raise ValueError(f"the steps of {name!r} are of different types: {', '.join(sorted(kinds))}")
-    said = next((kind for kind in _KINDS if wanted and _TYPES[kind] in wanted), "float_list")
-    return next(iter(kinds), said)
+    message = next((kind for kind in _KINDS if wanted and _TYPES[kind] in wanted), "float_list")
+    return next(iter(kinds), message)
 
 
 def _steps(name: str, steps: Any, wanted: str | None) -> Any:

@@ -19,14 +19,14 @@ from pecan_ray.storage import (
     HEAD_BYTES,
     FileInfo,
     Head,
-    among_several,
-    fetch_ahead,
     holds,
     is_remote,
+    is_shared,
     list_files,
     look_elsewhere,
+    prefetch,
 )
-from pecan_ray.storage.ranges import Asked
+from pecan_ray.storage.ranges import RangeRequest
 
 Paths: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"
 """Files, folders and globs: local, ``s3://`` or ``gs://``."""
@@ -50,7 +50,7 @@ MAX_RECORD_BYTES = 256 << 20
 class SplitRangeProvider(Protocol):
     """A source that tells which bytes a split needs, where the split does not."""
 
-    def needed_ranges(self, splits: Sequence[Split]) -> list[list[Asked]]:
+    def needed_ranges(self, splits: Sequence[Split]) -> list[list[RangeRequest]]:
         """Return what reading each of some splits reads of buckets, as far as it is known: nothing is fetched."""
         ...
 
@@ -154,7 +154,7 @@ def skip_bytes(stream: BinaryIO, count: int) -> int:
     return count - left
 
 
-def with_files_ahead(source: Source, splits: Iterable[Split]) -> Iterator[Split]:
+def prefetching_files(source: Source, splits: Iterable[Split]) -> Iterator[Split]:
     """Yield splits that one reader goes through in this order; the files of the next ones are fetched meanwhile."""
     rest = iter(splits)
     if not isinstance(source, SequentialSource):
@@ -165,7 +165,7 @@ def with_files_ahead(source: Source, splits: Iterable[Split]) -> Iterator[Split]
         if "://" not in split.path:
             yield split
             continue
-        fetch_files_ahead(source, (split,))
+        prefetch_files(source, (split,))
         coming.append(split)
         if len(coming) > SPLITS_AHEAD:
             yield coming.popleft()
@@ -178,7 +178,7 @@ def on_node(source: Source, splits: Iterable[Split]) -> tuple[int, ...] | None:
     It need be where other jobs on the node read the same data, and take first what is here.  Known are files that are
     elements, byte ranges of files that are read from the front, and what a source tells of its splits.
     """
-    if not among_several():
+    if not is_shared():
         return None
     offered = list(splits)
     told = (
@@ -191,20 +191,20 @@ def on_node(source: Source, splits: Iterable[Split]) -> tuple[int, ...] | None:
     return tuple(index for index, ranges in known if holds(ranges))
 
 
-def _ranges(source: Source, split: Split) -> list[Asked]:
+def _ranges(source: Source, split: Split) -> list[RangeRequest]:
     """Return what reading a split reads; nothing where that is not known."""
     if split.files:
         versions = split.versions or ("",) * len(split.files)
-        return [Asked(path, 0, None, version) for path, version in zip(split.files, versions, strict=True)]
+        return [RangeRequest(path, 0, None, version) for path, version in zip(split.files, versions, strict=True)]
     if isinstance(source, SequentialSource):
-        return [Asked(split.path, split.start, split.stop, split.version)]
+        return [RangeRequest(split.path, split.start, split.stop, split.version)]
     return []
 
 
-def fetch_files_ahead(source: Source, splits: Iterable[Split]) -> None:
+def prefetch_files(source: Source, splits: Iterable[Split]) -> None:
     """Begin to fetch the beginnings of files that splits begin with, where the source reads them from the front."""
     if isinstance(source, SequentialSource):
-        fetch_ahead(
+        prefetch(
             Head(split.path, split.version, HEAD_BYTES if split.stop is None else split.stop)
             for split in splits
             if split.start == 0 and not split.files

@@ -98,8 +98,8 @@ def _check(value: Any, kind: Any) -> None:
         for one in value:
             _check(one, kind.value_type)
     elif value is not None and not _holds(value, kind):
-        said = cut_text(str(value)) if isinstance(value, (int, float)) else f"a {type(value).__name__}"
-        raise ValueError(f"{said} is no {_named(kind)}")
+        message = cut_text(str(value)) if isinstance(value, (int, float)) else f"a {type(value).__name__}"
+        raise ValueError(f"{message} is no {_named(kind)}")
 
 
 @lru_cache(maxsize=16)

@@ -47,7 +47,7 @@ class TextLine(NamedTuple):
 class LongLine(NamedTuple):
     """A line of too many bytes, of which only the first are held."""
 
-    shown: bytes
+    preview: bytes
     nbytes: int
     """So many have been read."""
 
@@ -60,7 +60,7 @@ class BadLines:
 
     def __init__(self, split: Split, max_record_bytes: int, *, past_errors: bool) -> None:
         self.split, self.max_record_bytes, self.past_errors = split, max_record_bytes, past_errors
-        self.refused: dict[int, str] = {}
+        self.rejected: dict[int, str] = {}
         """By their numbers, what is wrong with lines that need not be looked into."""
         self._any = False
 
@@ -100,8 +100,8 @@ def lines_of(stream: BinaryIO, bad: BadLines, end: bytes = b"\r") -> Iterator[Te
                     return
                 if not bad.past_errors:
                     raise _endless(split, offset, bad.max_record_bytes)
-                bad.refused[number] = f"it {_too_long(bad.max_record_bytes)}"
-                yield TextLine(number, offset, block.shown + b"...")  # never empty: it is an element
+                bad.rejected[number] = f"it {_too_long(bad.max_record_bytes)}"
+                yield TextLine(number, offset, block.preview + b"...")  # never empty: it is an element
             offset += block.nbytes + 1
             continue
         for data in block:
@@ -132,7 +132,7 @@ def _blocks(stream: BinaryIO, bad: BadLines) -> Iterator[list[bytes] | LongLine]
         if open_line.is_too_long and (not bad.past_errors or open_line.nbytes > ENDLESS_RATIO * most):
             raise _endless(split, at - len(block) + len(lines[0]) - open_line.nbytes, most)
         if len(lines) == 1:
-            if not open_line.belongs_to_split and at >= stop:
+            if not open_line.in_split and at >= stop:
                 return  # no line begins in the range
             continue
         tail = lines.pop()
@@ -169,7 +169,7 @@ class _OpenLine:
     """A line of which the end has not been read yet."""
 
     def __init__(self, most: int, *, belongs_to_split: bool = True) -> None:
-        self._most, self.belongs_to_split = most, belongs_to_split
+        self._most, self.in_split = most, belongs_to_split
         self._pending_chunks: list[bytes] = []
         self.nbytes = 0
 
@@ -186,7 +186,7 @@ class _OpenLine:
     @property
     def is_too_long(self) -> bool:
         """Whether it has more bytes than it may, and is no line of the split before."""
-        return self.belongs_to_split and self.nbytes > self._most
+        return self.in_split and self.nbytes > self._most
 
     def whole(self) -> bytes:
         """Return its bytes."""

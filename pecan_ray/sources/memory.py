@@ -104,7 +104,7 @@ class Items:
             return None
         if not names or isinstance(one, Mapping) != (type(one) is dict):
             return None
-        alike = all(_are_alike(values) for values in (_column(self.items, name) for name in names))
+        alike = all(_have_one_type(values) for values in (_column(self.items, name) for name in names))
         return ItemsByColumns(self, tuple(names)) if alike else None
 
     def rows_at(self, indices: Iterable[int]) -> Iterator[Element]:
@@ -171,7 +171,7 @@ def _column(items: Sequence[Any], name: str) -> list[Any]:
     return [item[name] for item in items] if type(items[0]) is dict else list(items)
 
 
-def _are_alike(values: list[Any]) -> bool:
+def _have_one_type(values: list[Any]) -> bool:
     """Tell whether values can be one column, from which each comes out as it was."""
     (kind, *others) = set(map(type, values))
     if others:

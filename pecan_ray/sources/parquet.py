@@ -32,11 +32,17 @@ from pecan_ray.sources.files import (
 from pecan_ray.sources.filling import check_fill, null_mask_columns, without_nulls
 from pecan_ray.sources.parquet_footers import cache_file_ranges, needed_ranges
 from pecan_ray.sources.parquet_int96 import INT96_UNITS, Int96Unit, exact_batches
-from pecan_ray.sources.parquet_rows import check_columns, decode_batch_size, wanted_columns
-from pecan_ray.sources.partitions import Partitions, alike, check_partitions, wanted_values, with_partitions
-from pecan_ray.storage import FileInfo, among_several, open_random
+from pecan_ray.sources.parquet_rows import check_columns, decode_batch_size, selected_columns
+from pecan_ray.sources.partitions import (
+    Partitions,
+    check_partitions,
+    selected_values,
+    with_equal_columns,
+    with_partitions,
+)
+from pecan_ray.storage import FileInfo, is_shared, open_random
 from pecan_ray.storage.options import storage_options
-from pecan_ray.storage.ranges import Asked
+from pecan_ray.storage.ranges import RangeRequest
 
 
 @dataclass(frozen=True)
@@ -119,10 +125,10 @@ class Parquet:
                 size = file.seek(0, io.SEEK_END)
                 check_columns(parquet.metadata, split.payload, size)
                 footer = parquet.metadata
-                if among_several():
+                if is_shared():
                     cache_file_ranges(split, footer, size, self.columns)
                 groups, skip = _groups_from(footer, list(split.payload), start)
-                told = wanted_values(split.path, self, self.columns, parquet.schema_arrow.names)
+                told = selected_values(split.path, self, self.columns, parquet.schema_arrow.names)
                 names = None if self.columns is None else [name for name in self.columns if name not in told]
                 at_a_time = decode_batch_size(file, footer, groups, names, self.batch_rows)
                 how = {"batch_size": at_a_time, "row_groups": groups}
@@ -142,7 +148,8 @@ class Parquet:
             except Exception as error:  # Arrow raises many kinds for broken files, Python's conversions some more.
                 group, at = _place(footer, split.payload, number)
                 raise CorruptSourceError(
-                    f"Cannot decode {split.where(number)} (row group {group}, from byte {at} on): {_words(error)}. "
+                    f"Cannot decode {split.where(number)} (row group {group}, from byte {at} on): "
+                    f"{_error_text(error)}. "
                     "Write or copy the file again.",
                     path=split.path,
                     offset=at,
@@ -199,7 +206,7 @@ class Parquet:
             error.fields["elements"] = group.stop - number
             yield error
 
-    def needed_ranges(self, splits: Sequence[Split]) -> list[list[Asked]]:
+    def needed_ranges(self, splits: Sequence[Split]) -> list[list[RangeRequest]]:
         """Return which bytes of buckets reading each of some splits needs, as far as it is known: nothing is fetched.
 
         Known are files whose footers this process has read, or finds on its node's disk.
@@ -229,12 +236,12 @@ class Parquet:
 
     def _footers(self) -> Iterator[tuple[FileInfo, Any]]:
         expected: list[str] | None = None
-        for info in alike(data_files(self.patterns), self.patterns, self.partitions):
+        for info in with_equal_columns(data_files(self.patterns), self.patterns, self.partitions):
             metadata, names = _footer(info)
             self._check_no_duplicates(info.path, names)
             wanted = list(self.columns) if self.columns is not None else expected or names
-            held = [*names, *wanted_values(info.path, self, self.columns, names)]
-            missing = [name for name in wanted if name not in held and not wanted_columns(metadata, [name])]
+            held = [*names, *selected_values(info.path, self, self.columns, names)]
+            missing = [name for name in wanted if name not in held and not selected_columns(metadata, [name])]
             if missing:
                 _raise_missing_column(info.path, missing, held)
             extra = [] if self.columns is not None else [name for name in names if name not in wanted]
@@ -303,7 +310,7 @@ def _footer(info: FileInfo) -> tuple[Any, list[str]]:
             raise
         except Exception as error:  # Arrow raises many kinds for broken footers, Python's conversions some more.
             raise CorruptSourceError(
-                f"{path} ({size} bytes) has no readable Parquet footer at its end: {_words(error)}. It is cut "
+                f"{path} ({size} bytes) has no readable Parquet footer at its end: {_error_text(error)}. It is cut "
                 "off, or no Parquet file.",
                 path=path,
                 offset=size,
@@ -319,7 +326,7 @@ def _raise_missing_column(path: str, missing: list[str], names: list[str]) -> No
     )
 
 
-def _words(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return str(error).rstrip(".") or type(error).__name__
 
 

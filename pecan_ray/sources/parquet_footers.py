@@ -17,10 +17,10 @@ import pyarrow as pa
 from pyarrow import parquet as pq
 
 from pecan_ray.plan.splits import Split
-from pecan_ray.sources.parquet_rows import check_columns, wanted_columns
+from pecan_ray.sources.parquet_rows import check_columns, selected_columns
 from pecan_ray.storage import is_remote, tail_on_node
 from pecan_ray.storage.digest import BLOCK_BYTES
-from pecan_ray.storage.ranges import Asked
+from pecan_ray.storage.ranges import RangeRequest
 
 ByteRange: TypeAlias = tuple[int, int]
 FileColumns: TypeAlias = tuple[str, str, "Sequence[str] | None"]
@@ -96,7 +96,7 @@ class FileRanges:
 
 def ranges_of_file(footer: Any, size: int, columns: Sequence[str] | None) -> FileRanges:
     """Return what the row groups of a file of so many bytes need; nothing where its footer is wrong, or too long."""
-    groups, places = range(footer.num_row_groups), wanted_columns(footer, columns)
+    groups, places = range(footer.num_row_groups), selected_columns(footer, columns)
     if len(groups) * len(places) > MOST_CHUNKS:
         return FileRanges()
     try:
@@ -152,11 +152,14 @@ def cache_file_ranges(split: Split, footer: Any, size: int, columns: Sequence[st
             _known.add(file, ranges_of_file(footer, size, columns))
 
 
-def needed_ranges(splits: Iterable[Split], columns: Sequence[str] | None) -> list[list[Asked]]:
+def needed_ranges(splits: Iterable[Split], columns: Sequence[str] | None) -> list[list[RangeRequest]]:
     """Return what each of some splits needs of its file; nothing where that is not known."""
     looking = _FooterLookup(columns)
     return [
-        [Asked(split.path, start, stop, split.version) for start, stop in looking.ranges_of(split).of(split.payload)]
+        [
+            RangeRequest(split.path, start, stop, split.version)
+            for start, stop in looking.ranges_of(split).of(split.payload)
+        ]
         for split in splits
     ]
 
@@ -165,7 +168,7 @@ class _FooterLookup:
     """Looks files up for one answer, on the disk only as far as that is soon done."""
 
     def __init__(self, columns: Sequence[str] | None) -> None:
-        self._columns, self._looked, self._nbytes = columns, 0, 0
+        self._columns, self._last_lookup, self._nbytes = columns, 0, 0
         self._failed_reads: set[tuple[str, str]] = set()
 
     def ranges_of(self, split: Split) -> FileRanges:
@@ -173,7 +176,7 @@ class _FooterLookup:
         if (known := _known.get((split.path, split.version, self._columns))) is not None:
             return known
         at = split.path, split.version
-        over = self._looked >= MOST_LOOKED or self._nbytes >= LOOKED_BYTES
+        over = self._last_lookup >= MOST_LOOKED or self._nbytes >= LOOKED_BYTES
         if over or at in self._failed_reads or not is_remote(split.path):
             return FileRanges()
         found = self._on_disk(split)
@@ -188,7 +191,7 @@ class _FooterLookup:
         tail = tail_on_node(split.path, split.version, TAIL_BYTES)
         if tail is None:
             return None
-        self._looked += 1
+        self._last_lookup += 1
         length = int.from_bytes(tail.data[-8:-4], "little") + 8
         if tail.data[-4:] != MAGIC or length > min(LOOKED_BYTES, tail.size):
             return FileRanges()

@@ -18,7 +18,7 @@ from pyarrow import parquet as pq
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.splits import Array
 from pecan_ray.sources.arrow import leaves_of
-from pecan_ray.sources.parquet_rows import wanted_columns
+from pecan_ray.sources.parquet_rows import selected_columns
 
 Int96Unit: TypeAlias = Literal["us", "ns"]
 INT96_UNITS: tuple[Int96Unit, ...] = ("us", "ns")
@@ -33,7 +33,7 @@ def exact_batches(
     parquet = pq.ParquetFile(
         shared, metadata=metadata, pre_buffer=True, page_checksum_verification=True, coerce_int96_timestamp_unit=unit
     )
-    places = wanted_columns(metadata, names)
+    places = selected_columns(metadata, names)
     batches = _batches(parquet, places, **how)
     columns = map(metadata.schema.column, places)
     if not any(column.physical_type == "INT96" for column in columns):
@@ -43,7 +43,7 @@ def exact_batches(
     second = pq.ParquetFile(shared, metadata=metadata, coerce_int96_timestamp_unit=other)
     pairs = zip(parquet.schema_arrow, second.schema_arrow, strict=True)
     held = [one.name for one, two in pairs if one.type != two.type]
-    asked = sorted(set(places) & set(wanted_columns(metadata, held)))
+    asked = sorted(set(places) & set(selected_columns(metadata, held)))
     for batch, again in zip(batches, _batches(second, asked, **how), strict=True):
         for name in again.schema.names:
             _check(batch.column(name), again.column(name), unit, name, path)

@@ -80,7 +80,7 @@ def check_columns(metadata: Any, groups: Sequence[int], size: int) -> None:
         return
 
 
-def wanted_columns(metadata: Any, wanted: Sequence[str] | None) -> list[int]:
+def selected_columns(metadata: Any, wanted: Sequence[str] | None) -> list[int]:
     """Return the places of the columns that hold what some names name, or what is inside of that; None: all.
 
     A name is a column's where a column is called so, else that of a part of a structure: of ``s.a`` beside a structure
@@ -122,7 +122,7 @@ def decode_batch_size(
     size: int = sum(metadata.row_group(group).total_byte_size for group in groups)
     rows: int = sum(metadata.row_group(group).num_rows for group in groups)
     fitting = most or max(1, min(MOST_DECODED_ROWS, DECODED_BYTES * rows // max(size, 1)))
-    columns = wanted_columns(metadata, wanted)
+    columns = selected_columns(metadata, wanted)
     dictionaries = _Dictionaries(file, metadata)
     for group in groups:
         row_bytes = _row_bytes(dictionaries, metadata, group, columns, fitting)

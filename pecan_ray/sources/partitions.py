@@ -55,7 +55,9 @@ def check_partitions(partitions: Any) -> None:
             raise PlanError(f"partitions[{name!r}] = {kind!r} is not the name of an Arrow type.") from error
 
 
-def alike(listed: Iterable[_Listed], patterns: tuple[str, ...], partitions: Partitions) -> Iterator[_Listed]:
+def with_equal_columns(
+    listed: Iterable[_Listed], patterns: tuple[str, ...], partitions: Partitions
+) -> Iterator[_Listed]:
     """Yield files or splits; raise ColumnError for one whose folders name other columns than those of the first one."""
     first: tuple[str, set[str]] | None = None
     for one in listed:
@@ -69,12 +71,12 @@ def alike(listed: Iterable[_Listed], patterns: tuple[str, ...], partitions: Part
 def _check_names(path: str, names: set[str], first: tuple[str, set[str]], partitions: Partitions) -> None:
     still_missing = set() if isinstance(partitions, bool) else set(partitions) - names
     if still_missing:
-        said = f"No folder of {path} says {min(still_missing)!r}, which partitions= names"
+        message = f"No folder of {path} says {min(still_missing)!r}, which partitions= names"
     elif names != first[1]:
-        said = f"The folders of {path} name {sorted(names)}, and those of {first[0]} {sorted(first[1])}"
+        message = f"The folders of {path} name {sorted(names)}, and those of {first[0]} {sorted(first[1])}"
     else:
         return
-    raise ColumnError(f"{said}. partitions=False reads the files alone.", path=path)
+    raise ColumnError(f"{message}. partitions=False reads the files alone.", path=path)
 
 
 def partition_values(path: str, patterns: tuple[str, ...], partitions: Partitions) -> dict[str, Array]:
@@ -89,7 +91,7 @@ def partition_values(path: str, patterns: tuple[str, ...], partitions: Partition
     return {unquote(name): _value(unquote(name), value, types, path) for name, _, value in told}
 
 
-def wanted_values(
+def selected_values(
     path: str, source: Partitioned, columns: Sequence[str] | None, held: Collection[str]
 ) -> dict[str, Array]:
     """Return what the folders of a file say that is wanted (None: all), and no column that the file holds itself."""

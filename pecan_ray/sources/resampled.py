@@ -10,9 +10,9 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from pecan_ray.errors import PlanError, SourceError, is_interrupt, told
+from pecan_ray.errors import PlanError, SourceError, describe_error, is_interrupt
 from pecan_ray.plan.arguments import positive
-from pecan_ray.plan.splits import DrawingSource, Element, IndependentElements, Lease, Source, Split
+from pecan_ray.plan.splits import Element, IndependentElements, Lease, RandomSource, Source, Split
 from pecan_ray.sources.by_index import SequencesKept, seed_of_pass
 from pecan_ray.sources.samplers import Drawn, Sampler, weighted
 
@@ -48,7 +48,7 @@ class Resampled:
             weights: one for each shard, or a function of its path that returns it; None: all weigh the same.
             draws: shards in a pass; None: as many as there are.
         """
-        if not isinstance(source, Source) or isinstance(source, DrawingSource):
+        if not isinstance(source, Source) or isinstance(source, RandomSource):
             raise PlanError(
                 f"Resampled needs a source that lies in shards, such as WebDataset, but got {type(source).__name__}."
             )
@@ -141,4 +141,4 @@ def _weights(given: Any, listed: Sequence[Split]) -> Any:
     except BaseException as error:
         if is_interrupt(error):
             raise
-        raise PlanError(f"Resampled(weights=...) failed: {told(error)}") from error
+        raise PlanError(f"Resampled(weights=...) failed: {describe_error(error)}") from error

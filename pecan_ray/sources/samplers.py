@@ -17,7 +17,7 @@ from typing import Any, NoReturn, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from pecan_ray.errors import PlanError, is_interrupt, told
+from pecan_ray.errors import PlanError, describe_error, is_interrupt
 from pecan_ray.sampling.random_keys import generator, sampler_key
 
 DrawIndices: TypeAlias = Callable[[int, int], Any]
@@ -77,11 +77,11 @@ class OfObject:
         """Return what yields the indices of an epoch."""
         key = sampler_key(sum(self._seeds, seed), epoch)
 
-        def begun(given: Any) -> Any:
+        def new_generator(given: Any) -> Any:
             torch = sys.modules.get("torch")
             return None if torch is None else torch.Generator().manual_seed(key[0] >> 1)
 
-        return self._make_copy(self._sampler, begun, epoch)
+        return self._make_copy(self._sampler, new_generator, epoch)
 
     def _note(self, given: Any) -> None:
         if given is not None:
@@ -146,7 +146,7 @@ class Sampler:
         except BaseException as error:
             if is_interrupt(error):
                 raise
-            raise PlanError(f"{self.name} failed in epoch {epoch}: {told(error)}") from error
+            raise PlanError(f"{self.name} failed in epoch {epoch}: {describe_error(error)}") from error
         if not self.in_batches:
             return Drawn(arrays[0])
         lengths = [len(one) for one in arrays]
@@ -164,16 +164,16 @@ class Sampler:
             yield batch
             yielded += INDICES_AS_LARGE + (len(batch) if isinstance(batch, Sized) else 0)
             if yielded > most and not isinstance(given, (Sequence, np.ndarray)):
-                self._refuse_endless(epoch, most)
+                self._reject_endless(epoch, most)
 
-    def _refuse_endless(self, epoch: int, most: int) -> NoReturn:
+    def _reject_endless(self, epoch: int, most: int) -> NoReturn:
         raise PlanError(
             f"{self.name} yields more than {most:,} indices for epoch {epoch}, and goes on: a sampler gives those of "
             "one epoch, and ends. More of them can be returned as an array. For a run without end write .repeat(), or "
             "iter_batches(epochs=None)."
         )
 
-    def _listed(self, given: Any, epoch: int, most: int) -> list[Any]:
+    def _as_list(self, given: Any, epoch: int, most: int) -> list[Any]:
         if isinstance(given, (str, bytes, dict)) or not isinstance(given, Iterable):
             where = "in the place of the indices of a batch" if self.in_batches else "and no indices"
             raise TypeError(f"it returned {type(given).__name__}, {where}")
@@ -181,24 +181,26 @@ class Sampler:
             return list(given)
         listed = list(itertools.islice(given, most + 1))
         if len(listed) > most:
-            self._refuse_endless(epoch, most)
+            self._reject_endless(epoch, most)
         return listed
 
     def _checked(self, given: Any, epoch: int, count: int, most: int) -> DrawnIndices:
         as_it_is = hasattr(given, "__array__") or isinstance(given, list)
-        indices = np.asarray(given if as_it_is else self._listed(given, epoch, most))
+        indices = np.asarray(given if as_it_is else self._as_list(given, epoch, most))
         if not indices.size:
             return np.empty(0, np.int64)
-        said = f"{self.name} gave for epoch {epoch}"
+        message = f"{self.name} gave for epoch {epoch}"
         if indices.dtype.kind not in "iu" or indices.ndim != 1:
             what = "a sequence of indices for each batch" if self.in_batches else "indices"
             raise PlanError(
-                f"{said} {indices.dtype}{list(indices.shape)}, but it must give {what}: whole numbers, one behind "
+                f"{message} {indices.dtype}{list(indices.shape)}, but it must give {what}: whole numbers, one behind "
                 "the other. A mask becomes indices by numpy.flatnonzero."
             )
         low, high = indices.min(), indices.max()
         if low < 0 or high >= count:
-            raise PlanError(f"{said} the index {low if low < 0 else high}, but there are {count} elements, from 0 on.")
+            raise PlanError(
+                f"{message} the index {low if low < 0 else high}, but there are {count} elements, from 0 on."
+            )
         return indices
 
 

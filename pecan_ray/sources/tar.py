@@ -197,9 +197,9 @@ def _behind_zeros(path: str, stream: BinaryIO, first: int, most: int) -> tuple[b
 def _extension(kind: bytes, member: TarMember) -> dict[str, str]:
     """Return what a header for the next member overrides: its path, its size, and whether it is sparse."""
     if kind == tarfile.GNUTYPE_LONGNAME:
-        said, member.size = member.size, -(-member.size // BLOCK) * BLOCK
+        message, member.size = member.size, -(-member.size // BLOCK) * BLOCK
         name, _, _ = member.read().partition(b"\0")
-        if len(name) > said:
+        if len(name) > message:
             _broken(member.path, member.offset, "a long name goes on behind its end")
         return {"path": name.decode("utf-8", "surrogateescape")}
     data = member.read()

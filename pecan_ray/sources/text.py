@@ -38,11 +38,11 @@ from pecan_ray.sources.lines import (
 from pecan_ray.sources.partitions import (
     Partitions,
     add_partitions,
-    alike,
     check_new_columns,
     check_partitions,
     partition_values,
-    wanted_values,
+    selected_values,
+    with_equal_columns,
     with_partitions,
 )
 from pecan_ray.storage import list_files
@@ -83,7 +83,9 @@ class TextLines:
 
     def splits(self) -> Iterator[Split]:
         """Yield byte ranges of the files."""
-        return alike(byte_ranges(list_files(self.patterns), self.split_bytes), self.patterns, self.partitions)
+        return with_equal_columns(
+            byte_ranges(list_files(self.patterns), self.split_bytes), self.patterns, self.partitions
+        )
 
     def read(self, split: Split, start: int = 0) -> Iterator[Element]:
         """Yield lines from number `start` on; those before are read, but not decoded."""
@@ -108,10 +110,10 @@ class TextLines:
         return self._chunks(start, BadLines(split, self.max_record_bytes, past_errors=True))
 
     def _chunks(self, start: int, bad: BadLines) -> Iterator[Columns | SourceError]:
-        number, told = start, wanted_values(bad.split.path, self, None, ("text",))
+        number, told = start, selected_values(bad.split.path, self, None, ("text",))
         with opened_for_lines(bad.split) as stream:
             for chunk in in_chunks(islice(lines_of(stream, bad), start, None), CHUNK_LINES):
-                texts = None if bad.refused else self._decoded(chunk)
+                texts = None if bad.rejected else self._decoded(chunk)
                 if texts is None:
                     for part in self._one_by_one(chunk, number, bad):
                         yield part if isinstance(part, SourceError) else with_partitions(part, told, len(part["text"]))
@@ -130,7 +132,7 @@ class TextLines:
         """Yield the good lines of a chunk, some at a time, and the errors of bad ones."""
         texts: list[str] = []
         for place, line in enumerate(chunk):
-            problem = bad.refused.pop(line.number, "")
+            problem = bad.rejected.pop(line.number, "")
             if not problem:
                 try:
                     texts.append(line.data.decode(self.encoding))
@@ -224,7 +226,7 @@ class JsonLines:
     def splits(self) -> Iterator[Split]:
         """Yield byte ranges of the files."""
         files = data_files(self.patterns)
-        return alike(byte_ranges(files, self.split_bytes), self.patterns, self.partitions)
+        return with_equal_columns(byte_ranges(files, self.split_bytes), self.patterns, self.partitions)
 
     def read(self, split: Split, start: int = 0) -> Iterator[Element]:
         """Yield objects from number `start` on; the lines before are read, but not parsed."""
@@ -239,12 +241,12 @@ class JsonLines:
         told = partition_values(bad.split.path, self.patterns, self.partitions)
         check_new_columns(told, (self.mask or {}).values())
         types, fill = json_types(self.types), dict(self.fill or {})
-        fixes, refused = bool(types or fill), bad.refused
+        fixes, rejected = bool(types or fill), bad.rejected
         with opened_for_lines(bad.split) as stream:
             lines = filled(lines_of(stream, bad), bad.split, bytes.isspace)
             for number, line in enumerate(islice(lines, start, None), start=start):
-                if line.number in refused:
-                    yield bad.error(line, number, refused.pop(line.number))
+                if line.number in rejected:
+                    yield bad.error(line, number, rejected.pop(line.number))
                     continue
                 try:
                     read = OBJECTS.decode(self._text(line.data))

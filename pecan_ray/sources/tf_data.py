@@ -15,7 +15,7 @@ from pecan_ray.plan.splits import Element, KnownSplits, Lease, Split
 from pecan_ray.sources.files import check_positive
 from pecan_ray.sources.tf_random_state import outside_states, python_generators
 from pecan_ray.sources.tf_seeds import DatasetPass, Scope, make_seeded
-from pecan_ray.sources.tf_shards import check_shard, counted_by_shard, smaller_batches
+from pecan_ray.sources.tf_shards import check_shard, index_filters, smaller_batches
 from pecan_ray.sources.tf_traces import TracedFunctions
 
 logger = logging.getLogger("pecan_ray")
@@ -85,7 +85,7 @@ class TfDataSource:
         """Return its splits without the function, which may import TensorFlow."""
         return KnownSplits(tuple(self.splits()))
 
-    def made(self, split: Split) -> Any:
+    def build_dataset(self, split: Split) -> Any:
         """Return a shard's tf.data.Dataset as the function makes it."""
         try:
             import tensorflow as tf
@@ -102,7 +102,7 @@ class TfDataSource:
             _warn_of_states(name, moved)
         if held := python_generators(made):
             _warn_of_generators(name, held)
-        if shards > 1 and (counted := counted_by_shard(made)):
+        if shards > 1 and (counted := index_filters(made)):
             _warn_of_counting(name, counted, shards)
         if shards > 1 and (size := smaller_batches(made)):
             _warn_of_batches(name, size, shards)
@@ -110,7 +110,7 @@ class TfDataSource:
 
     def dataset(self, split: Split) -> Any:
         """Return a shard's tf.data.Dataset of dicts from column name to tensor."""
-        return self.made(split).map(lambda *parts: columns_of(parts[0] if len(parts) == 1 else parts))
+        return self.build_dataset(split).map(lambda *parts: columns_of(parts[0] if len(parts) == 1 else parts))
 
     def read(self, split: Split, start: int = 0) -> Iterator[Element]:
         """Yield a shard's elements from number `start` on, as NumPy values."""
@@ -121,11 +121,11 @@ class TfDataSource:
         """Return what `counted` has found; None before: datasets would have to be made in the trainer's process."""
         return self.elements
 
-    def counted(self) -> TfDataSource:
+    def with_counts(self) -> TfDataSource:
         """Make the datasets of all shards, and return the source with the number of elements that tf.data tells."""
         total = 0
         for split in self.splits():
-            count = int(self.made(split).cardinality())
+            count = int(self.build_dataset(split).cardinality())
             if count < 0:  # it has no end, or tf.data does not know it
                 return self
             total += count

@@ -50,13 +50,13 @@ class DatasetPass:
 
     seed: int = 0
     epoch: int = 0
-    repetition: int = 0
+    pass_index: int = 0
     branch: int = 0
     shard: int = 0
 
     def of_lease(self, lease: Lease) -> DatasetPass:
         """Return the pass and the shard of a lease."""
-        return DatasetPass(self.seed, lease.epoch, lease.repetition, lease.branch, lease.split.index)
+        return DatasetPass(self.seed, lease.epoch, lease.pass_index, lease.branch, lease.split.index)
 
     def within(self, scope: Scope) -> DatasetPass:
         """Return it without what the numbers of a scope do not depend on."""
@@ -69,16 +69,16 @@ class DatasetPass:
         """Whether numbers are those of plain tf.data: the first shard in the first pass, without a seed of the job."""
         return self == DatasetPass()
 
-    def words(self, use: str, number: int = 0) -> tuple[int, int]:
+    def random_numbers(self, use: str, number: int = 0) -> tuple[int, int]:
         """Return two numbers of 64 bits that belong to this pass and shard, and to one use of them."""
-        return dataset_key(self.seed, (self.epoch, self.repetition), self.branch, self.shard, number, use)
+        return dataset_key(self.seed, (self.epoch, self.pass_index), self.branch, self.shard, number, use)
 
 
 class SeedRequest(NamedTuple):
     """One time that TensorFlow was asked for seeds: what it would have answered, and what it has."""
 
     given: Seeds
-    folded: Seeds
+    combined: Seeds
     at_once: bool
 
 
@@ -128,7 +128,7 @@ class SeedFold:
         import tensorflow as tf
 
         state = tf.cast(initial() if callable(initial) else initial, tf.int64)
-        word = self.place.words("state", number)[0] % SEED_RANGE
+        word = self.place.random_numbers("state", number)[0] % SEED_RANGE
         mask = np.zeros(state.shape, np.int64)
         mask[0] = word  # what follows counts the draws
         return tf.bitwise.bitwise_xor(state, mask)
@@ -136,11 +136,11 @@ class SeedFold:
 
 def _derive_seeds(place: DatasetPass, seeds: Seeds, number: int) -> tuple[int, int]:
     if seeds == (None, None):
-        first, second = place.words("unseeded", number)
+        first, second = place.random_numbers("unseeded", number)
     elif place.first:
         return int(seeds[0]), int(seeds[1])
     else:
-        first, second = place.words(f"{int(seeds[0])} {int(seeds[1])}")
+        first, second = place.random_numbers(f"{int(seeds[0])} {int(seeds[1])}")
     return 1 + first % SEED_RANGE, 1 + second % SEED_RANGE
 
 
@@ -157,7 +157,7 @@ def make_seeded(
     """
     for _ in range(MAX_REMADE):
         fold = SeedFold(place, scope_types)
-        with _global_generators(place), folding(fold), meanwhile(fold), _autograph():
+        with _global_generators(place), fold_seeds(fold), meanwhile(fold), _autograph():
             data = build()
         found = find_scope_types(data, fold.given)
         if found.items() <= scope_types.items():
@@ -167,7 +167,7 @@ def make_seeded(
 
 
 @contextmanager
-def folding(fold: SeedFold) -> Iterator[None]:
+def fold_seeds(fold: SeedFold) -> Iterator[None]:
     """Join the seeds that TensorFlow gives this thread meanwhile; global seeds are as they were behind it."""
     import tensorflow as tf
     from tensorflow.python.data.util import random_seed as dataset_seed
@@ -206,7 +206,7 @@ def folding(fold: SeedFold) -> Iterator[None]:
 @contextmanager
 def _global_generators(place: DatasetPass) -> Iterator[None]:
     """Seed Python's and NumPy's global generators by the pass, and set them back: they shuffle lists of files."""
-    word, other = place.within("pass").words("global")
+    word, other = place.within("pass").random_numbers("global")
     python, numbers = random.getstate(), np.random.get_state()
     random.seed(word)
     np.random.seed(other % (1 << 32))
@@ -235,7 +235,7 @@ def find_scope_types(data: Any, given: Mapping[Seeds, set[int]]) -> dict[int, Sc
     if not given:
         return found
     for one in upstream(data):
-        for each in _alike_in_shards(one):
+        for each in _shared_seeds(one):
             found.update(dict.fromkeys(_numbers_in(each, given), "pass"))
     for one in upstream(data):
         if not bool(getattr(one, "_reshuffle_each_iteration", True)):
@@ -243,7 +243,7 @@ def find_scope_types(data: Any, given: Mapping[Seeds, set[int]]) -> dict[int, Sc
     return found
 
 
-def _alike_in_shards(data: Any) -> list[Any]:
+def _shared_seeds(data: Any) -> list[Any]:
     """Return which datasets must draw the same in all shards because of this one."""
     if is_shard(data):
         return [each for each in upstream(data) if each is not data]

@@ -40,13 +40,13 @@ def check_shard(data: Any, name: str, num_shards: int) -> None:
             )
 
 
-def counted_by_shard(data: Any) -> tuple[str, ...]:
+def index_filters(data: Any) -> tuple[str, ...]:
     """Return the methods that leave elements out by their number, but for those in front of `.shard()`."""
     kind, inputs = type(data).__name__, inputs_of(data)
     if is_shard(data):
         return ()
     mine = (COUNTING[kind],) if kind in COUNTING else ()
-    return tuple(dict.fromkeys((*mine, *(name for given in inputs for name in counted_by_shard(given)))))
+    return tuple(dict.fromkeys((*mine, *(name for given in inputs for name in index_filters(given)))))
 
 
 def smaller_batches(data: Any) -> int:

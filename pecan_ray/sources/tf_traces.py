@@ -51,7 +51,7 @@ class TracedFunction:
         values: dict[int, int] = {}
         for request in self.requests:
             new = fold.fold(request.given, at_once=False)
-            values.update({int(a): int(b) for a, b in zip(request.folded, new, strict=True) if a != b})
+            values.update({int(a): int(b) for a, b in zip(request.combined, new, strict=True) if a != b})
         if values:
             attributes["_function"] = SeededFunction(self.wrapper.function, values)
         return attributes
@@ -98,7 +98,7 @@ class TracedFunctions:
             before, states = len(fold.log), _states()
             traced.__init__(self_, func, transformation, **options)
             requests = fold.log[before:]
-            if states == _states() and _may_serve_again(self_, requests):
+            if states == _states() and _is_reused(self_, requests):
                 self._keep(key, TracedFunction(self_, tuple(requests)))
 
         return type(traced.__name__, (traced,), {"__init__": wrapped})
@@ -166,14 +166,14 @@ def _states() -> tuple[Any, bytes]:
     return random.getstate(), pickle.dumps(np.random.get_state(legacy=False))
 
 
-def _may_serve_again(wrapper: Wrapper, requests: Sequence[SeedRequest]) -> bool:
+def _is_reused(wrapper: Wrapper, requests: Sequence[SeedRequest]) -> bool:
     """Tell whether another dataset may use a traced function: it has no state, and its seeds can be replaced.
 
     Seeds are replaced by their values.  Those that are the user's own may be other numbers of the graph, too.
     """
     import tensorflow as tf
 
-    if any(request.folded == request.given or request.at_once for request in requests):
+    if any(request.combined == request.given or request.at_once for request in requests):
         return False
     if any(one.dtype in (tf.resource, tf.variant) for one in wrapper.function.captured_inputs):
         return False

@@ -23,7 +23,13 @@ from pecan_ray.sources.files import (
     patterns_of,
     skip_bytes,
 )
-from pecan_ray.sources.partitions import Partitions, add_partitions, alike, check_partitions, partition_values
+from pecan_ray.sources.partitions import (
+    Partitions,
+    add_partitions,
+    check_partitions,
+    partition_values,
+    with_equal_columns,
+)
 from pecan_ray.storage import open_random
 from pecan_ray.storage.options import storage_options
 
@@ -71,7 +77,7 @@ class TFRecords:
     def splits(self) -> Iterator[Split]:
         """Yield whole files, and ranges of records of large local files."""
         index = 0
-        for file in alike(data_files(self.patterns), self.patterns, self.partitions):
+        for file in with_equal_columns(data_files(self.patterns), self.patterns, self.partitions):
             if compression_of(file.path):
                 yield Split(index=index, path=file.path, version=file.version)
                 index += 1

@@ -6,12 +6,12 @@ from pecan_ray.storage.access import (
     bound_datasets,
     bytes_from_node,
     delete_file,
-    fetch_ahead,
-    forget_ahead,
+    drop_prefetch,
     hedge_reads,
     keep_on_node,
     open_random,
     open_stream,
+    prefetch,
     read_all,
     read_each,
     read_file_range,
@@ -24,7 +24,7 @@ from pecan_ray.storage.access import (
 from pecan_ray.storage.backend import FileInfo
 from pecan_ray.storage.block_cache import BlockCache
 from pecan_ray.storage.clients import is_remote
-from pecan_ray.storage.company import dataset_of
+from pecan_ray.storage.co_readers import dataset_of
 from pecan_ray.storage.dataset_digest import changed, make_digest, read_digest, write_digest
 from pecan_ray.storage.digest import ObjectDigest
 from pecan_ray.storage.heads import HEAD_BYTES, Head
@@ -32,8 +32,8 @@ from pecan_ray.storage.hedged_reads import HedgeCount
 from pecan_ray.storage.listing import file_info, list_files, list_folder, subfolders
 from pecan_ray.storage.local import file_on_disk
 from pecan_ray.storage.on_node import (
-    among_several,
     holds,
+    is_shared,
     keep_source_bytes,
     look_elsewhere,
     tail_on_node,
@@ -52,19 +52,18 @@ __all__ = [
     "ObjectDigest",
     "SentBlock",
     "SpreadBlocks",
-    "among_several",
     "bound_datasets",
     "bytes_from_node",
     "changed",
     "dataset_of",
     "delete_file",
-    "fetch_ahead",
+    "drop_prefetch",
     "file_info",
     "file_on_disk",
-    "forget_ahead",
     "hedge_reads",
     "holds",
     "is_remote",
+    "is_shared",
     "keep_on_node",
     "keep_source_bytes",
     "limit_remote_io",
@@ -74,6 +73,7 @@ __all__ = [
     "make_digest",
     "open_random",
     "open_stream",
+    "prefetch",
     "read_all",
     "read_digest",
     "read_each",

@@ -24,7 +24,7 @@ from pecan_ray.storage.heads import HEAD_BYTES, Head, Heads
 from pecan_ray.storage.hedged_reads import HedgeCount, HedgedReads
 from pecan_ray.storage.listing import file_info
 from pecan_ray.storage.local_stream import open_local
-from pecan_ray.storage.ranges import Asked, FileRange, replaced
+from pecan_ray.storage.ranges import FileRange, RangeRequest, replaced
 from pecan_ray.storage.retry import unless_given_up
 from pecan_ray.storage.threads import RequestThreads
 from pecan_ray.storage.throttle import throttle
@@ -47,7 +47,7 @@ AHEAD_BYTES = 32 << 20
 
 def reset_clients() -> None:
     """Forget this process's clients, so that changed credentials or endpoints are looked up again."""
-    forget_ahead()
+    drop_prefetch()
     forget_clients()
     _heads.cache_clear()
     _hedged.cache_clear()
@@ -88,7 +88,7 @@ def read_each(paths: Sequence[str], versions: Sequence[str] = ()) -> Generator[b
     A storage that does not answer raises StorageOutageError: nothing is known of its files.
     """
 
-    def content(asked: Asked) -> bytes | SourceError:
+    def content(asked: RangeRequest) -> bytes | SourceError:
         try:
             return _exactly(asked)
         except StorageOutageError:
@@ -99,8 +99,12 @@ def read_each(paths: Sequence[str], versions: Sequence[str] = ()) -> Generator[b
     return _whole_files(paths, versions, content)
 
 
-def _whole_files(paths: Sequence[str], versions: Sequence[str], read: Callable[[Asked], T]) -> Generator[T, None, None]:
-    asked = [Asked(path, 0, None, version) for path, version in zip(paths, versions or [""] * len(paths), strict=True)]
+def _whole_files(
+    paths: Sequence[str], versions: Sequence[str], read: Callable[[RangeRequest], T]
+) -> Generator[T, None, None]:
+    asked = [
+        RangeRequest(path, 0, None, version) for path, version in zip(paths, versions or [""] * len(paths), strict=True)
+    ]
     if any(is_remote(path) for path in paths):
         yield from _in_order(asked, read, THREADS)
     else:
@@ -135,10 +139,10 @@ def open_stream(
     `expect` is the byte up to which the reader will surely read: little behind it is fetched ahead, although it can
     be read.  None: the end of the file.  An object that had `at_least` so many bytes when it was listed, and of which
     the store gives fewer, raises SourceError.  With the `version` that a listing told, another one is refused, and what
-    `fetch_ahead` has brought is used; without it all is read of the version that is met first.
+    `prefetch` has brought is used; without it all is read of the version that is met first.
     """
     if is_remote(path):
-        return io.BufferedReader(_AheadReader(path, start, expect, version, at_least), 1 << 16)
+        return io.BufferedReader(_PrefetchingReader(path, start, expect, version, at_least), 1 << 16)
     file = open_local(path, version)
     file.seek(start)
     return file
@@ -157,12 +161,12 @@ def open_random(path: str, *, size: int | None = None, version: str = "", buffer
         size = blocks.size(path, version)
     if size is None or not version:
         info = file_info(path)
-        Asked(path, 0, None, version).check_version(info.version)
+        RangeRequest(path, 0, None, version).check_version(info.version)
         size, version = info.size, info.version
     return cast(BinaryIO, _RangeReader(path, size, version))
 
 
-def fetch_ahead(heads: Iterable[Head]) -> None:
+def prefetch(heads: Iterable[Head]) -> None:
     """Begin to fetch the beginnings of objects that will be opened soon, under these versions, in this order.
 
     A bounded number of bytes is held; what is announced and does not fit is fetched when there is room.
@@ -172,7 +176,7 @@ def fetch_ahead(heads: Iterable[Head]) -> None:
         _heads(os.getpid()).notify_of(wanted)
 
 
-def forget_ahead() -> None:
+def drop_prefetch() -> None:
     """Drop what was announced and not fetched, and try no request for it again: something else will be read."""
     _heads(os.getpid()).forget()
 
@@ -183,7 +187,7 @@ class _Kept:
 
     blocks: BlockCache | None = None
     pid: int = 0
-    rooms: tuple[tuple[str, int], ...] = ()
+    cache_limits: tuple[tuple[str, int], ...] = ()
     """What may be kept of datasets, also by the next cache; empty: nobody bounds that."""
 
     def blocks_here(self) -> BlockCache | None:
@@ -199,14 +203,14 @@ def keep_on_node(blocks: BlockCache | None) -> None:
     if (before := _kept.blocks_here()) is not None:
         before.close()
     _kept.blocks, _kept.pid = blocks, os.getpid()
-    bound_datasets(_kept.rooms)
+    bound_datasets(_kept.cache_limits)
 
 
-def bound_datasets(rooms: tuple[tuple[str, int], ...]) -> None:
+def bound_datasets(cache_limits: tuple[tuple[str, int], ...]) -> None:
     """Bound what this process keeps on its node's disk of each dataset, by its name; empty: nobody bounds that."""
-    _kept.rooms = rooms
+    _kept.cache_limits = cache_limits
     if (blocks := _kept.blocks_here()) is not None:
-        blocks.bound(dict(rooms) if rooms else None)
+        blocks.bound(dict(cache_limits) if cache_limits else None)
 
 
 def blocks_here() -> BlockCache | None:
@@ -274,13 +278,13 @@ def _read(path: str, start: int, stop: int | None, version: str = "") -> FileRan
     return ask(start, stop, version) if blocks is None else blocks.read(ask, path, start, stop, version)
 
 
-def _ranges(path: str, start: int, stop: int, version: str) -> list[Asked]:
+def _ranges(path: str, start: int, stop: int, version: str) -> list[RangeRequest]:
     """Return what lies between two bytes of a file, cut where others who read it cut it too."""
     cuts = [start, *range((start // BLOCK_BYTES + 1) * BLOCK_BYTES, stop, BLOCK_BYTES), stop]
-    return [Asked(path, begin, end, version) for begin, end in pairwise(cuts) if begin < end]
+    return [RangeRequest(path, begin, end, version) for begin, end in pairwise(cuts) if begin < end]
 
 
-def _exactly(asked: Asked) -> bytes:
+def _exactly(asked: RangeRequest) -> bytes:
     """Read a range that must be there: the store has said so."""
     data = _read(asked.path, asked.start, asked.stop, asked.version).data
     if asked.stop is not None and len(data) < asked.stop - asked.start:
@@ -294,7 +298,7 @@ def _exactly(asked: Asked) -> bytes:
 
 
 def _in_order(
-    ranges: Iterable[Asked], read: Callable[[Asked], T], in_flight: int = IN_FLIGHT
+    ranges: Iterable[RangeRequest], read: Callable[[RangeRequest], T], in_flight: int = IN_FLIGHT
 ) -> Generator[T, None, None]:
     """Yield what is read of ranges in their order, some of them being read at the same time.
 
@@ -304,7 +308,7 @@ def _in_order(
     flying: deque[Future[T]] = deque()
     given_up = threading.Event()
 
-    def fetch(asked: Asked) -> T:
+    def fetch(asked: RangeRequest) -> T:
         with unless_given_up(given_up):
             return read(asked)
 
@@ -322,7 +326,7 @@ def _in_order(
             left.cancel()
 
 
-class _AheadReader(io.RawIOBase):
+class _PrefetchingReader(io.RawIOBase):
     """Reads an object from front to back, the next blocks being fetched while one is consumed.
 
     The first answer tells the object's size, and which version the others must be of: nobody asks for them before.
@@ -351,7 +355,7 @@ class _AheadReader(io.RawIOBase):
             self._block = memoryview(next(self._blocks, b""))
         if not self._block and self._tail < self._size:
             stop = min(self._tail + TAIL_BYTES, self._size)
-            self._block = memoryview(_exactly(Asked(self._path, self._tail, stop, self._version)))
+            self._block = memoryview(_exactly(RangeRequest(self._path, self._tail, stop, self._version)))
             self._tail = stop
         target = memoryview(buffer).cast("B")
         count = min(len(target), len(self._block))
@@ -420,7 +424,7 @@ class _RangeReader(io.RawIOBase):
 
     def readinto(self, buffer: WriteableBuffer) -> int:
         target = memoryview(buffer).cast("B")
-        data = _exactly(Asked(self._path, self._at, min(self._at + len(target), self._size), self._version))
+        data = _exactly(RangeRequest(self._path, self._at, min(self._at + len(target), self._size), self._version))
         target[: len(data)] = data
         self._at += len(data)
         return len(data)

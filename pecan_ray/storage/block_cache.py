@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import TypeAlias
 
 from pecan_ray.cache.eviction import EvictionPolicy
-from pecan_ray.cache.fetch_turns import Fetcher
+from pecan_ray.cache.fetch_claims import Fetcher
 from pecan_ray.caching.store import EntryStore
 from pecan_ray.errors import CacheError, CorruptSourceError, SourceReplacedError
-from pecan_ray.storage.company import ReaderRegistry, dataset_of
+from pecan_ray.storage.co_readers import ReaderRegistry, dataset_of
 from pecan_ray.storage.digest import BLOCK_BYTES, ObjectDigest, block_hash
 from pecan_ray.storage.ranges import FileRange
 from pecan_ray.storage.single_flight import alone
@@ -89,12 +89,12 @@ class BlockCache:
             self._known.update(one)
         self._lock = threading.Lock()
         """Guards all below."""
-        self._said: set[str] = set()
+        self._logged: set[str] = set()
         self._sizes: OrderedDict[tuple[str, str], int] = OrderedDict()
         """Of objects that came, by path and version: the newest."""
         self._store: EntryStore | None = None
         self._others = others
-        self._looked: frozenset[str] = frozenset()
+        self._found_elsewhere: frozenset[str] = frozenset()
         """Blocks that other nodes had when they were looked for last."""
         self._reader_registry: ReaderRegistry | None = None
         """Who else reads first what is here; None: this one does not."""
@@ -158,7 +158,7 @@ class BlockCache:
         return (
             reading is not None
             and blocks is not None
-            and all(self._holds(reading, number) or reading.key(number) in self._looked for number in blocks)
+            and all(self._holds(reading, number) or reading.key(number) in self._found_elsewhere for number in blocks)
         )
 
     def tail(self, path: str, version: str, nbytes: int) -> FileRange | None:
@@ -185,7 +185,7 @@ class BlockCache:
             if (reading := self._named(path, version)) is not None:
                 blocks = self._numbers(reading, start, stop) or ()
                 keys += [reading.key(number) for number in blocks if not self._holds(reading, number)]
-        self._looked = frozenset(self._others.sizes(keys))
+        self._found_elsewhere = frozenset(self._others.sizes(keys))
 
     def _named(self, path: str, version: str) -> _Reading | None:
         """Return how the blocks of a version of an object are named; None: none can be here."""
@@ -199,13 +199,13 @@ class BlockCache:
         return None if end is None else range(start // BLOCK_BYTES, -(-end // BLOCK_BYTES))
 
     @property
-    def among_several(self) -> bool:
+    def is_shared(self) -> bool:
         """Whether other jobs read first what is here, of the same data: on this node, or where blocks are spread."""
         with self._lock:
             company = self._reader_registry if self._store is not None else None
             if company is None:
                 return False
-            here, datasets = company.anywhere(), company.datasets
+            here, datasets = company.is_read_elsewhere(), company.datasets
         return here or self._met(datasets)
 
     def _met(self, datasets: Iterable[str]) -> bool:
@@ -225,16 +225,16 @@ class BlockCache:
         if company is not None and self._others is not None:
             self._others.reads(self._job, dataset_of(path))
 
-    def bound(self, rooms: Mapping[str, int] | None) -> None:
+    def bound(self, cache_limits: Mapping[str, int] | None) -> None:
         """Bound what is kept of datasets, by the names that `dataset_of` gives; None: nobody bounds that."""
         with self._lock:
             if self._others is not None:
-                self._others.rooms = tuple((rooms or {}).items())
+                self._others.cache_limits = tuple((cache_limits or {}).items())
             if self._store is None:
                 return
-            self._store.trouble = ""
-            self._store.bound(rooms)
-            trouble = self._store.trouble
+            self._store.last_error = ""
+            self._store.bound(cache_limits)
+            trouble = self._store.last_error
         self._say(trouble)
 
     def close(self) -> None:
@@ -272,7 +272,7 @@ class BlockCache:
         """
         # Decision 77: the answer also says who fetches what is missing, so turns cost no question of their own.
         self._ask_others(reading, missed, run.numbers)
-        theirs = [number for number in run.numbers if reading.key(number) in missed.theirs]
+        theirs = [number for number in run.numbers if reading.key(number) in missed.fetched_by_others]
         pieces = self._found_or_fetched(ask, reading, missed, run, size)
         if theirs and self._others is not None:
             self._others.end(missed)  # what has come and is kept nowhere nobody shall wait for
@@ -295,11 +295,11 @@ class BlockCache:
                 found = self._of_others(reading, number)
             if found is not None:
                 pieces[number] = found, BlockRun(number, number + 1)
-            if found is not None or key in missed.theirs:
+            if found is not None or key in missed.fetched_by_others:
                 number += 1
                 continue
             behind = number + 1
-            while behind < run.last and not self._holds(reading, behind) and missed.lacks(reading.key(behind)):
+            while behind < run.last and not self._holds(reading, behind) and missed.is_missing(reading.key(behind)):
                 behind += 1
             missing = BlockRun(number, behind)
             stop = min(missing.stop, size)
@@ -321,12 +321,12 @@ class BlockCache:
     def _fetch_checked(self, ask: Ask, reading: _Reading, run: BlockRun, stop: int) -> FileRange:
         """Return what a store sends of blocks, asked for again if a digest tells of other bytes."""
         piece = ask(run.start, stop, reading.version)
-        wrong = reading.differs(run.first, piece.data)
+        wrong = reading.first_mismatch(run.first, piece.data)
         if wrong is None:
             return piece
         self._say(f"other bytes than its digest tells of: {reading.path} from byte {wrong} on; asked for again")
         piece = ask(run.start, stop, reading.version)
-        wrong = reading.differs(run.first, piece.data)
+        wrong = reading.first_mismatch(run.first, piece.data)
         if wrong is not None:
             raise CorruptSourceError(
                 f"{reading.path} does not have the bytes from {wrong} on that its digest tells of, though it is the "
@@ -353,7 +353,7 @@ class BlockCache:
         if self._others is None:
             yield BlockMisses(Fetcher("", 0, 0), 0.0)
             return
-        missed = self._others.missed()
+        missed = self._others.new_misses()
         try:
             yield missed
         finally:
@@ -364,7 +364,7 @@ class BlockCache:
         if self._others is None:
             return
         keys = [reading.key(number) for number in numbers if not self._holds(reading, number)]
-        self._others.ask(missed, [key for key in keys if missed.lacks(key) and key not in missed.mine])
+        self._others.ask(missed, [key for key in keys if missed.is_missing(key) and key not in missed.mine])
 
     def _size_elsewhere(self, reading: _Reading, missed: BlockMisses, run: BlockRun) -> int | None:
         """Return an object's size, if another node has some of its blocks, or another read brings the first of them."""
@@ -381,7 +381,7 @@ class BlockCache:
     def _of_others(self, reading: _Reading, number: int) -> bytes | None:
         """Return a block that another node has, if it is what a digest tells of."""
         found = self._others.get(reading.key(number)) if self._others is not None else None
-        if found is not None and reading.differs(number, found) is not None:
+        if found is not None and reading.first_mismatch(number, found) is not None:
             self._say("other bytes than a digest tells of come from another node, and are read from the bucket")
             return None
         return found
@@ -390,9 +390,9 @@ class BlockCache:
         with self._lock:
             if self._store is None:
                 return None
-            self._store.trouble = ""
+            self._store.last_error = ""
             found = self._store.get(reading.key(number))
-            trouble = self._store.trouble
+            trouble = self._store.last_error
         self._say(trouble)
         return found
 
@@ -418,12 +418,12 @@ class BlockCache:
         with self._lock:
             if self._store is None:
                 return
-            self._store.trouble = ""
+            self._store.last_error = ""
             if self._reader_registry is not None:
                 # Decision 54: of several jobs each takes what comes soon after it has come: the oldest was read by all.
                 self._store.policy = "fifo" if met or self._reader_registry.several(dataset) else self._policy
             self._store.put(key, dataset, [block], elements=size, seconds=0.0)
-            trouble = self._store.trouble
+            trouble = self._store.last_error
         self._say(trouble)
 
     def _remember_size(self, reading: _Reading, size: int) -> None:
@@ -436,8 +436,8 @@ class BlockCache:
         # The same trouble with another block is the same trouble, whatever it is called.
         kind = re.sub(r"\w*\d\w*", "", text.partition(":")[0])
         with self._lock:
-            new = bool(text) and kind not in self._said
-            self._said.add(kind)
+            new = bool(text) and kind not in self._logged
+            self._logged.add(kind)
         if new:
             logger.warning("bytes of buckets on this node: %s", text)
 
@@ -456,7 +456,7 @@ class _Reading:
             return self.known.block(number).hex()
         return _key(self.path, self.version, number)
 
-    def differs(self, first: int, data: bytes) -> int | None:
+    def first_mismatch(self, first: int, data: bytes) -> int | None:
         """Return the first byte of the first block that is not what the digest tells of; None: there is none."""
         if self.known is None:
             return None

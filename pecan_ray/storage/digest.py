@@ -46,9 +46,9 @@ def block_hash(data: bytes | memoryview) -> bytes:
 
 def digest_lines(objects: Iterable[ObjectDigest]) -> Iterator[bytes]:
     """Yield the lines of a digest file."""
-    said, count, nbytes = hashlib.blake2b(digest_size=32), 0, 0
+    messages, count, nbytes = hashlib.blake2b(digest_size=32), 0, 0
     head = _line({"pecan_digest": FORMAT_VERSION, "block_bytes": BLOCK_BYTES})
-    said.update(head)
+    messages.update(head)
     yield head
     for one in objects:
         line = _line(
@@ -60,10 +60,10 @@ def digest_lines(objects: Iterable[ObjectDigest]) -> Iterator[bytes]:
                 "blocks": one.block_hashes.hex(),
             }
         )
-        said.update(line)
+        messages.update(line)
         count, nbytes = count + 1, nbytes + one.size
         yield line
-    yield _line({"objects": count, "bytes": nbytes, "blake2b": said.hexdigest()})
+    yield _line({"objects": count, "bytes": nbytes, "blake2b": messages.hexdigest()})
 
 
 def _line(value: Mapping[str, Any]) -> bytes:

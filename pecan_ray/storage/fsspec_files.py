@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from pecan_ray.errors import MissingExtraError, SourceError, SourceNotFoundError, SourcePermissionError
 from pecan_ray.storage.backend import MAGIC, FileInfo, called_so, compile_glob, is_hidden
 from pecan_ray.storage.local_errors import passes
-from pecan_ray.storage.ranges import Asked, FileRange, ShortAnswerError
+from pecan_ray.storage.ranges import FileRange, RangeRequest, ShortResponseError
 from pecan_ray.storage.retry import Doing, is_cert_error, retry
 
 T = TypeVar("T")
@@ -120,7 +120,7 @@ class FsspecFiles:
 
         Whether the file has another version than the wanted one is looked at by the first read of this process alone.
         """
-        asked = Asked(path, start, stop, version)
+        asked = RangeRequest(path, start, stop, version)
         # Decision 61: most file systems tell neither status nor headers, so an answer says nothing of its version.
         known = self._known.get(path)
         if known is None or (version and known.version != version):
@@ -134,7 +134,7 @@ class FsspecFiles:
         end = known.size if stop is None else min(stop, known.size)
         if end <= start:
             return FileRange(b"", known.size, known.version)
-        data = self._ask(path, lambda: self._piece(path, start, end, known.size))
+        data = self._ask(path, lambda: self._read_range(path, start, end, known.size))
         return FileRange(data, known.size, known.version)
 
     def write(self, path: str, data: bytes) -> None:
@@ -148,7 +148,7 @@ class FsspecFiles:
             self._ask(path, lambda: self._fs.rm_file(path), "remove")
         self._known.pop(path, None)
 
-    def _piece(self, path: str, start: int, end: int, size: int) -> bytes:
+    def _read_range(self, path: str, start: int, end: int, size: int) -> bytes:
         # One byte more than the size that a web server has told: what is there would be lost.
         beyond = int(self._scheme in WEB and end == size)
         data: bytes = self._fs.cat_file(path, start=start, end=end + beyond)
@@ -157,7 +157,7 @@ class FsspecFiles:
         if len(data) == size > end - start:
             data = data[start:end]  # a server that knows no ranges has sent all of it
         if len(data) != end - start:
-            raise ShortAnswerError(f"{len(data)} bytes came of {end - start}")
+            raise ShortResponseError(f"{len(data)} bytes came of {end - start}")
         return data
 
     def _found(self, folder: str, depth: int | None) -> Iterator[FileInfo]:
@@ -215,7 +215,7 @@ class FsspecFiles:
         except SourceError:
             raise
         except Exception as error:  # each library has errors of its own
-            raise _explained(error, path, doing) from error
+            raise _source_error(error, path, doing) from error
 
 
 def _has_find_of(files: Any, fsspec: Any) -> bool:
@@ -259,7 +259,7 @@ def _status(error: BaseException) -> int:
     return next((code for code in told if isinstance(code, int) and code), 0)
 
 
-def _explained(error: Exception, path: str, doing: Doing) -> SourceError:
+def _source_error(error: Exception, path: str, doing: Doing) -> SourceError:
     meant = _underlying(error)
     status = _status(meant)
     if isinstance(meant, PermissionError) or status in (401, 403):

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from pecan_ray.errors import MissingExtraError, SourceError, SourceNotFoundError, SourcePermissionError
 from pecan_ray.storage.backend import FileInfo
 from pecan_ray.storage.objects import Page
-from pecan_ray.storage.ranges import Asked, FileRange, replaced, too_long
+from pecan_ray.storage.ranges import FileRange, RangeRequest, replaced, too_long
 from pecan_ray.storage.retry import Doing, is_cert_error, retry
 
 T = TypeVar("T")
@@ -112,7 +112,7 @@ class GcsStorage:
             return None
         return _describe(bucket, answer)
 
-    def get(self, bucket: str, key: str, asked: Asked) -> FileRange:
+    def get(self, bucket: str, key: str, asked: RangeRequest) -> FileRange:
         """Return a range of an object's bytes; fewer where it ends before."""
         return self._ask(asked.path, partial(self._get, bucket, key, asked))
 
@@ -130,7 +130,7 @@ class GcsStorage:
         with contextlib.suppress(SourceNotFoundError):
             self._ask(f"gs://{bucket}/{key}", removal, doing="remove")
 
-    def _get(self, bucket: str, key: str, asked: Asked) -> FileRange:
+    def _get(self, bucket: str, key: str, asked: RangeRequest) -> FileRange:
         # Where a listing told no generation, the version is an ETag.
         match = {"ifGenerationMatch": asked.version} if asked.version.isdigit() else {}
         try:
@@ -153,7 +153,7 @@ class GcsStorage:
         part = headers.get("Content-Range")
         if not part:
             asked.check_whole(status, headers.get("X-Goog-Stored-Content-Length"), body)
-        return asked.piece(status, part, body, version)
+        return asked.parse_response(status, part, body, version)
 
     def _describe(self, path: str, *names: str, **query: str) -> dict[str, Any]:
         """Return an answer in JSON."""

@@ -33,13 +33,13 @@ class Head(NamedTuple):
 
 @dataclass
 class _Held:
-    piece: Future[FileRange] = field(default_factory=Future)
+    file_range: Future[FileRange] = field(default_factory=Future)
     nbytes: int = 0
     """Bytes that it takes, or may come to take."""
     taken: bool = False
     used: bool = False
     """Somebody has read it;"""
-    again: bool = False
+    repeated: bool = False
     """it was then announced once more: whoever takes it next need not read it."""
     waiting: int = 0
     """Readers that wait for it."""
@@ -63,7 +63,7 @@ class Heads:
         self._most_bytes, self._most_at_once = most_bytes, most_at_once
         self._lock = threading.Lock()
         """Guards all below."""
-        self._wanted: OrderedDict[tuple[str, str], Head] = OrderedDict()
+        self._pending: OrderedDict[tuple[str, str], Head] = OrderedDict()
         """Announced and not begun."""
         self._held: OrderedDict[tuple[str, str], _Held] = OrderedDict()
         self._nbytes = self._under_way = 0
@@ -81,13 +81,13 @@ class Heads:
             for head in heads:
                 key = head.path, head.version
                 if key not in self._held:
-                    self._wanted[key] = head._replace(nbytes=min(head.nbytes, HEAD_BYTES))
+                    self._pending[key] = head._replace(nbytes=min(head.nbytes, HEAD_BYTES))
                 else:
-                    self._held[key].again = self._held[key].used
+                    self._held[key].repeated = self._held[key].used
                     self._held[key].taken = False
                     self._held[key].given_up.clear()
-            begun = self._begin()
-        self._start_all(begun)
+            started = self._begin()
+        self._start_all(started)
 
     def take(self, path: str, version: str) -> FileRange | None:
         """Return a file's beginning, waiting for it if it is on its way, or raise what asking for it has raised.
@@ -96,35 +96,35 @@ class Heads:
         """
         key = path, version
         with self._lock:
-            self._wanted.pop(key, None)
+            self._pending.pop(key, None)
             held = self._held.get(key)
             if held is None:
                 return None
             held.waiting += 1
             held.given_up.clear()
         try:
-            return held.piece.result()
+            return held.file_range.result()
         except RequestCancelledError:  # it was given up just before this reader came
             return None
         finally:
             with self._lock:
                 held.waiting -= 1
                 if self._held.get(key) is held:
-                    self.found += held.nbytes if held.again else 0
-                    held.taken, held.used, held.again = True, True, False
+                    self.found += held.nbytes if held.repeated else 0
+                    held.taken, held.used, held.repeated = True, True, False
                     self._held.move_to_end(key)
                     # An error is not kept: whoever opens the file again asks the store again.
-                    if held.piece.done() and held.piece.exception() is not None:
+                    if held.file_range.done() and held.file_range.exception() is not None:
                         self._drop(key)
-                begun = self._begin()
-            self._start_all(begun)
+                started = self._begin()
+            self._start_all(started)
 
     def keep(self, path: str, version: str, piece: FileRange) -> None:
         """Keep the beginning of a file that a reader has asked for itself, if there is room."""
         with self._lock:
             if len(piece.data) <= HEAD_BYTES and self._make_room(len(piece.data)) and (path, version) not in self._held:
                 held = _Held(nbytes=len(piece.data), taken=True, used=True)
-                held.piece.set_result(piece)
+                held.file_range.set_result(piece)
                 self._held[path, version] = held
                 self._nbytes += held.nbytes
 
@@ -134,7 +134,7 @@ class Heads:
         What is on its way and fails is not tried again, unless a reader waits for it.
         """
         with self._lock:
-            self._wanted.clear()
+            self._pending.clear()
             for held in self._held.values():
                 held.taken = True
                 if not held.waiting:
@@ -142,17 +142,17 @@ class Heads:
 
     def _begin(self) -> list[Callable[[], None]]:
         """Return calls that fetch what there is room for; the caller holds the lock."""
-        begun: list[Callable[[], None]] = []
-        while self._wanted and self._under_way < self._most_at_once:
-            key, head = next(iter(self._wanted.items()))
+        started: list[Callable[[], None]] = []
+        while self._pending and self._under_way < self._most_at_once:
+            key, head = next(iter(self._pending.items()))
             if not self._make_room(head.nbytes):
                 break
-            del self._wanted[key]
+            del self._pending[key]
             held = self._held[key] = _Held(nbytes=head.nbytes)
             self._nbytes += head.nbytes
             self._under_way += 1
-            begun.append(self._run(head, held))
-        return begun
+            started.append(self._run(head, held))
+        return started
 
     def _make_room(self, nbytes: int) -> bool:
         """Drop what was taken, the oldest first, until so many bytes fit; return whether they do."""
@@ -161,7 +161,7 @@ class Heads:
             return True
         dropped: list[tuple[str, str]] = []
         for key, held in self._held.items():
-            if held.taken and held.piece.done():
+            if held.taken and held.file_range.done():
                 dropped.append(key)
                 excess -= held.nbytes
                 if excess <= 0:
@@ -175,8 +175,8 @@ class Heads:
     def _drop(self, key: tuple[str, str]) -> None:
         self._nbytes -= self._held.pop(key).nbytes
 
-    def _start_all(self, begun: list[Callable[[], None]]) -> None:
-        for call in begun:
+    def _start_all(self, started: list[Callable[[], None]]) -> None:
+        for call in started:
             self._start(call)
 
     def _run(self, head: Head, held: _Held) -> Callable[[], None]:
@@ -193,11 +193,11 @@ class Heads:
                 if piece is not None:
                     self._nbytes += len(piece.data) - held.nbytes
                     held.nbytes = len(piece.data)
-                begun = self._begin()
+                started = self._begin()
             if piece is not None:
-                held.piece.set_result(piece)
+                held.file_range.set_result(piece)
             elif failure is not None:
-                held.piece.set_exception(failure)
-            self._start_all(begun)
+                held.file_range.set_exception(failure)
+            self._start_all(started)
 
         return run

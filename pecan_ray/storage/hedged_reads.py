@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 from pecan_ray.storage.hedging import HedgeBudget, LateRead, decide_hedge, late_after
 from pecan_ray.storage.ranges import FileRange
-from pecan_ray.storage.retry import retries, unless_given_up, wishes
+from pecan_ray.storage.retry import retries, retry_limits, unless_given_up
 from pecan_ray.storage.threads import RequestThreads
 
 AskRange: TypeAlias = Callable[[int, "int | None", str], FileRange]
@@ -65,30 +65,30 @@ class _Flight:
 
     ask: AskRange
     clock: Callable[[], float]
-    began: float | None = None
+    started: float | None = None
     """When the store was asked: the quota is waited for before that."""
     thread: int = 0
 
     def __call__(self, start: int, stop: int | None, version: str) -> FileRange:
-        self.thread, self.began = threading.get_ident(), self.clock()
+        self.thread, self.started = threading.get_ident(), self.clock()
         return self.ask(start, stop, version)
 
     def waited_s(self) -> float:
         """Return how long the store has been asked."""
-        return 0.0 if self.began is None else self.clock() - self.began
+        return 0.0 if self.started is None else self.clock() - self.started
 
 
 class _RequestResult(NamedTuple):
     flight: _Flight
-    piece: FileRange | None
+    file_range: FileRange | None
     error: BaseException | None
 
     def result(self) -> FileRange:
         """Return the range, or raise what the request failed with."""
-        if self.piece is None:
+        if self.file_range is None:
             assert self.error is not None
             raise self.error
-        return self.piece
+        return self.file_range
 
 
 class HedgedReads:
@@ -117,7 +117,7 @@ class HedgedReads:
             piece = charged(flight, start, stop, version)
         else:
             piece = self._first_of_two(lately, flight, lately.late_s, lambda one: charged(one, start, stop, version))
-        self._came(lately, flight.waited_s(), len(piece.data))
+        self._note_read(lately, flight.waited_s(), len(piece.data))
         return piece
 
     def _of_size(self, path: str, nbytes: int | None) -> _LatencyWindow:
@@ -126,7 +126,7 @@ class HedgedReads:
             # Decision 72: sizes by powers of two, because large reads are no late small ones.
             return self._latency_windows[bucket, -1 if nbytes is None else nbytes.bit_length()]
 
-    def _came(self, lately: _LatencyWindow, seconds: float, nbytes: int) -> None:
+    def _note_read(self, lately: _LatencyWindow, seconds: float, nbytes: int) -> None:
         """Note how long a read took, were it not for a second request."""
         with self._lock:
             # Decision 72: also of those that a second request has won.
@@ -143,7 +143,7 @@ class HedgedReads:
     ) -> FileRange:
         landed: SimpleQueue[_RequestResult] = SimpleQueue()
         over, left = threading.Event(), [first]
-        given_up, patience_s = wishes()
+        given_up, patience_s = retry_limits()
 
         def run(flight: _Flight, patience_s: float) -> None:
             piece: FileRange | None = None
@@ -168,19 +168,19 @@ class HedgedReads:
                 with self._lock:
                     decision = decide_hedge(read, late_s, self._budget, late_together=self._under_way)
                     look_s = decision.look_s
-                    if not decision.again or first not in left:
+                    if not decision.retry or first not in left:
                         continue
                     twice, second = True, _Flight(first.ask, self._clock)
                     left.append(second)
                     self._under_way += 1
                     expected = lately.nbytes
-                    self._budget = self._budget.spent(expected)
+                    self._budget = self._budget.consume(expected)
                     self.count = self.count._replace(twice=self.count.twice + 1)
                 # Decision 72: not tried again at all.  Where the store fails, more requests make it worse.
                 self._threads.start(partial(run, second, 0.0))
                 continue
             # What the second request fails with is nobody's error.
-            if got.piece is not None or got.flight is first:
+            if got.file_range is not None or got.flight is first:
                 break
         # Decision 72: the other request is not cancelled, which boto3 and gcsfs cannot do safely from here.
         over.set()

@@ -47,7 +47,7 @@ class HedgeBudget:
         """Return what it is when a read has come."""
         return HedgeBudget(min(MOST_SAVED, self.requests + SHARE), min(MOST_SAVED_BYTES, self.nbytes + SHARE * nbytes))
 
-    def spent(self, nbytes: float) -> HedgeBudget:
+    def consume(self, nbytes: float) -> HedgeBudget:
         """Return what is left when a read of so many bytes is asked for again."""
         return HedgeBudget(self.requests - 1.0, self.nbytes - nbytes)
 
@@ -60,7 +60,7 @@ class HedgeBudget:
 class HedgeDecision:
     """Whether a read is asked for a second time."""
 
-    again: bool
+    retry: bool
     reason: str
     look_s: float = LOOK_S
     """When to ask again, where it is not."""

@@ -42,7 +42,7 @@ class LocalFiles:
         root = path.rstrip("/") + "/"
         for file in _walk(root, lambda folder, _: not is_hidden(folder.rsplit("/", 1)[-1])):
             if not is_hidden(file[len(root) :]):
-                yield _listed(file)
+                yield _file_info(file)
 
     def glob(self, pattern: str) -> Iterator[FileInfo]:
         """Yield the files that match, in the order of their names; folders that cannot match are not read.
@@ -61,7 +61,7 @@ class LocalFiles:
             return
         for file in _walk(root, _descend_along(segments)):
             if matches(file):
-                yield _listed(file)
+                yield _file_info(file)
 
     def subfolders(self, path: str) -> list[str]:
         """Return the sorted names of the folders directly below a folder.
@@ -286,7 +286,7 @@ def _is_folder(path: str) -> bool:
     return stat.S_ISDIR(_mode(path))
 
 
-def _listed(path: str) -> FileInfo:
+def _file_info(path: str) -> FileInfo:
     """Describe a file that a folder names; a link that cannot be followed is a file that nobody can read.
 
     Reading it tells so.  It costs itself and not the listing.

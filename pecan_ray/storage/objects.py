@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pecan_ray.storage.backend import MAGIC, FileInfo, called_so, compile_glob, is_hidden
-from pecan_ray.storage.ranges import Asked, FileRange
+from pecan_ray.storage.ranges import FileRange, RangeRequest
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class ObjectApi(Protocol):
         """Describe an object; None: there is none."""
         ...
 
-    def get(self, bucket: str, key: str, asked: Asked) -> FileRange:
+    def get(self, bucket: str, key: str, asked: RangeRequest) -> FileRange:
         """Return a range of an object's bytes; fewer where it ends before."""
         ...
 
@@ -77,7 +77,7 @@ class ObjectStore:
         if literal is not None:
             yield literal
             return
-        prefix, delimiter = _listed_part(key)
+        prefix, delimiter = _fixed_prefix(key)
         matches, found = compile_glob(key).match, False
         start = len(f"{self.api.scheme}://{bucket}/")
         for number, page in enumerate(self.api.pages(bucket, prefix, delimiter)):
@@ -105,7 +105,7 @@ class ObjectStore:
     def read(self, path: str, start: int, stop: int | None, version: str) -> FileRange:
         """Return bytes `start` to `stop`; fewer where the object ends before."""
         bucket, key = self._split(path)
-        return self.api.get(bucket, key, Asked(path, start, stop, version))
+        return self.api.get(bucket, key, RangeRequest(path, start, stop, version))
 
     def write(self, path: str, data: bytes) -> None:
         """Write an object whole."""
@@ -120,7 +120,7 @@ class ObjectStore:
         return bucket, key
 
 
-def _listed_part(key: str) -> tuple[str, str]:
+def _fixed_prefix(key: str) -> tuple[str, str]:
     """Return the fixed beginning of a pattern, and the delimiter with which to list what begins so."""
     magic = MAGIC.search(key)
     prefix = key[: magic.start()] if magic else key

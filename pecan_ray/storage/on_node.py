@@ -8,7 +8,7 @@ from pecan_ray.options import Cache
 from pecan_ray.storage.access import blocks_here, keep_on_node
 from pecan_ray.storage.block_cache import BlockCache
 from pecan_ray.storage.dataset_digest import read_digest
-from pecan_ray.storage.ranges import Asked, FileRange
+from pecan_ray.storage.ranges import FileRange, RangeRequest
 from pecan_ray.storage.spread import SpreadBlocks
 
 
@@ -26,19 +26,19 @@ def keep_source_bytes(cache: Cache, job: str = "", others: SpreadBlocks | None =
     keep_on_node(BlockCache(folder, cache.source_bytes, digests, job=job if cache.cached_first else "", others=others))
 
 
-def among_several() -> bool:
+def is_shared() -> bool:
     """Tell whether other jobs on this node read the same data, and take first what is here."""
     blocks = blocks_here()
-    return blocks is not None and blocks.among_several
+    return blocks is not None and blocks.is_shared
 
 
-def look_elsewhere(ranges: Iterable[Asked]) -> None:
+def look_elsewhere(ranges: Iterable[RangeRequest]) -> None:
     """Look which ranges of objects other nodes have, where blocks are spread over nodes: `holds` counts them too."""
     if (blocks := blocks_here()) is not None:
         blocks.look((one.path, one.version, one.start, one.stop) for one in ranges)
 
 
-def holds(ranges: Iterable[Asked]) -> bool:
+def holds(ranges: Iterable[RangeRequest]) -> bool:
     """Tell whether this node's disk, or what was looked for elsewhere, has all of some ranges of objects."""
     blocks = blocks_here()
     return blocks is not None and all(blocks.holds(one.path, one.version, one.start, one.stop) for one in ranges)

@@ -29,12 +29,12 @@ class FileRange(NamedTuple):
     """As a listing shows it; empty where the store does not tell."""
 
 
-class ShortAnswerError(ConnectionError):
+class ShortResponseError(ConnectionError):
     """A store has sent fewer bytes than it was asked for and has: it is asked again."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RangeRequest:
     """What is asked of a store."""
 
     path: str
@@ -83,11 +83,11 @@ class Asked:
         )
 
     def check_whole(self, status: int, length: str | None, body: bytes) -> None:
-        """Raise ShortAnswerError where the whole of an object came, and the store says that it is another length."""
+        """Raise ShortResponseError where the whole of an object came, and the store says that it is another length."""
         if status == 200 and length is not None and length.isdigit() and int(length) != len(body):
-            raise ShortAnswerError(f"{len(body)} bytes came of {length}")
+            raise ShortResponseError(f"{len(body)} bytes came of {length}")
 
-    def piece(self, status: int, content_range: str | None, body: bytes, version: str) -> FileRange:
+    def parse_response(self, status: int, content_range: str | None, body: bytes, version: str) -> FileRange:
         """Return what was asked for, from an answer with status 200 or 206."""
         if not self.ranged:
             return FileRange(body, len(body), version)
@@ -105,7 +105,7 @@ class Asked:
                 f"{self.path}: asked for bytes {self.start} to {stop}, the store sends {content_range}.", path=self.path
             )
         if len(body) < stop - self.start:
-            raise ShortAnswerError(f"{len(body)} bytes came of {stop - self.start}")
+            raise ShortResponseError(f"{len(body)} bytes came of {stop - self.start}")
         return FileRange(body[: stop - self.start], size, version)
 
     def nothing(self, content_range: str | None) -> FileRange:

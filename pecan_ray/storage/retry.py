@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, TypeVar
 
-from pecan_ray.errors import StorageOutageError, strip_credentials, told
+from pecan_ray.errors import StorageOutageError, describe_error, strip_credentials
 
 logger = logging.getLogger("pecan_ray.storage")
 
@@ -70,7 +70,7 @@ class Retrying:
     """what was raised last, in words."""
     since: float
     """When it failed first, as the clock told it."""
-    doing: Doing = "read"
+    operation: Doing = "read"
 
 
 class RetryRegistry:
@@ -121,7 +121,7 @@ class RetryRegistry:
             # Decision 27: one message a minute for all requests of a process, because an outage meets many of them.
             self._say_from = now + SAY_AGAIN_S
         self.tell(
-            f"{retrying.path} cannot be {DONE[retrying.doing]} and is tried again, for {patience_s:.0f} s at most "
+            f"{retrying.path} cannot be {DONE[retrying.operation]} and is tried again, for {patience_s:.0f} s at most "
             f"(Config(storage_patience_s=...)): {retrying.error}"
         )
 
@@ -174,14 +174,14 @@ def unless_given_up(*given_up: threading.Event, patience_s: float = math.inf) ->
         del _thread.given_up, _thread.patience_s
 
 
-def wishes() -> tuple[tuple[threading.Event, ...], float]:
+def retry_limits() -> tuple[tuple[threading.Event, ...], float]:
     """Return what ends the retries of this thread: the events, and its patience, as another one may take them over."""
     return getattr(_thread, "given_up", ()), getattr(_thread, "patience_s", math.inf)
 
 
 def pause(seconds: float) -> None:
     """Sleep, in a thread whose wishes may be given up: then it raises UnwantedError."""
-    given_up, _ = wishes()
+    given_up, _ = retry_limits()
     if not given_up:
         time.sleep(seconds)
         return
@@ -230,7 +230,7 @@ def retry(
                 first = now if first is None else first
                 left = first + backoff.patience_s - now
                 # Decision 166: what is told of a request shows no user information and no query.
-                retrying = Retrying(strip_credentials(path), strip_credentials(told(error)), first, doing)
+                retrying = Retrying(strip_credentials(path), strip_credentials(describe_error(error)), first, doing)
                 if left <= 0:
                     raise _outage(retrying, path, failures, now - first) from error
                 note(retrying)
@@ -250,7 +250,8 @@ def is_cert_error(error: BaseException | None) -> bool:
 
 def _outage(failed: Retrying, path: str, tries: int, seconds: float) -> StorageOutageError:
     return StorageOutageError(
-        f"{failed.path} could not be {DONE[failed.doing]}: the storage failed {tries} times within {seconds:.0f} s, at "
+        f"{failed.path} could not be {DONE[failed.operation]}: the storage failed {tries} times within {seconds:.0f} "
+        "s, at "
         f"last with {failed.error}. Check the network and the store's state; Config(storage_patience_s=...) says how "
         "long an outage is waited out.",
         path=path,

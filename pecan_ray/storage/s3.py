@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from pecan_ray.errors import MissingExtraError, PlanError, SourceError, SourceNotFoundError, SourcePermissionError
 from pecan_ray.storage.backend import FileInfo
 from pecan_ray.storage.objects import Page
-from pecan_ray.storage.ranges import WHOLE_BYTES, Asked, FileRange, replaced
+from pecan_ray.storage.ranges import WHOLE_BYTES, FileRange, RangeRequest, replaced
 from pecan_ray.storage.retry import Doing, is_cert_error, retry
 
 T = TypeVar("T")
@@ -129,7 +129,7 @@ class S3:
             return None
         return FileInfo(path=path, size=answer["ContentLength"], version=_version(answer))
 
-    def get(self, bucket: str, key: str, asked: Asked) -> FileRange:
+    def get(self, bucket: str, key: str, asked: RangeRequest) -> FileRange:
         """Return a range of an object's bytes; fewer where it ends before."""
         return self._ask(asked.path, partial(self._get, bucket, key, asked))
 
@@ -143,7 +143,7 @@ class S3:
         """Remove an object; nothing to do where there is none."""
         self._ask(f"s3://{bucket}/{key}", partial(self._client.delete_object, Bucket=bucket, Key=key), doing="remove")
 
-    def _get(self, bucket: str, key: str, asked: Asked) -> FileRange:
+    def _get(self, bucket: str, key: str, asked: RangeRequest) -> FileRange:
         wanted = asked.header()
         # A weak ETag matches nothing; what comes is compared with it all the same.
         match = {"IfMatch": f'"{asked.version}"'} if asked.version and not asked.version.startswith("W/") else {}
@@ -167,7 +167,7 @@ class S3:
             # Before the body is read: a store that ignores ranges sends the whole of a large object.
             asked.check_size(status, answer.get("ContentLength"))
             data = body.read() if "ContentLength" in answer else _read_bounded(asked, body)
-            return asked.piece(status, answer.get("ContentRange"), data, _version(answer))
+            return asked.parse_response(status, answer.get("ContentRange"), data, _version(answer))
 
     def _ask(self, path: str, call: Callable[[], T], doing: Doing = "read") -> T:
         wrong = itertools.count(1)
@@ -227,7 +227,7 @@ class S3:
         return SourceError(f"S3 answered {code or status} for {path}: {error}.", path=path)
 
 
-def _read_bounded(asked: Asked, body: Any) -> bytes:
+def _read_bounded(asked: RangeRequest, body: Any) -> bytes:
     """Read a body whose length the store does not say: it may have no end."""
     data: bytes = body.read(WHOLE_BYTES + 1)
     if len(data) > WHOLE_BYTES:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
-from pecan_ray.cache.fetch_turns import TURN_S, Fetcher
+from pecan_ray.cache.fetch_claims import TURN_S, Fetcher
 from pecan_ray.cache.readers import READS_S
 from pecan_ray.cache.rendezvous_hash import RendezvousHash
 from pecan_ray.job.messages import DatasetRooms
@@ -67,10 +67,10 @@ class CacheNode(Protocol):
     def sizes(self, keys: list[str]) -> dict[str, int]:
         """Return which of some blocks are there, with the sizes of their objects."""
 
-    def turns(self, keys: list[str], by: Fetcher) -> tuple[dict[str, int], dict[str, Fetcher]]:
+    def claim_blocks(self, keys: list[str], by: Fetcher) -> tuple[dict[str, int], dict[str, Fetcher]]:
         """Return which of some blocks are there, and who fetches which others; the rest `by` fetches from now on."""
 
-    def give_up(self, keys: list[str], by: Fetcher) -> None:
+    def cancel_fetch(self, keys: list[str], by: Fetcher) -> None:
         """Take notice that `by` does not fetch these blocks, or keeps them nowhere."""
 
     def runs(self, process: int) -> bool:
@@ -82,8 +82,8 @@ class CacheNode(Protocol):
     def get(self, key: str) -> bytes | None:
         """Return a block."""
 
-    def put(self, block: SentBlock, rooms: DatasetRooms) -> bool:
-        """Keep a block, and tell whether it is there now; `rooms`: what may be kept of datasets."""
+    def put(self, block: SentBlock, cache_limits: DatasetRooms) -> bool:
+        """Keep a block, and tell whether it is there now; `cache_limits`: what may be kept of datasets."""
 
 
 @dataclass
@@ -95,14 +95,14 @@ class BlockMisses:
     """No longer it waits for others, by the monotonic clock."""
     sizes: dict[str, int] = field(default_factory=dict)
     """Those that other nodes have, with the sizes of their objects;"""
-    theirs: dict[str, Fetcher] = field(default_factory=dict)
+    fetched_by_others: dict[str, Fetcher] = field(default_factory=dict)
     """those that other reads fetch;"""
     mine: set[str] = field(default_factory=set)
     """those that this one is to fetch, as it has told their owners."""
 
-    def lacks(self, key: str) -> bool:
+    def is_missing(self, key: str) -> bool:
         """Tell whether no other node has a block, and no other read fetches it, as far as is known."""
-        return key not in self.sizes and key not in self.theirs
+        return key not in self.sizes and key not in self.fetched_by_others
 
 
 @dataclass
@@ -129,10 +129,10 @@ class SpreadBlocks:
         self._owner_map = RendezvousHash()
         self._unavailable: dict[str, _NodeBackoff] = {}
         self._behind = 0
-        self.rooms: DatasetRooms = ()
+        self.cache_limits: DatasetRooms = ()
         """What may be kept of datasets; empty: nobody bounds that."""
 
-    def know(self, nodes: Mapping[str, CacheNode]) -> None:
+    def set_nodes(self, nodes: Mapping[str, CacheNode]) -> None:
         """Take these for the nodes that there are, this one among them; one that was started anew is not away."""
         owners = RendezvousHash(nodes)
         with self._lock:
@@ -159,7 +159,7 @@ class SpreadBlocks:
         """Tell whether other jobs read a dataset too, also on other nodes, as far as was heard."""
         return dataset in self._shared
 
-    def meet(self) -> None:
+    def exchange_readers(self) -> None:
         """Tell the nodes that datasets belong to, by their names, who reads them, and hear who else does."""
         now, shared = self._clock(), set[str]()
         told: dict[str, list[str]] = {}
@@ -183,7 +183,7 @@ class SpreadBlocks:
                 found |= self._ask(node, _sizes_of(wanted)) or {}
         return found
 
-    def missed(self) -> BlockMisses:
+    def new_misses(self) -> BlockMisses:
         """Return the beginning of a read, which has missed nothing yet."""
         return BlockMisses(Fetcher(self._here, os.getpid(), next(self._numbers)), time.monotonic() + TURN_S)
 
@@ -192,20 +192,20 @@ class SpreadBlocks:
         until = self._clock() + ASKED_S
         for node, wanted in self._by_owner(keys).items():
             # Decision 77: owners that are lost cost a read two seconds in all.
-            answer = self._ask(node, _turns_at(wanted, missed.by)) if self._clock() < until else None
+            answer = self._ask(node, _claim_at(wanted, missed.by)) if self._clock() < until else None
             if answer is not None:
                 sizes, theirs = answer
                 missed.sizes |= sizes
-                missed.theirs |= theirs
+                missed.fetched_by_others |= theirs
                 missed.mine |= {key for key in wanted if key not in sizes and key not in theirs}
 
     def wait(self, missed: BlockMisses, key: str) -> None:
         """Wait until a block that another read fetches has come, or is this one's to fetch, also since time is up."""
         pause, looks = LOOK_S, 0
-        while (by := missed.theirs.pop(key, None)) is not None:
+        while (by := missed.fetched_by_others.pop(key, None)) is not None:
             if time.monotonic() >= missed.until:  # it may have come while this read fetched what is its own
                 self.ask(missed, [key])
-                missed.theirs.pop(key, None)
+                missed.fetched_by_others.pop(key, None)
                 return
             # Decision 77: asked again and again, because answers that wait for a block would fill the owner's threads.
             # Then the block itself could not come.
@@ -213,14 +213,14 @@ class SpreadBlocks:
             pause, looks = min(2 * pause, MOST_LOOK_S), looks + 1
             if looks % LOOKS_OF_ONE == 0 and not self._ask(by.node, _running(by.process)):
                 # Decision 77: a reader that dies is found out by those who wait for it.
-                self._give_up([key], by)
+                self._cancel_fetch([key], by)
             self.ask(missed, [key])
 
     def end(self, missed: BlockMisses) -> None:
         """Let others fetch what a read has not sent to those that it belongs to.  Returns at once."""
         # Decision 77: nobody shall wait for a read that has failed, or could not send what it has.
         if missed.mine:
-            self._write_threads.start(partial(self._give_up, list(missed.mine), missed.by))
+            self._write_threads.start(partial(self._cancel_fetch, list(missed.mine), missed.by))
             missed.mine = set()
 
     def get(self, key: str) -> bytes | None:
@@ -262,13 +262,13 @@ class SpreadBlocks:
                     asked.setdefault(self._owner(key) or self._here, []).append(key)
         return asked
 
-    def _give_up(self, keys: Collection[str], by: Fetcher) -> None:
+    def _cancel_fetch(self, keys: Collection[str], by: Fetcher) -> None:
         for node, given in self._by_owner(keys).items():
             self._ask(node, _release_call(given, by))
 
     def _send(self, node: str, block: SentBlock) -> None:
         try:
-            kept = self._ask(node, lambda one: one.put(block, self.rooms))
+            kept = self._ask(node, lambda one: one.put(block, self.cache_limits))
             if kept is None and block.by is not None:
                 self._tell_lost(node, block.key, block.by)
         finally:
@@ -281,7 +281,7 @@ class SpreadBlocks:
             asked = self._nodes.get(node)
         if asked is not None:
             with contextlib.suppress(OSError):  # then the turn ends by itself
-                asked.give_up([key], by)
+                asked.cancel_fetch([key], by)
 
     def _ask(self, node: str, request: Callable[[CacheNode], T]) -> T | None:
         """Ask a node something; None where it does not answer, or was left alone meanwhile."""
@@ -315,12 +315,12 @@ def _sizes_of(keys: list[str]) -> Callable[[CacheNode], dict[str, int]]:
     return lambda node: node.sizes(keys)
 
 
-def _turns_at(keys: list[str], by: Fetcher) -> Callable[[CacheNode], tuple[dict[str, int], dict[str, Fetcher]]]:
-    return lambda node: node.turns(keys, by)
+def _claim_at(keys: list[str], by: Fetcher) -> Callable[[CacheNode], tuple[dict[str, int], dict[str, Fetcher]]]:
+    return lambda node: node.claim_blocks(keys, by)
 
 
 def _release_call(keys: list[str], by: Fetcher) -> Callable[[CacheNode], None]:
-    return lambda node: node.give_up(keys, by)
+    return lambda node: node.cancel_fetch(keys, by)
 
 
 def _running(process: int) -> Callable[[CacheNode], bool]:

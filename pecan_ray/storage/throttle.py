@@ -48,7 +48,7 @@ class Throttle:
         bucket = self._bucket
         return None if bucket is None else bucket.bytes_per_s
 
-    def forked(self) -> None:
+    def reset_after_fork(self) -> None:
         """Go on in a forked child, in whose parent another thread may just hold the lock."""
         self._lock = threading.Lock()
         """Guards what the one before it did."""
@@ -80,7 +80,7 @@ class Throttle:
         at, size, reserved = start, None, _Reserved()
         try:
             while True:
-                most = self._piece()
+                most = self._chunk_size()
                 end = stop if most is None else at + most if stop is None else min(at + most, stop)
                 # Decision 51: charged before the request: a body that is read slowly keeps a connection open,
                 # and bytes in socket buffers have been sent whether they are taken or not.
@@ -93,9 +93,9 @@ class Throttle:
                     return piece if len(parts) == 1 else FileRange(b"".join(parts), piece.size, piece.version)
         # Decision 51: the length of an object is often not known, so more was reserved than there is.
         finally:
-            self.give_back(reserved, at)
+            self.return_unused(reserved, at)
 
-    def _piece(self) -> int | None:
+    def _chunk_size(self) -> int | None:
         """Return how many bytes are to be asked for at a time; None: all of them."""
         rate = self.bytes_per_s
         return None if rate is None else max(LEAST_PIECE, min(MOST_PIECE, int(rate * PIECE_S)))
@@ -116,15 +116,15 @@ class Throttle:
                 return
             self._sleep(min(wait_s, LOOK_S))
 
-    def came(self, nbytes: int) -> None:
+    def note_read(self, nbytes: int) -> None:
         """Note that so many bytes were read."""
         with self._lock:
             self._nbytes += nbytes
 
-    def give_back(self, reserved: _Reserved, start: int) -> None:
+    def return_unused(self, reserved: _Reserved, start: int) -> None:
         """Let others have what was reserved from `start` on."""
         with self._lock:
-            reserved.give_back(start, self._clock())
+            reserved.return_unused(start, self._clock())
 
 
 class _ReservedRequest:
@@ -145,11 +145,11 @@ class _ReservedRequest:
                 self._throttle.wait_for(reserved, start, stop, stop if again or self._end is None else self._end)
             piece = ask(start, stop, version)
             came = len(piece.data)
-            self._throttle.came(came)
+            self._throttle.note_read(came)
             return piece
         finally:
             if again:
-                self._throttle.give_back(reserved, start + came)
+                self._throttle.return_unused(reserved, start + came)
 
 
 class _Reserved:
@@ -175,15 +175,15 @@ class _Reserved:
         """Return how long it takes until all bytes up to `stop` have flowed."""
         return 0.0 if self._bucket is None else self._bucket.wait_s(self._place - (self._stop - stop), now)
 
-    def give_back(self, start: int, now: float) -> None:
+    def return_unused(self, start: int, now: float) -> None:
         """Give back what was reserved from `start` on."""
         if self._bucket is not None and self._stop > start:
-            self._bucket.give_back(self._stop - start, now)
+            self._bucket.return_unused(self._stop - start, now)
 
 
 throttle = Throttle()
 """That of this process."""
-os.register_at_fork(after_in_child=throttle.forked)
+os.register_at_fork(after_in_child=throttle.reset_after_fork)
 
 
 def limit_remote_io(bytes_per_s: float | None) -> None:

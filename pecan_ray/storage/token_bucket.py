@@ -39,7 +39,7 @@ class TokenBucket:
         self._flow(now)
         return max(0.0, (place - self._allowed_bytes) / self._rate)
 
-    def give_back(self, nbytes: float, now: float) -> None:
+    def return_unused(self, nbytes: float, now: float) -> None:
         """Note that some of what was reserved is not wanted: those that wait, or come next, may go sooner."""
         self._flow(now)
         # Decision 51: beyond the bound on what is saved up, because a single reader would lose it otherwise.

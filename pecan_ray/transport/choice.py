@@ -57,15 +57,15 @@ def choose_transport(
     """
     apart = writer_node != reader_node
     if wanted != "auto":
-        refused = _unsupported_reason(wanted, apart, sees_process)
-        if not refused:
+        rejected = _unsupported_reason(wanted, apart, sees_process)
+        if not rejected:
             return wanted, f"Config(transport={wanted!r}) asks for it"
     # The object store needs no second copy on one node, where Flight would.
     ranking: tuple[Transport, ...] = ("ring", "flight") if apart else ("ring",)
     obstacles = {way: _unsupported_reason(way, apart, sees_process) for way in ranking}
     chosen: Transport = next((way for way in ranking if not obstacles[way]), "object_store")
     if wanted != "auto":
-        return chosen, f"Config(transport={wanted!r}) cannot be followed: {refused}"
+        return chosen, f"Config(transport={wanted!r}) cannot be followed: {rejected}"
     if chosen == "ring":
         return chosen, "worker and trainer share a node"
     return chosen, "; ".join(filter(None, obstacles.values()))

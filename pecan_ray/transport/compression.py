@@ -36,7 +36,7 @@ def choose_compression(
     """Return the codec that carries most bytes per second over a link, and why.
 
     `compress_bytes_s`: how many bytes a codec packs and unpacks in a second; `ratio`: bytes before by bytes after;
-    `wanted_bytes_s`: what it has to carry, infinite where that is more than it does.
+    `required_bytes_s`: what it has to carry, infinite where that is more than it does.
     """
     link = f"the link carries {_mb(bandwidth_bytes_s)}"
     if wanted_bytes_s <= bandwidth_bytes_s:
@@ -68,39 +68,39 @@ class LinkMeter:
     """
 
     def __init__(self) -> None:
-        self.lots = 0
+        self.num_writes = 0
         """Lots that count."""
-        self._begun: dict[int, tuple[float, int]] = {}
+        self._open_writes: dict[int, tuple[float, int]] = {}
         self._bytes = self._sent_bytes = 0
         self._seconds = self._idle_s = 0.0
         self._first_s: float | None = None
         self._last_s = -math.inf
 
-    def begun(self, number: int, nbytes: int, now_s: float) -> None:
+    def note_start(self, number: int, nbytes: int, now_s: float) -> None:
         """Note that a lot is about to be written."""
         if self._first_s is None:
             self._first_s = now_s
-        elif not self._begun:
+        elif not self._open_writes:
             self._idle_s += now_s - self._last_s
-        self._begun[number] = (now_s, nbytes)
+        self._open_writes[number] = (now_s, nbytes)
 
     def confirmed(self, number: int, now_s: float) -> None:
         """Note that a lot has arrived."""
-        if number not in self._begun:
+        if number not in self._open_writes:
             return
-        begun_s, nbytes = self._begun.pop(number)
+        begun_s, nbytes = self._open_writes.pop(number)
         first, seconds = self._last_s == -math.inf, now_s - max(begun_s, self._last_s)
         self._last_s = now_s
         self._sent_bytes += nbytes
         if nbytes >= LEAST_LOT and not first:
-            self.lots += 1
+            self.num_writes += 1
             self._bytes += nbytes
             self._seconds += seconds
 
     @property
     def ready(self) -> bool:
         """Tell whether enough lots were measured to decide."""
-        return self.lots >= LOTS_MEASURED
+        return self.num_writes >= LOTS_MEASURED
 
     @property
     def bandwidth_bytes_s(self) -> float:
@@ -108,7 +108,7 @@ class LinkMeter:
         return self._bytes / max(self._seconds, 1e-9)
 
     @property
-    def wanted_bytes_s(self) -> float:
+    def required_bytes_s(self) -> float:
         """What the link has to carry: as much as the worker makes, and the trainer has room for.
 
         A link that hardly ever had nothing to carry carried less than was wanted: then the answer is infinite.
@@ -128,10 +128,10 @@ def measure_compression(sample: pa.Buffer) -> tuple[dict[Codec, float], dict[Cod
     for codec in CODECS:
         if not pa.Codec.is_available(codec):
             continue
-        began = time.perf_counter()
+        started = time.perf_counter()
         packed = pack(piece, codec)
         unpack(packed, piece.size, codec)
-        speeds[codec] = piece.size / max(time.perf_counter() - began, 1e-9)
+        speeds[codec] = piece.size / max(time.perf_counter() - started, 1e-9)
         ratios[codec] = piece.size / max(packed.size, 1)
     return speeds, ratios
 

@@ -85,7 +85,7 @@ class FlightReader:
         self._lock = threading.Lock()
         """Guards what is below."""
         self._calls: dict[int, Any] = {}
-        self._answers: dict[int, _ReplyStream] = {}
+        self._responses: dict[int, _ReplyStream] = {}
         """By lane, of streams that are open: the one that has brought something last is the last."""
         self._granted = 0
         """Lots, since the beginning: a sum, since a stream that breaks may have lost what was said."""
@@ -125,7 +125,7 @@ class FlightReader:
             self._granted += count
             if threading.get_ident() in self._delivery_threads:
                 return
-            lanes = list(self._answers.items())
+            lanes = list(self._responses.items())
         # The stream that has brought something last is the likeliest to work.
         for lane, answers in reversed(lanes):
             # What a stream that breaks does not say is said again when the next one is opened.
@@ -170,7 +170,7 @@ class FlightReader:
             answers = _ReplyStream(writer)
             with self._lock:
                 self._calls[lane] = reader
-                self._answers[lane] = answers
+                self._responses[lane] = answers
                 missed = self._granted > granted
             try:
                 if missed:  # meanwhile, and no other stream may have been there to say it
@@ -184,7 +184,7 @@ class FlightReader:
                         reader.read_chunk()
             finally:
                 with self._lock:
-                    del self._calls[lane], self._answers[lane]
+                    del self._calls[lane], self._responses[lane]
                 reader.cancel()
                 answers.close()
 
@@ -199,11 +199,11 @@ class FlightReader:
                 self._tell(label.note)
             with self._lock:
                 # Makes it the last one: see `grant`.
-                self._answers[lane] = self._answers.pop(lane)
+                self._responses[lane] = self._responses.pop(lane)
             messages = unwrap(label, memory)
             # They would keep this lot's memory while the next one is awaited.
             del arrival, label, memory
-            if not self._hand_over(messages):
+            if not self._deliver_all(messages):
                 self.stop()
                 return False
             del messages
@@ -211,7 +211,7 @@ class FlightReader:
             answers.say(self.received[lane], self._granted)
         return True
 
-    def _hand_over(self, messages: list[Message]) -> bool:
+    def _deliver_all(self, messages: list[Message]) -> bool:
         """Deliver batches; what is granted meanwhile goes with their confirmation."""
         thread = threading.get_ident()
         with self._lock:

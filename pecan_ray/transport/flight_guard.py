@@ -47,7 +47,7 @@ class ConnectionGuard:
     """Watches the connections to a port of this process, until it is closed."""
 
     def __init__(self, port: int, most_ahead: int = MOST_AHEAD) -> None:
-        self._port, self._most_ahead = port, most_ahead
+        self._port, self._max_prefetched = port, most_ahead
         self.cut = 0
         """Connections that were ended."""
         self._others: set[tuple[int, int]] = set()
@@ -75,7 +75,7 @@ class ConnectionGuard:
             return
         info = end.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_BYTES)
         taken, brought = TRAFFIC.unpack_from(info, TRAFFIC_AT)
-        if brought > taken + self._most_ahead:
+        if brought > taken + self._max_prefetched:
             self.cut += 1
             logger.warning(
                 "a connection from %s to the Flight port %d was cut: it has sent %d bytes and taken %d, as no client "

@@ -18,7 +18,7 @@ from pecan_ray.by_value import dumps
 from pecan_ray.engines.contract import BadElement, SpansByKey
 from pecan_ray.engines.layout import ColumnPlace
 from pecan_ray.engines.plain import NotPlainError, Written, decode, dtype_name, encode, named_dtype, shape_of, whole
-from pecan_ray.job.blocks import POSITION_BYTES, RowPlaces
+from pecan_ray.job.blocks import POSITION_BYTES, RowRange
 from pecan_ray.plan.splits import Origin
 from pecan_ray.transport.compression import CODECS, Codec
 from pecan_ray.transport.messages import Message
@@ -116,7 +116,7 @@ def _message(message: Message, blobs: _Blobs) -> Written:
     columns = [[name, _column(column, blobs)] for name, column in message.columns.items()]
     bad = [_bad(one, blobs) for one in message.bad]
     spans, without_data = _spans(message.spans), _spans(message.without_data)
-    return [columns, spans, message.rows, message.epoch, bad, without_data, _places(message.places, blobs)]
+    return [columns, spans, message.rows, message.epoch, bad, without_data, _write_row_range(message.row_range, blobs)]
 
 
 def _column(column: Any, blobs: _Blobs) -> Written:
@@ -177,7 +177,7 @@ def _read_message(written: Written, body: int, found: _Found) -> tuple[int, int,
         whole(epoch),
         bad=[_read_bad(one, found) for one in bad],
         without_data=_read_spans(without_data),
-        places=_read_places(places, found),
+        row_range=_read_row_range(places, found),
     )
     return start, size, message
 
@@ -194,26 +194,26 @@ def _read_column(written: Written, size: int, found: _Found) -> Any:
 
 def _read_spans(written: Written) -> SpansByKey:
     spans: SpansByKey = {}
-    for branch, repetition, split, intervals in written:
-        key = whole(branch), whole(repetition), whole(split)
+    for branch, pass_index, split, intervals in written:
+        key = whole(branch), whole(pass_index), whole(split)
         spans[key] = [(whole(start), whole(end)) for start, end in intervals]
     return spans
 
 
-def _places(places: RowPlaces | None, blobs: _Blobs) -> Written:
+def _write_row_range(places: RowRange | None, blobs: _Blobs) -> Written:
     if places is None:
         return None
     return [places.begin, places.end, places.first, places.counts, blobs.put(places.ends)]
 
 
-def _read_places(written: Written, found: _Found) -> RowPlaces | None:
+def _read_row_range(written: Written, found: _Found) -> RowRange | None:
     if written is None:
         return None
     begin, end, first, counts, ends = written
     rows, packed = tuple(map(whole, counts)), bytes(found.get(ends))
     if len(packed) != sum(rows) * POSITION_BYTES:
         raise ValueError(f"{len(packed)} bytes tell of {sum(rows)} rows")
-    return RowPlaces(whole(begin), whole(end), whole(first), rows, packed)
+    return RowRange(whole(begin), whole(end), whole(first), rows, packed)
 
 
 def _read_bad(written: Written, found: _Found) -> BadElement:

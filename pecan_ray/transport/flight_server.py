@@ -92,7 +92,7 @@ class FlightEndpoint:
             raise ClusterError(f"no Flight server can be started on {host}: {error}") from error
         self.guard = ConnectionGuard(self._server.port, most_ahead)
 
-    def welcome(self, rank: int) -> FlightAddress:
+    def prepare_client(self, rank: int) -> FlightAddress:
         """Prepare the lanes to a client and return what it needs to open them."""
         with self._clients_lock:
             if rank in self._clients:
@@ -105,14 +105,14 @@ class FlightEndpoint:
         for lane in self._clients[rank].lanes:
             lane.finished.wait()
 
-    def give_up(self, rank: int, received: dict[int, int]) -> None:
+    def close_streams(self, rank: int, received: dict[int, int]) -> None:
         """End the lanes to a client that has received so many lots of each: the rest goes back to the outbox."""
         self._clients[rank].close(received)
 
     def close(self) -> None:
         """End all streams and the server, once the clients have closed theirs."""
         for rank in list(self._clients):
-            self.give_up(rank, {})
+            self.close_streams(rank, {})
         self._server.shutdown()
         self.guard.close()
 
@@ -192,7 +192,7 @@ class _Stream:
             if packed.size < body.size:
                 codec, body = self._codec, packed
         with self._meter_lock:
-            self._meter.begun(number, body.size, time.monotonic())
+            self._meter.note_start(number, body.size, time.monotonic())
         send(self._writer, replace(label, number=number, codec=codec, note=note), body, self._key)
 
     def _decide(self, body: Any) -> str:
@@ -200,7 +200,7 @@ class _Stream:
         self._codec_pending = False
         speeds, ratios = measure_compression(body)
         with self._meter_lock:
-            bandwidth, wanted = self._meter.bandwidth_bytes_s, self._meter.wanted_bytes_s
+            bandwidth, wanted = self._meter.bandwidth_bytes_s, self._meter.required_bytes_s
         self._codec, reason = choose_compression(bandwidth, speeds, ratios, wanted_bytes_s=wanted)
         logger.info("compression %s: %s", self._codec, reason)
         how = "uncompressed" if self._codec == "none" else f"compressed with {self._codec}"

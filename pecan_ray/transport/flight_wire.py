@@ -20,7 +20,7 @@ from pecan_ray.engines.layout import ColumnPlace
 from pecan_ray.engines.slots import lay_out
 from pecan_ray.transport.compression import unpack
 from pecan_ray.transport.flight_label import MOST_RATIO, Label, read_label, write_label
-from pecan_ray.transport.messages import Memory, Message, described, placed, views
+from pecan_ray.transport.messages import Memory, Message, describe_batch, placed, views
 
 SCHEMA: Any = pa.schema([pa.field("bytes", pa.uint8(), nullable=False)])
 HELLO = "hello"
@@ -49,13 +49,13 @@ def wrap(lot: Sequence[Produced]) -> tuple[Label, Any]:
     found = [_filled(*placed(produced)) for produced in lot]
     if len(lot) == 1:
         columns, memory = found[0]
-        return Label(0, ((0, memory.size, described(lot[0], columns)),), memory.size), pa.py_buffer(memory)
+        return Label(0, ((0, memory.size, describe_batch(lot[0], columns)),), memory.size), pa.py_buffer(memory)
     starts, total = lay_out([memory.size for _, memory in found])
     body: Memory = np.empty(total, np.uint8)
     messages = []
     for produced, (columns, memory), start in zip(lot, found, starts, strict=True):
         body[start : start + memory.size] = memory
-        messages.append((start, memory.size, described(produced, columns)))
+        messages.append((start, memory.size, describe_batch(produced, columns)))
     return Label(0, tuple(messages), total), pa.py_buffer(body)
 
 

@@ -43,7 +43,7 @@ class MessageWriter:
         self._credits, self._credits_write = os.pipe()
         # A descriptor, because the one thread must wait for this and for credits at a time.
         self._no_more = os.eventfd(0)
-        self._theirs = [self._read, self._credits_write]
+        self._peer_fds = [self._read, self._credits_write]
         self._mine = [self._write, self._credits, self._no_more]
         self._closing = threading.Lock()
         """Guards the descriptors from being closed while another thread calls `no_more`."""
@@ -61,8 +61,8 @@ class MessageWriter:
     def opened(self) -> None:
         """The trainer has opened its ends, and is the only one that has them from now on."""
         # With these left open here, the trainer's death would not end the pipes.
-        while self._theirs:
-            os.close(self._theirs.pop())
+        while self._peer_fds:
+            os.close(self._peer_fds.pop())
 
     def wait_for_credit(self) -> bool:
         """Take one credit, waiting for it; False if the trainer is gone, or nothing is left to send."""

@@ -12,7 +12,7 @@ from pecan_ray.by_value import dumps
 from pecan_ray.engines.contract import BadElement, Produced, SpansByKey
 from pecan_ray.engines.layout import ColumnPlace, Layout
 from pecan_ray.engines.nested_columns import restore_arrays
-from pecan_ray.job.blocks import RowPlaces
+from pecan_ray.job.blocks import RowRange
 from pecan_ray.transport.ring import RingReader, RingSlot, SlotAddress
 
 Memory: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
@@ -33,7 +33,7 @@ class Message:
     """Where the columns lie that are not in `columns`."""
     without_data: SpansByKey = field(default_factory=dict)
     """Of `spans`, what yields nothing."""
-    places: RowPlaces | None = None
+    row_range: RowRange | None = None
     """Which part of the epoch its rows are, where these come in order."""
 
 
@@ -54,7 +54,7 @@ def placed(produced: Produced) -> tuple[dict[str, Any], Memory]:
     return columns, memory[:end]
 
 
-def described(
+def describe_batch(
     produced: Produced, columns: dict[str, Any], address: SlotAddress | None = None, layout: Layout | None = None
 ) -> Message:
     """Return what is said about a batch with these columns."""
@@ -67,7 +67,7 @@ def described(
         produced.bad,
         layout,
         produced.without_data,
-        produced.places,
+        produced.row_range,
     )
 
 
@@ -78,7 +78,7 @@ def encode_ring(produced: Produced) -> Message:
     layout = produced.layout
     columns = placed(produced)[0] if layout is None else layout.outside(produced.columns)
     address = produced.slot.address()
-    return described(produced, columns, address, layout)
+    return describe_batch(produced, columns, address, layout)
 
 
 def pickled(messages: list[Message]) -> bytes:
@@ -89,7 +89,7 @@ def pickled(messages: list[Message]) -> bytes:
 
 def encode_store(produced: Produced) -> Message:
     """Wrap a batch by value: Ray copies its arrays into the object store."""
-    return described(produced, produced.columns)
+    return describe_batch(produced, produced.columns)
 
 
 def _address(array: np.ndarray[Any, Any]) -> int:

@@ -136,7 +136,7 @@ class Outbox:
                     if early <= 0 or self._can_serve_all():
                         self._assign_batches()
                         if taker.share:
-                            return self._give(taker)
+                            return self._pop_for(taker)
                         if self._over(rank):
                             return []
                     taker.changed.wait(early if early > 0 else None)
@@ -261,7 +261,7 @@ class Outbox:
         # Ranks with more gave theirs back at the end of an epoch, and these were made again.
         return (rank - self._first_rank) % self._ranks_in_all
 
-    def _give(self, taker: _Taker) -> list[Produced]:
+    def _pop_for(self, taker: _Taker) -> list[Produced]:
         """Take out what was allotted."""
         behind: set[int] = set()
         for batch in taker.share:

@@ -105,7 +105,7 @@ class _CutFile:
         self._slots += 1
         return offset
 
-    def give_up(self, offset: int, size: int) -> None:
+    def free(self, offset: int, size: int) -> None:
         """Return a slot's memory to the system; behind the last one the file can be cut anew."""
         self.map.madvise(mmap.MADV_REMOVE, offset, size)
         self._slots -= 1
@@ -146,7 +146,7 @@ class RingSlot:
     def forgotten(self) -> None:
         """Give the slot back from wherever an object is dropped: no lock is taken."""
         # The collector may run this in a thread that holds the ring's lock: the pipe needs none.
-        self._ring.told_of_release(self.number)
+        self._ring.on_release(self.number)
 
     def address(self) -> SlotAddress:
         """Return what a reader needs to map the slot."""
@@ -171,7 +171,7 @@ class RingSlots:
         """Free slots by size."""
         self._free_bytes = self._free_count = 0
         self._slots_in_flight = self._bytes_in_flight = 0
-        self._made = 0
+        self._created = 0
         self._changed = threading.Condition()
         """Guards all above and `_closed`, and is told of slots that become free."""
         self._closed = False
@@ -181,7 +181,7 @@ class RingSlots:
     def acquire(self, nbytes: int) -> RingSlot:
         """Return a free slot of at least `nbytes`, waiting while too much is in flight."""
         with self._changed:
-            self._changed.wait_for(lambda: self._closed or self._fits(nbytes))
+            self._changed.wait_for(lambda: self._closed or self._has_space(nbytes))
             if self._closed:
                 raise ClusterError("the worker's memory for batches was closed while it was working")
             slot = self._free_slot(nbytes)
@@ -194,7 +194,7 @@ class RingSlots:
             slot.state = "in flight"
             return slot
 
-    def _fits(self, nbytes: int) -> bool:
+    def _has_space(self, nbytes: int) -> bool:
         if self._slots_in_flight < LEAST_IN_FLIGHT:
             return True
         return self._slots_in_flight < MOST_IN_FLIGHT and self._bytes_in_flight + nbytes <= self._limit
@@ -220,8 +220,8 @@ class RingSlots:
         file = next((file for file in self._files.values() if file.has_room(size)), None)
         if file is None:
             file = self._new_file(size)
-        slot = self._slots[self._made] = RingSlot(self, self._made, file, size)
-        self._made += 1
+        slot = self._slots[self._created] = RingSlot(self, self._created, file, size)
+        self._created += 1
         return slot
 
     def _new_file(self, size: int) -> _CutFile:
@@ -245,11 +245,11 @@ class RingSlots:
     def _trim(self) -> None:
         """Give up free slots of a size that is no longer asked for."""
         while self._free:
-            self._give_up(self._leave_free(next(iter(self._free))))
+            self._free_memory(self._leave_free(next(iter(self._free))))
 
-    def _give_up(self, slot: RingSlot) -> None:
+    def _free_memory(self, slot: RingSlot) -> None:
         del self._slots[slot.number]
-        slot.file.give_up(slot.offset, slot.size)  # an empty file is cut anew: the reader has it mapped already
+        slot.file.free(slot.offset, slot.size)  # an empty file is cut anew: the reader has it mapped already
 
     def taken(self, number: int) -> None:
         """Note that a slot is in flight no longer, where this process hands it out itself."""
@@ -263,7 +263,7 @@ class RingSlots:
             self._set(number, "free")
             self._changed.notify_all()
 
-    def told_of_release(self, number: int) -> None:
+    def on_release(self, number: int) -> None:
         """Make a slot free, in the thread that hears of those that readers release."""
         if not self._closed:
             os.write(self.pipe_fd, RECORD.pack(RELEASED, number))
@@ -281,7 +281,7 @@ class RingSlots:
             self._free_bytes += slot.size
             self._free_count += 1
             if self._free_bytes > self._limit and self._free_count > LEAST_IN_FLIGHT:
-                self._give_up(self._leave_free(slot.size))
+                self._free_memory(self._leave_free(slot.size))
 
     def _listen(self) -> None:
         with os.fdopen(self._read_fd, "rb", buffering=0) as pipe:

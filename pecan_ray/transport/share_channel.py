@@ -36,7 +36,7 @@ class ShareChannel:
             os.set_blocking(mine, False)
         inodes = os.fstat(read).st_ino, os.fstat(credits_write).st_ino
         self.address = ChannelAddress(PipeAddress(os.getpid(), read, credits_write, inodes), releases_write)
-        self._theirs = [read, credits_write, releases_write]
+        self._peer_fds = [read, credits_write, releases_write]
         self._write_buffer = bytearray()
         self._rest = b""
         self._open = True
@@ -49,7 +49,7 @@ class ShareChannel:
     @property
     def opened(self) -> bool:
         """Whether the reader has opened its ends, as far as is known."""
-        return not self._theirs
+        return not self._peer_fds
 
     def credits(self) -> int | None:
         """Return how many credits have come; None: the reader has closed its ends, or is dead."""
@@ -57,7 +57,7 @@ class ShareChannel:
             granted = os.read(self.credits_fd, CHUNK)
         except BlockingIOError:
             return 0
-        self._leave_theirs()
+        self._close_peer_fds()
         return len(granted) or None
 
     def released(self) -> list[int] | None:
@@ -103,11 +103,11 @@ class ShareChannel:
 
     def close(self) -> None:
         """Close all of the group's ends."""
-        self._leave_theirs()
+        self._close_peer_fds()
         self.close_messages()
         with contextlib.suppress(OSError):
             os.close(self.releases_fd)
 
-    def _leave_theirs(self) -> None:
-        while self._theirs:
-            os.close(self._theirs.pop())
+    def _close_peer_fds(self) -> None:
+        while self._peer_fds:
+            os.close(self._peer_fds.pop())

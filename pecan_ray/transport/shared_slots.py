@@ -62,13 +62,13 @@ class _OpenedFile:
 
     def __init__(self, file: MemoryFile) -> None:
         self._path, self._token = f"/proc/{file.pid}/fd/{file.fd}", file.token
-        if not self.lives():
+        if not self.is_alive():
             raise ProcessLookupError(f"{self._path} is not a memory file of {file.token}")
         fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
         self.address = replace(file, pid=os.getpid(), fd=fd, pipe_fd=-1)
         weakref.finalize(self, os.close, fd)
 
-    def lives(self) -> bool:
+    def is_alive(self) -> bool:
         """Tell whether its writer does."""
         try:
             return self._token in os.readlink(self._path)
@@ -80,7 +80,7 @@ def _place(column: Any) -> ColumnPlace | None:
     return column if isinstance(column, ColumnPlace) else None
 
 
-class SlotLender:
+class SlotOwner:
     """The lender's side, used by one thread."""
 
     def __init__(self, limit_bytes: int, disk_bytes: int = 0, folder: Path | None = None) -> None:
@@ -164,7 +164,7 @@ class SlotLender:
 
     def forget_ended(self) -> tuple[str, ...]:
         """Let go of the files of workers that have ended; return by which names readers know them."""
-        ended = [key for key, file in self._files.items() if not file.lives()]
+        ended = [key for key, file in self._files.items() if not file.is_alive()]
         for key in ended:
             del self._files[key]
         return tuple({token for token, _ in ended})

@@ -33,7 +33,7 @@ class Seen:
     passes: Sequence[Pass]
     parts: int = 1
 
-    def facts(self) -> Facts:
+    def stats(self) -> Facts:
         return facts(self.passes, self.parts)
 
 
@@ -53,7 +53,7 @@ class Habit:
     look: Look
     says: str
     """What happens here."""
-    facts: Facts = field(default_factory=dict)
+    stats: Facts = field(default_factory=dict)
     """Some of what is right, said again; all of it where no peer has the habit or all do otherwise."""
     differs: Mapping[str, str] = field(default_factory=dict)
     """By peer: "what it does: why we do otherwise on purpose"."""

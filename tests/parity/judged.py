@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pecan_ray.engines.inprocess import run_inprocess
+from pecan_ray.engines.in_process import run_in_process
 from pecan_ray.plan.shape import keeps_source_order
 from tests.parity.chains import Chain
 from tests.parity.habit import Habit, Opener, Seen
@@ -28,7 +28,7 @@ def peers_of(habit: Habit) -> dict[str, Callable[[], Facts]]:
     if habit.peers is not None:
         return {name: functools.partial(_facts, see) for name, see in habit.peers.items()}
     having = [peer for peer in PEERS if all(map(peer.offers, habit.look.chains))]
-    return {peer.name: functools.partial(_facts, functools.partial(habit.look.see, peer.made)) for peer in having}
+    return {peer.name: functools.partial(_facts, functools.partial(habit.look.see, peer.produced)) for peer in having}
 
 
 @functools.cache
@@ -38,7 +38,7 @@ def peers_facts(habit_at: int) -> Mapping[str, Facts]:
 
 def right(habit: Habit, peers: Mapping[str, Facts]) -> Facts:
     """Return what is right: what peers do where we do as they, and what the row says."""
-    found = dict(habit.facts)
+    found = dict(habit.stats)
     for name, facts in peers.items():
         if name not in habit.differs:
             found |= facts
@@ -112,12 +112,12 @@ def observed(habit: Habit, way: Way, options: Mapping[str, Any]) -> tuple[Facts,
     if isinstance(seen, dict):
         return seen, []
     chain, most = habit.look.chains[0], max(habit.passes, default=-1)
-    return seen.facts(), [number_of(one, chain, way, most) for one in seen.passes if habit.passes]
+    return seen.stats(), [number_of(one, chain, way, most) for one in seen.passes if habit.passes]
 
 
 def _facts(see: Callable[[], Seen | Facts]) -> Facts:
     seen = see()
-    return seen.facts() if isinstance(seen, Seen) else seen
+    return seen.stats() if isinstance(seen, Seen) else seen
 
 
 def number_of(one: Pass, chain: Chain, way: Way, most: int) -> int | None:
@@ -129,7 +129,7 @@ def number_of(one: Pass, chain: Chain, way: Way, most: int) -> int | None:
 def _made(chain: Chain, way: Way, number: int) -> list[Row]:
     pipe, key = pipeline(chain, engine=way.engine), (str(chain), way.engine, number)
     if key not in MADE:
-        MADE[key] = _flat(map(batch_of, run_inprocess(pipe.plan, engine=pipe.engine, seed=pipe.seed, epoch=number)))
+        MADE[key] = _flat(map(batch_of, run_in_process(pipe.plan, engine=pipe.engine, seed=pipe.seed, epoch=number)))
     return MADE[key]
 
 

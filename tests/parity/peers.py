@@ -18,16 +18,16 @@ WHOLE = 20
 
 class Loop:
     def __init__(self, again: Any) -> None:
-        self._again = again
+        self._repeated = again
 
     def again(self) -> Any:
-        return self._again
+        return self._repeated
 
     def __iter__(self) -> Iterator[Batch]:
-        return map(batch_of, self._again)
+        return map(batch_of, self._repeated)
 
     def __len__(self) -> int:
-        return len(self._again)
+        return len(self._repeated)
 
     def run(self, *most: int | None) -> list[Pass]:
         """Begin a pass for each, and leave it behind so many batches; None: at its end."""
@@ -47,7 +47,7 @@ class TfData:
         inputs = chain.head[1].get("inputs", ())
         return all(map(self.offers, inputs)) and {name for name, _ in chain.steps} <= {*self.OWN, *self.SAME}
 
-    def made(self, chain: Chain) -> Callable[[], Loop]:
+    def produced(self, chain: Chain) -> Callable[[], Loop]:
         import tensorflow as tf
 
         data = self._built(tf, chain)
@@ -95,7 +95,7 @@ class DataLoader:
     def _indexed(self, chain: Chain) -> bool:
         return self.offers(chain) and not {"shuffle", "batch"} & {name for name, _ in chain.steps}
 
-    def made(self, chain: Chain) -> Callable[[], Loop]:
+    def produced(self, chain: Chain) -> Callable[[], Loop]:
         """Return what opens a loader: each has a generator of its own where there is a seed."""
         import torch
         from torch.utils.data import DataLoader as Torchs
@@ -158,7 +158,7 @@ class _Zipped:
 
 
 def torch_loader(chain: Chain) -> Any:
-    return DataLoader().made(chain)().again()
+    return DataLoader().produced(chain)().again()
 
 
 PEERS = (DataLoader(), TfData())

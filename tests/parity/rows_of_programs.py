@@ -98,7 +98,7 @@ def unpickled(loader: Any) -> Seen:
 
 
 def unpickled_loader() -> Seen:
-    loader = DataLoader().made(SHUFFLED)()
+    loader = DataLoader().produced(SHUFFLED)()
     first = loader.run(None)
     return Seen([*first, list(map(batch_of, pickle.loads(pickle.dumps(loader.again()))))])
 
@@ -183,7 +183,7 @@ OTHERS = (
         ours(lambda loader: looked_at(loader.data), LONG),
         "the first batches of three passes",
         {"batches": [[8, 8]] * 3, "equal orders": "aaa"},
-        peers={"tf.data": lambda: looked_at(TfData().made(LONG)().again())},
+        peers={"tf.data": lambda: looked_at(TfData().produced(LONG)().again())},
         only=("to_tf_dataset",),
     ),
     Habit(
@@ -191,7 +191,7 @@ OTHERS = (
         ours(lambda loader: repeated(loader.data), SHUFFLED),
         "two passes",
         {"distinct": [N, N], "equal orders": "ab"},
-        peers={"tf.data": lambda: repeated(TfData().made(SHUFFLED)().again())},
+        peers={"tf.data": lambda: repeated(TfData().produced(SHUFFLED)().again())},
         only=("to_tf_dataset",),
     ),
     Habit(

@@ -17,7 +17,7 @@ ON_TF_DATA, ON_LOADER, ON_DATA_SET = "Keras on tf.data", "Lightning on DataLoade
 
 def tf_pairs(chain: Chain) -> Any:
     """Return a data set of tf.data with inputs and targets, as Keras takes it."""
-    return TfData().made(chain)().again().map(lambda element: (element, element["i"]))
+    return TfData().produced(chain)().again().map(lambda element: (element, element["i"]))
 
 
 # --- Keras ---------------------------------------------------------------------------------------------------
@@ -59,26 +59,26 @@ KERAS = (
     Habit(
         "`fit(steps_per_epoch=2, epochs=3)`",
         says="Keras keeps one iterator: its epochs go on in the pass, one behind the other",
-        facts={"batches": [[8, 8]] * 3, "equal elements": "abc", "in source order": [True] * 3},
+        stats={"batches": [[8, 8]] * 3, "equal elements": "abc", "in source order": [True] * 3},
         **on_keras(steps, LONG),
     ),
     Habit(
         "`fit(epochs=2)` twice",
         says="the second call goes on with the next passes",
-        facts={"distinct": [N] * 4, "equal orders": "abcd", "draws of an element": "other each time"},
+        stats={"distinct": [N] * 4, "equal orders": "abcd", "draws of an element": "other each time"},
         passes=(0, 1, 2, 3),
         **on_keras(fits, RANDOM),
     ),
     Habit(
         "`evaluate(steps=2)` three times",
         says="the same batches each time",
-        facts={"batches": [[8, 8]] * 3, "equal orders": "aaa"},
+        stats={"batches": [[8, 8]] * 3, "equal orders": "aaa"},
         **on_keras(evaluations, LONG),
     ),
     Habit(
         "`fit(validation_steps=2)`",
         says="the same batches behind each epoch",
-        facts={"batches": [[8, 8]] * 3, "equal orders": "aaa"},
+        stats={"batches": [[8, 8]] * 3, "equal orders": "aaa"},
         on_workers=("to_keras",),
         **on_keras(validations, SHUFFLED, LONG),
     ),

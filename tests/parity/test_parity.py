@@ -13,8 +13,8 @@ from tests.parity.ways import HERE, WAYS, Way
 @pytest.mark.parametrize(("at", "peer"), peers_cells())
 def test_a_peer_does_what_the_row_says_of_it(at: int, peer: str) -> None:
     habit, facts = HABITS[at], peers_facts(at)[peer]
-    said = {name: facts.get(name) for name in habit.facts}
-    assert (said != habit.facts) if peer in habit.differs else (said == habit.facts), facts
+    said = {name: facts.get(name) for name in habit.stats}
+    assert (said != habit.stats) if peer in habit.differs else (said == habit.stats), facts
 
 
 @pytest.mark.parametrize(("at", "way"), cells())

@@ -42,10 +42,10 @@ def undisturbed(world: World, epoch: int | None = None) -> bool:
     """
     job = world.job.state
     kinds = ("lost", "drain") if world.scenario.sharding == "off" else ("lost",)
-    gone = [one.seconds for one in job.told if one.kind in kinds]
+    gone = [one.seconds for one in job.story if one.kind in kinds]
     if epoch is None:
         return not gone
-    ends = [0.0, *job.epoch_ends.newest, math.inf]
+    ends = [0.0, *job.epoch_ends.latest, math.inf]
     return not any(ends[epoch] <= at <= ends[epoch + 1] for at in gone)
 
 
@@ -57,7 +57,7 @@ class Audit:
         self.scenario: Scenario = world.scenario
         self.used_pieces: dict[int, Counter[tuple[str, ModelPiece]]] = {}
         """Of each epoch: what was used; by worker where every worker gives all data."""
-        self.began: dict[int, set[str]] = {}
+        self.started: dict[int, set[str]] = {}
         """Workers that began to work on each epoch."""
         for made in saved.batches if saved is not None else ():
             self.used_pieces.setdefault(made.epoch, Counter()).update(("", piece) for piece in made.pieces)
@@ -128,9 +128,9 @@ class Audit:
         """Return what is to come in an epoch, in order, when the run begins with it."""
         if epoch not in self._sequences:
             keys = [
-                (branch, repetition, index)
+                (branch, pass_index, index)
                 for branch, splits in enumerate(self.scenario.sources)
-                for repetition in range(self.scenario.repetitions)
+                for pass_index in range(self.scenario.num_passes)
                 for index in range(len(splits))
             ]
             before = self.used_pieces.get(epoch, Counter())
@@ -145,7 +145,7 @@ class Audit:
     def waited(self, trainer: TrainerModel, since: float) -> None:
         """Note that a wait is over."""
         if self.world.clock.now - since > MUST_SAY_S and trainer.frozen_until < since:
-            must(bool(trainer.said), f"{trainer.name} has waited {self.world.clock.now - since:.0f} s in silence")
+            must(bool(trainer.message), f"{trainer.name} has waited {self.world.clock.now - since:.0f} s in silence")
 
     def queue(self, trainer: TrainerModel) -> None:
         """Look at the bytes in a trainer's queue."""

@@ -63,7 +63,7 @@ def _check_announced(audit: Audit, job: JobModel) -> None:
     scenario = audit.scenario
     in_time = all(one.kind in LEAST_NOTICE_S and one.seconds >= LEAST_NOTICE_S[one.kind] for one in scenario.faults)
     if in_time and not (scenario.lost or audit.world.deaths):
-        lost = [one.text for one in job.state.told if one.kind == "lost"]
+        lost = [one.text for one in job.state.story if one.kind == "lost"]
         must(not lost, f"ends were announced, and yet: {lost}")
 
 
@@ -92,7 +92,7 @@ def _check_endings(world: World, job: JobModel, trainers: list[TrainerModel]) ->
     # Of a deadly element two die that work on other data too, before other passes know of it; where nothing is run
     # again, one in each pass.
     deadly = sum(sum(map(split.outputs.count, FATAL)) for source in scenario.sources for split in source)
-    passes = scenario.repetitions * ((scenario.epochs or 1) if scenario.visitation == "at_most_once" else 2)
+    passes = scenario.num_passes * ((scenario.epochs or 1) if scenario.visitation == "at_most_once" else 2)
     if world.losses + min(world.deaths, passes * deadly) > MOST_IN_A_ROW:
         reasons.setdefault("ClusterError", "in a row")
     runs, error = job.state.ledger.runs, job.state.error
@@ -127,7 +127,7 @@ def machines_may_be_taken_for_elements(world: World) -> bool:
 
 def taken_for_silent(world: World) -> int:
     """Return how many workers were taken for lost since they were not heard."""
-    return sum(one.kind == "lost" and "has said nothing" in one.text for one in world.job.state.told)
+    return sum(one.kind == "lost" and "has said nothing" in one.text for one in world.job.state.story)
 
 
 def check_quarantine(audit: Audit, job: JobModel, trainers: list[TrainerModel]) -> None:
@@ -206,9 +206,9 @@ def scenario_pieces(scenario: Scenario) -> set[ModelPiece]:
     return {
         piece
         for branch, splits in enumerate(scenario.sources)
-        for repetition in range(scenario.repetitions)
+        for pass_index in range(scenario.num_passes)
         for index in range(len(splits))
-        for piece in pieces_of(scenario, (branch, repetition, index))
+        for piece in pieces_of(scenario, (branch, pass_index, index))
     }
 
 
@@ -226,7 +226,7 @@ def _check_few(audit: Audit, job: JobModel, epoch: int, missing: list[ModelPiece
         if scenario.drop_remainder:
             most = sum(size * scenario.ranks - 1 for size in scenario.bucket_sizes)
         # What a worker has made no rounds of is left out by then; what another one is lost with comes back later.
-        most *= 1 + sum(one.kind in ("lost", "drain") for one in job.state.told)
+        most *= 1 + sum(one.kind in ("lost", "drain") for one in job.state.story)
     most += audit.left_before
     if machines_may_be_taken_for_elements(audit.world):
         most += job.state.bad.count
@@ -245,7 +245,7 @@ def _check_counts(audit: Audit, job: JobModel, missing: list[ModelPiece], epochs
     kinds = (BAD, *FATAL)
     bad = sum(sum(map(split.outputs[: split.readable].count, kinds)) + (split.torn is not None) for split in splits)
     many = machines_may_be_taken_for_elements(audit.world)
-    blamed = max(0, job.state.bad.count - bad * epochs * scenario.repetitions) if many else 0
+    blamed = max(0, job.state.bad.count - bad * epochs * scenario.num_passes) if many else 0
     if scenario.plain:
         must(many or not job.state.bad.count, "an element is blamed for nothing")
         counted = ledger.left_out_elements + job.state.bad.count
@@ -255,17 +255,17 @@ def _check_counts(audit: Audit, job: JobModel, missing: list[ModelPiece], epochs
         return  # elements before the place where a split is torn are counted together with it
     nothing = sum(outputs != 1 for split in splits for outputs in split.outputs)
     nothing += sum(split.torn is not None for split in splits)
-    counted, most = ledger.left_out_elements + blamed, len(missing) + nothing * epochs * scenario.repetitions
+    counted, most = ledger.left_out_elements + blamed, len(missing) + nothing * epochs * scenario.num_passes
     must(
         len(elements) <= counted <= most,
         f"{len(elements)} elements ({len(missing)} outputs) are missing, {counted} are counted as left out",
     )
     if scenario.visitation == "exactly_once":
-        lacks = len(elements) + bad * epochs * scenario.repetitions
+        lacks = len(elements) + bad * epochs * scenario.num_passes
         counted = ledger.left_out_elements + job.state.bad.count
         filtered = sum(split.outputs[: split.readable].count(0) for split in splits)
         single = all(outputs <= 1 for split in splits for outputs in split.outputs)
-        repeats = epochs * scenario.repetitions
+        repeats = epochs * scenario.num_passes
         bound = len(missing) + (bad + filtered) * repeats if single else math.inf
         must(
             lacks <= counted <= bound,
@@ -277,7 +277,7 @@ def check_serial(audit: Audit, job: JobModel, epochs: int) -> None:
     """One sequence: what no rank got was counted, where no worker was lost."""
     scenario, ledger = audit.scenario, job.state.ledger
     total = sum(len(pieces_of(scenario, (b, 0, i))) for b, s in enumerate(scenario.sources) for i in range(len(s)))
-    total *= scenario.repetitions
+    total *= scenario.num_passes
     if scenario.take is not None:
         total = min(total, scenario.take)
     if audit.left:  # what was left out is not counted for each epoch
@@ -321,7 +321,7 @@ def check_each_worker(audit: Audit, job: JobModel, epochs: int) -> None:
     for epoch in set(range(epochs)) - audit.left:
         check_known(audit, epoch, expected)
         given = Counter(worker for worker, _ in audit.used_pieces.get(epoch, ()))
-        began = audit.began.get(epoch, set())
+        began = audit.started.get(epoch, set())
         must(given.keys() <= began, f"{given.keys() - began} gave something of epoch {epoch}, and never began it")
         for worker in sorted(began):
             lacks = whole - given[worker]

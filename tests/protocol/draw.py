@@ -41,16 +41,16 @@ class Change:
     name: str
     share: float | None
     """Of those that may have it; None: all."""
-    made: Callable[[Random, Scenario], Scenario]
+    produced: Callable[[Random, Scenario], Scenario]
     possible: Callable[[Scenario], object] = lambda scenario: True
 
     def apply(self, scenario: Scenario, hurt_controller: bool) -> Scenario:
         """Return the scenario with the change, or as it was."""
         random, share = Random(f"{self.name} {scenario.seed}"), self.share
-        if hurt_controller and self.made in (KILLED, FROZEN):
+        if hurt_controller and self.produced in (KILLED, FROZEN):
             share = 1.0
         happens = self.possible(scenario) and (share is None or random.random() <= share)
-        return self.made(random, scenario) if happens else scenario
+        return self.produced(random, scenario) if happens else scenario
 
 
 def draw(seed: int, *, hurt_controller: bool = False) -> Scenario:
@@ -262,7 +262,7 @@ CHANGES = (
     Change("frozen controller", 0.08, FROZEN, _all_are_there),
     Change("rivals", 0.05, _rivals, lambda one: one.ranks <= 4),
     Change("streams", None, _choose(streams=(1, 2, 3, 10)), lambda one: one.shuffled and not one.one_sequence),
-    Change("at hand", 0.15, _choose(at_hand=(0.0, 0.2, 0.5, 1.0)), lambda one: one.shuffled),
+    Change("at hand", 0.15, _choose(local_splits=(0.0, 0.2, 0.5, 1.0)), lambda one: one.shuffled),
     Change("unseen", 0.2, _unseen, _can_lack_files),
     Change("announced", 0.06, _announced, _all_are_there),
     Change("lengths", 0.5, _choose(lengths_known=(True,))),
@@ -306,7 +306,7 @@ def _data(random: Random, scenario: Scenario) -> Scenario:
     return replace(
         scenario,
         epochs=random.choices((1, 2, 3, 5, None), (4, 4, 3, 1, 1))[0],
-        repetitions=1 if serial or random.random() < 0.8 else random.randint(2, 3),
+        num_passes=1 if serial or random.random() < 0.8 else random.randint(2, 3),
         batch_size=batch_size,
         drop_remainder=random.random() < 0.3,
         shuffled=random.random() < 0.4,
@@ -389,7 +389,7 @@ def _faults(random: Random, scenario: Scenario) -> tuple[Fault, ...]:
     if random.random() < FAULTLESS_SHARE or scenario.absent:
         return ()
     elements = sum(len(split.outputs) for source in scenario.sources for split in source)
-    passes = (scenario.epochs or 3) * scenario.repetitions
+    passes = (scenario.epochs or 3) * scenario.num_passes
     workers = max(1, scenario.local + scenario.remote)
     steps = elements * passes / scenario.batch_size / scenario.ranks * max(scenario.steps_s)
     horizon = 1.5 + scenario.late_s + 1.3 * (elements * passes * scenario.element_s / workers + steps)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TypeAlias
 
-from pecan_ray.job.blocks import RowPlaces
+from pecan_ray.job.blocks import RowRange
 from pecan_ray.job.messages import LeftOutElement
 from pecan_ray.plan.splits import OUTPUT_BITS, Lease, LeaseKey, Origin, origin_of
 from pecan_ray.sampling.group_tails import tail_batches
@@ -49,7 +49,7 @@ class Made:
     """Whom it is for, as a batch of a round;"""
     round: ModelPiece | None = None
     """which is named by its first output."""
-    places: RowPlaces | None = None
+    row_range: RowRange | None = None
     """Which part of the epoch its rows are, where these come in order."""
     partial: bool = False
     """It fills no batch, at the end of an assignment."""
@@ -121,7 +121,7 @@ class EngineModel:
     def __init__(self, scenario: Scenario, epoch: int, random: Random) -> None:
         self._scenario, self._epoch, self._random = scenario, epoch, random
         self._items: deque[ModelItem] = deque()
-        self._made = Made(epoch)
+        self._produced = Made(epoch)
         self._skipped_positions = Made(epoch)
         """Positions that yield nothing: the next batch carries them."""
         self._buckets: list[list[ModelItem]] = [[] for _ in scenario.bucket_sizes]
@@ -238,16 +238,16 @@ class EngineModel:
                 if self._round:
                     return self._round.popleft(), work_done
                 continue
-            (self._skipped_positions if item.piece is None else self._made).add(item)
-            if self._made.rows == self._scenario.batch_size:
-                made, self._made = self._made, Made(self._epoch)
+            (self._skipped_positions if item.piece is None else self._produced).add(item)
+            if self._produced.rows == self._scenario.batch_size:
+                made, self._produced = self._produced, Made(self._epoch)
                 made.carry(self._skipped_positions)
                 return made, work_done
         return None, work_done
 
     def rest(self) -> tuple[Made, Made]:
         """Return what fills no batch once all leases have been worked on, and positions that yield nothing."""
-        made, skipped_positions = self._made, self._skipped_positions
+        made, skipped_positions = self._produced, self._skipped_positions
         if self._scenario.serial:
             for lease in self._given:
                 skipped_positions.spans.setdefault(lease.key, []).extend(lease.spans)

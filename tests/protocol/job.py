@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pecan_ray.job import events, instructions, worker_events
 from pecan_ray.job.active_clock import LONGEST_GAP_S, TICK_S, ActiveClock
-from pecan_ray.job.journal import entries, handled, opening, packed, pages, replay, snapshot
+from pecan_ray.job.journal import entries, handled, journal_header, packed, pages, replay, snapshot
 from pecan_ray.job.ledger_check import check_ledger
 from pecan_ray.job.messages import EndData, TrainerReport
 from pecan_ray.job.notification_schedule import NotificationSchedule
@@ -38,7 +38,7 @@ ENDED_S = 5.0
 """A worker that the job has done with is gone within so long."""
 MANY_SPLITS = 50
 """With so many the ledger is checked now and then only."""
-WITHOUT_LEDGER = (events.TimePassed, events.TrainerWaiting, events.WorkerTold, events.WorkerPlaced)
+WITHOUT_LEDGER = (events.TimePassed, events.TrainerWaiting, events.WorkerProgressReported, events.WorkerPlaced)
 """Events that do not touch the ledger."""
 
 
@@ -49,7 +49,7 @@ class JobModel(Party):
         """`before`: whose process was killed, and from whose journal this one goes on."""
         super().__init__("job")
         self.world = world
-        began = opening(world.spec, world.clock.now)
+        began = journal_header(world.spec, world.clock.now)
         self.journal = [packed(began)] if any(one.kind == "kill controller" for one in world.scenario.faults) else []
         """Entries as they are written; none where no controller is killed."""
         self.listings: list[bytes] = []
@@ -89,7 +89,7 @@ class JobModel(Party):
             instructions.DrainWorker: self._drain_worker,
             instructions.KillWorker: self._kill_worker,
             instructions.LeaveEpochs: self._leave_epochs,
-            instructions.Answer: self._answer,
+            instructions.Response: self._response,
             instructions.TellTrainers: self._tell_trainers,
             instructions.EndJob: self._end,
             # What a worker makes of an element, and how fast it reads, are none of the protocol.
@@ -115,7 +115,9 @@ class JobModel(Party):
         if self.stands_still(now):
             self._unsupported_kind.clear()
             return
-        strangers = [one for name, one in self.processes.items() if one.alive and name not in self.state.fleet.workers]
+        strangers = [
+            one for name, one in self.processes.items() if one.alive and name not in self.state.worker_table.workers
+        ]
         self._unsupported_kind = {one.name: self._unsupported_kind.get(one.name, now) for one in strangers}
         for name, since in self._unsupported_kind.items():
             must(now - since < ENDED_S, f"{name} has lived on for {now - since:.0f} s, and the job does not know it")
@@ -135,7 +137,7 @@ class JobModel(Party):
         if self.world.scenario.rivals:
             check_shares(self.state)
         if self.journal:
-            if isinstance(event, events.SplitsListed):
+            if isinstance(event, events.SplitPageReceived):
                 self.listings.append(packed(event))
             self.journal.append(packed(handled(event, now, done)))
         if not isinstance(event, WITHOUT_LEDGER):
@@ -157,12 +159,12 @@ class JobModel(Party):
         job = replay(found, self.world.spec, listed)
         now = job.at
         self._clock = ActiveClock(LONGEST_GAP_S, lambda: self.world.clock.now, begin=now)
-        must(job.state.facts(now) == before.state.facts(now), "a job is another one after a replay")
+        must(job.state.stats(now) == before.state.stats(now), "a job is another one after a replay")
         if self.world.clock.random.random() < 0.5:
             first = found[0]
-            self.journal = [packed(first), packed(snapshot(job.state, job.plans, job.at, job.pages))]
+            self.journal = [packed(first), packed(snapshot(job.state, job.plan_versions, job.at, job.pages))]
             again = replay((entry for entry, _ in entries(b"".join(self.journal))), self.world.spec, listed)
-            must(again.state.facts(now) == before.state.facts(now), "a job is another one after a snapshot")
+            must(again.state.stats(now) == before.state.stats(now), "a job is another one after a snapshot")
             return again.state
         return job.state
 
@@ -175,7 +177,7 @@ class JobModel(Party):
 
     # --- trainers ------------------------------------------------------------------------------------------
 
-    def register(self, trainer: TrainerModel, came: events.TrainerCame) -> None:
+    def register(self, trainer: TrainerModel, came: events.TrainerRegistered) -> None:
         """Take a trainer's call."""
         self.handle(came)
         if self.alive:
@@ -185,8 +187,8 @@ class JobModel(Party):
         """Take a report and say what holds then."""
         self.handle(events.TrainerReported(report))
         if self.alive:
-            self._notices.told(trainer.rank)
-            self.world.links.send(trainer, trainer.answered, report.number, self.state.orders(trainer.rank))
+            self._notices.mark_sent(trainer.rank)
+            self.world.links.send(trainer, trainer.answered, report.number, self.state.trainer_update(trainer.rank))
 
     def listened(self, trainer: TrainerModel, event: events.TrainerWaiting, poll: int, known: int) -> None:
         """Keep a trainer's call until there are orders for it that are newer than those that it knows."""
@@ -200,7 +202,7 @@ class JobModel(Party):
     def _give_due_orders(self, rank: int) -> bool:
         """Answer a rank that listens, if that is due; tell whether it was."""
         _, poll, known = self._polls[rank]
-        due = self._notices.is_due(rank, known, self.state.orders(rank).number, self.world.clock.now)
+        due = self._notices.is_due(rank, known, self.state.trainer_update(rank).number, self.world.clock.now)
         if due:
             self._give_orders(rank, poll)
         return due
@@ -209,21 +211,21 @@ class JobModel(Party):
         waiting = self._polls.get(rank)
         if waiting is not None and waiting[1] == poll:
             del self._polls[rank]
-            self._notices.told(rank)
+            self._notices.mark_sent(rank)
             trainer = waiting[0]
-            self.world.links.send(trainer, trainer.ordered, poll, self.state.orders(rank))
+            self.world.links.send(trainer, trainer.ordered, poll, self.state.trainer_update(rank))
 
     def _tell_trainers(self, instruction: instructions.TellTrainers) -> None:
         clock, only_limit_raised = self.world.clock, instruction.only_limit_raised
         at = self._notices.changed(instruction.ranks, len(self._polls), clock.now, only_limit_raised=only_limit_raised)
-        clock.after(at - clock.now, self, self._answer_due)
+        clock.after(at - clock.now, self, self._send_due)
 
-    def _answer_due(self) -> None:
-        due, again = self._notices.answered(self._polls, self.world.clock.now)
+    def _send_due(self) -> None:
+        due, again = self._notices.take_due(self._polls, self.world.clock.now)
         for rank in due:
             self._give_due_orders(rank)
         if again is not None:
-            self.world.clock.after(again - self.world.clock.now, self, self._answer_due)
+            self.world.clock.after(again - self.world.clock.now, self, self._send_due)
 
     def _reject(self, instruction: instructions.RejectTrainer) -> None:
         raise AssertionError(f"{instruction.incarnation} was refused: {instruction.error}")
@@ -234,7 +236,7 @@ class JobModel(Party):
             return
         for one in instruction.trainers:
             state: events.ProcessState = "exists" if self.world.trainers[one.rank].alive else "ended"
-            found = events.TrainerLookedFor(one.rank, one.incarnation, state)
+            found = events.TrainerChecked(one.rank, one.incarnation, state)
             self.world.clock.after(self._about(NOTICES_S), self, self.handle, found)
             self.world.faults["trainer looked for"] += 1
 
@@ -253,7 +255,7 @@ class JobModel(Party):
         heard = heard_bids(self.world, hosts, before)
         self.handle(heard)
         self.world.faults["bids heard"] += 1
-        told = tuple(sorted({bid.demand.job for bid in heard.pool_requests} | (set(before) - set(heard.gone))))
+        told = tuple(sorted({bid.demand.job for bid in heard.pool_requests} | (set(before) - set(heard.finished_jobs))))
         self.world.clock.after(ROUND_S, self, self._hear_rivals, hosts, told)
 
     def _begin_listing(self, instruction: instructions.BeginListing) -> None:
@@ -270,7 +272,7 @@ class JobModel(Party):
             for index in range(begin, min(begin + scenario.page, len(splits)))
         )
         if page:
-            self.handle(events.SplitsListed(branch, page))
+            self.handle(events.SplitPageReceived(branch, page))
         after = begin + scenario.page
         if after < len(splits):
             self.world.clock.after(self._about(scenario.page_s), self, self._list, branch, after)
@@ -318,7 +320,7 @@ class JobModel(Party):
             self.handle(events.WorkerLost(worker.name, "restart", "it ended while the job had no controller"))
             return
         self._followed.add(worker.name)
-        self.world.clock.after(self.world.links.delay(), worker, self.handle, events.WorkerAdopted(worker.name))
+        self.world.clock.after(self.world.links.delay(), worker, self.handle, events.WorkerRestored(worker.name))
         self._run(worker)
 
     def _stop_unknown_workers(self, instruction: instructions.EndUnknownWorkers) -> None:
@@ -331,7 +333,7 @@ class JobModel(Party):
 
     def _drain_worker(self, instruction: instructions.DrainWorker) -> None:
         worker = self.processes[instruction.worker]
-        self.world.links.call(worker, worker.handle, worker_events.DrainAsked())
+        self.world.links.call(worker, worker.handle, worker_events.DrainRequested())
 
     def _leave_epochs(self, instruction: instructions.LeaveEpochs) -> None:
         worker = self.processes[instruction.worker]
@@ -355,9 +357,9 @@ class JobModel(Party):
         lost = events.WorkerLost(worker.name, cause, f"its {cause} died")
         self.world.clock.after(self._about(NOTICES_S), self, self.handle, lost)
 
-    def _answer(self, instruction: instructions.Answer) -> None:
+    def _response(self, instruction: instructions.Response) -> None:
         worker = self.processes[instruction.worker]
-        self.world.links.send(worker, worker.answer, instruction.channel, instruction.number, instruction.reply)
+        self.world.links.send(worker, worker.response, instruction.channel, instruction.number, instruction.reply)
 
     def _end(self, instruction: instructions.EndJob) -> None:
         self.alive = False
@@ -374,6 +376,6 @@ def _brings_on(event: events.Event) -> bool:
     """
     if isinstance(event, events.TrainerReported):
         return bool(event.report.received_batches)
-    if isinstance(event, events.WorkerAsked):
+    if isinstance(event, events.WorkerRequestReceived):
         return isinstance(event.request, EndData) and bool(event.request.spans)
-    return isinstance(event, (events.SplitsListed, events.ListingEnded))
+    return isinstance(event, (events.SplitPageReceived, events.ListingEnded))

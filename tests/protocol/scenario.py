@@ -87,7 +87,7 @@ class Scenario:
     """Sources tell how many elements their splits hold, before these are read."""
     ranks: int = 1
     epochs: int | None = 1
-    repetitions: int = 1
+    num_passes: int = 1
     sharding: Sharding = "dynamic"
     visitation: Visitation = "exactly_once"
     batch_size: int = 1
@@ -131,7 +131,7 @@ class Scenario:
     """At the end of an assignment a worker tells apart which positions yield nothing, and which fill no batch."""
     streams: int = 1
     """So many splits a worker reads at a time, and mixes the elements of."""
-    at_hand: float | None = None
+    local_splits: float | None = None
     """This share of the splits that come next is at hand for workers; None: they do not look."""
     unseen: float = 0.0
     """Share of the splits that remote workers cannot open."""
@@ -172,20 +172,20 @@ class Scenario:
         return LedgerShape(
             branches=len(self.sources),
             epochs=self.epochs,
-            repetitions=self.repetitions,
+            num_passes=self.num_passes,
             sharding=self.sharding,
             visitation=self.visitation,
             world_size=self.ranks,
             batch_size=self.batch_size,
             drop_remainder=self.drop_remainder,
-            orders=(SplitOrder(self.seed),) * len(self.sources) if self.shuffled else (),
+            split_order=(SplitOrder(self.seed),) * len(self.sources) if self.shuffled else (),
             serial=self.serial,
             in_order=self.in_order,
             coordinated=self.coordinated,
             grouped=self.tail is not None,
-            numbered=self.numbered,
+            in_row_order=self.numbered,
             joined=self.joined,
-            promised=self.promised,
+            order_required=self.promised,
         )
 
     @property

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pecan_ray.errors import ClusterError
 from pecan_ray.job import events
 from pecan_ray.job import trainer_events as told
-from pecan_ray.job.messages import LeftOutElement, Orders, TrainerReport
+from pecan_ray.job.messages import LeftOutElement, TrainerReport, TrainerUpdate
 from tests.protocol.audit import must
 from tests.protocol.clock import Party
 from tests.protocol.engine import Made
@@ -48,7 +48,7 @@ class TrainerModel(Party):
         self.used_at = 0.0
         """When it got its last batch."""
         self.waits_since: float | None = None
-        self.said: list[str] = []
+        self.message: list[str] = []
         """Why it waits, since it has begun to."""
         self.quarantined: list[LeftOutElement] = []
         """Bad elements that it keeps."""
@@ -70,7 +70,7 @@ class TrainerModel(Party):
             self._job_gone()
             self._want()
             return
-        came = events.TrainerCame(self.rank, self.incarnation, self.node, (), self.name)
+        came = events.TrainerRegistered(self.rank, self.incarnation, self.node, (), self.name)
         self.world.links.send(self.world.job, self.world.job.register, self, came)
         self.world.clock.after(2.0, self, self._register_again)
 
@@ -128,7 +128,7 @@ class TrainerModel(Party):
             self.streams[instruction.worker].close()
         elif isinstance(instruction, told.Grant):
             self.streams[instruction.worker].grant(instruction.credits)
-        elif isinstance(instruction, told.HandOver):
+        elif isinstance(instruction, told.DeliverBatch):
             self._step(instruction.batch)
         elif isinstance(instruction, told.Discard):
             self._batches.pop(instruction.batch.id, None)
@@ -142,7 +142,7 @@ class TrainerModel(Party):
         elif isinstance(instruction, told.Quarantine):
             self.quarantined += instruction.elements
         elif isinstance(instruction, told.TrainerLog):
-            self.said.append(instruction.text)
+            self.message.append(instruction.text)
             world.audit.say(self, instruction.text)
 
     def _report(self, report: TrainerReport) -> None:
@@ -155,9 +155,9 @@ class TrainerModel(Party):
     def _job_gone(self) -> None:
         self.world.clock.after(0.0, self, self.handle, told.TrainerFailed(ClusterError("the controller is gone")))
 
-    def answered(self, number: int, orders: Orders) -> None:
+    def answered(self, number: int, orders: TrainerUpdate) -> None:
         """Take the answer to a report."""
-        self.handle(told.ReportAnswered(number, orders))
+        self.handle(told.ReportAccepted(number, orders))
 
     # --- orders --------------------------------------------------------------------------------------------
 
@@ -170,17 +170,17 @@ class TrainerModel(Party):
         if not job.alive:
             self._job_gone()
             return
-        listens = events.TrainerWaiting(self.rank, self.incarnation, self.state.orders.met)
-        self.world.links.send(job, job.listened, self, listens, self._polls, self.state.orders.number)
+        listens = events.TrainerWaiting(self.rank, self.incarnation, self.state.update.met)
+        self.world.links.send(job, job.listened, self, listens, self._polls, self.state.update.number)
         self.world.clock.after(POLL_S, self, self._poll_again, self._polls)
 
     def _poll_again(self, poll: int) -> None:
         if poll == self._polls:
             self._poll()
 
-    def ordered(self, poll: int, orders: Orders) -> None:
+    def ordered(self, poll: int, orders: TrainerUpdate) -> None:
         """Take orders that came for a call, perhaps for an old one, and wait for the next ones."""
-        self.handle(told.OrdersCame(orders))
+        self.handle(told.UpdateReceived(orders))
         if poll == self._polls:
             self._poll()
 
@@ -201,11 +201,11 @@ class TrainerModel(Party):
             number = self.world.number()
             self._batches[number] = made
             nbytes = made.rows * self.world.scenario.row_bytes
-            mine = number, name, made.epoch, made.spans, made.rows, nbytes, made.without_data, made.places
+            mine = number, name, made.epoch, made.spans, made.rows, nbytes, made.without_data, made.row_range
             received.append(told.ReceivedBatch(*mine, payload=made))
         left_out = tuple(one for made in message.batches for one in made.left_out)
         self.quarantined += left_out
-        self.handle(told.BatchesCame(name, tuple(received), left_out))
+        self.handle(told.BatchesReceived(name, tuple(received), left_out))
 
     def stream_failed(self, stream: Stream) -> None:
         """A stream does not work any more, whatever the reason."""
@@ -224,8 +224,8 @@ class TrainerModel(Party):
             return
         self._leave_epoch()
         self.waits_since = self.world.clock.now
-        self.said.clear()
-        self.handle(told.BatchWanted())
+        self.message.clear()
+        self.handle(told.BatchRequested())
 
     def _leave_epoch(self) -> None:
         """Leave the epoch of the last batch, and perhaps the next one with it, if the scenario says so."""
@@ -242,7 +242,7 @@ class TrainerModel(Party):
 
     def _step(self, batch: told.ReceivedBatch) -> None:
         self._stop_waiting()
-        made = self._made(batch)
+        made = self._produced(batch)
         self._batches.pop(batch.id, None)
         self._used.append(made)
         self._last = made
@@ -260,15 +260,15 @@ class TrainerModel(Party):
         queue = self.state.queue
         if self.world.scenario.coordinated:  # it may have yet to hear of turns
             queue, rounds = deepcopy(queue), self.world.job.state.ledger.rounds
-            queue.take_turns(rounds.first, rounds.turns)
-        coming = (None if batch.epoch < queue.left else self._made(batch) for batch in queue)
+            queue.apply_schedule(rounds.first, rounds.schedule)
+        coming = (None if batch.epoch < queue.left else self._produced(batch) for batch in queue)
         return [made for made in [*self._used, *coming][:batches] if made is not None]
 
-    def _made(self, batch: told.ReceivedBatch) -> Made:
+    def _produced(self, batch: told.ReceivedBatch) -> Made:
         """Return what a batch holds, which may have been joined."""
-        if not batch.pieces:
+        if not batch.slices:
             return self._batches[batch.id]
-        pieces = [one for piece in batch.pieces for one in piece.block.payload.pieces[piece.start : piece.stop]]
+        pieces = [one for piece in batch.slices for one in piece.block.payload.pieces[piece.start : piece.stop]]
         return Made(batch.epoch, pieces, {key: list(spans) for key, spans in batch.spans.items()})
 
     def _stop_waiting(self) -> None:
@@ -306,7 +306,7 @@ class TrainerModel(Party):
     def __str__(self) -> str:
         streams = [name for name, stream in self.streams.items() if not stream.over]
         queue = f"{len(self.state.queue)} queued ({self.state.queue.nbytes} bytes)"
-        return f"{self.name}: {queue}, waits since {self.waits_since}, streams {streams}, {self.state.orders}"
+        return f"{self.name}: {queue}, waits since {self.waits_since}, streams {streams}, {self.state.update}"
 
     @property
     def used(self) -> int:

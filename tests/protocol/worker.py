@@ -10,7 +10,7 @@ from pecan_ray.job import events
 from pecan_ray.job import worker_events as told
 from pecan_ray.job.events import LossCause
 from pecan_ray.job.heartbeat import BEATS, HEARTBEAT_S, Heartbeat
-from pecan_ray.job.lots import SideBySide
+from pecan_ray.job.lease_sizes import SideBySide
 from pecan_ray.job.messages import Placement, Reply, SplitOpenFailure, WorkerProgress
 from pecan_ray.job.worker_channels import RUN
 from pecan_ray.plan.splits import AtWork, Lease, Origin
@@ -40,12 +40,12 @@ class WorkerModel(Party):
         heartbeat = Heartbeat(HUNG_AFTER_S)
         self.state = world.worker_state(scenario.shape, heartbeat, HUNG_AFTER_S)
         self.outbox = OutboxModel(self)
-        self._asked: dict[str, told.AskJob] = {}
+        self._requested: dict[str, told.AskJob] = {}
         """What was not answered, by channel."""
         self._held: told.AskJob | None = None
         """What is asked when there is room for a batch: nothing happens in that thread before."""
         self._engine: EngineModel | None = None
-        self._begun = self._busy = self._told_to_end = False
+        self._has_started = self._busy = self._told_to_end = False
         self._work_done = 0
         """Elements that its process has worked on."""
         self._hangs: tuple[float, Origin | None] | None = None
@@ -62,15 +62,15 @@ class WorkerModel(Party):
         scenario, random = self.world.scenario, self.world.clock.random
         if isinstance(instruction, told.AskJob):
             self._ask(instruction)
-        elif isinstance(instruction, told.FindAtHand):
-            share = scenario.at_hand
+        elif isinstance(instruction, told.FindLocalSplits):
+            share = scenario.local_splits
             found = None if share is None else [one.index for one in instruction.splits if random.random() < share]
-            self.handle(told.AtHandFound(instruction.branch, None if found is None else tuple(found)))
-        elif isinstance(instruction, told.GiveLease):
+            self.handle(told.LocalSplitsFound(instruction.branch, None if found is None else tuple(found)))
+        elif isinstance(instruction, told.ProvideLease):
             self._feed(instruction.branch, instruction.lease)
         elif isinstance(instruction, told.RunAssignment):
             epoch = instruction.assignment.epoch
-            self.world.audit.began.setdefault(epoch, set()).add(self.name)
+            self.world.audit.started.setdefault(epoch, set()).add(self.name)
             self._engine, self._busy = EngineModel(scenario, epoch, random), False
             self.go_on()
         elif isinstance(instruction, told.StopAssignment):
@@ -78,14 +78,14 @@ class WorkerModel(Party):
         elif isinstance(instruction, told.PutOut):
             made = instruction.batch or Made(instruction.epoch)
             assert isinstance(made, Made)
-            made.places = instruction.places
+            made.row_range = instruction.row_range
             if instruction.spans is not None:
                 made.spans, made.without_data = {key: list(one) for key, one in instruction.spans.items()}, {}
             self.outbox.put(instruction.rank, made)
         elif isinstance(instruction, told.DropEpochs):
             self.outbox.leave_epochs(instruction.before)
         elif isinstance(instruction, told.TellJob):
-            progress = events.WorkerTold(self.name, instruction.progress)
+            progress = events.WorkerProgressReported(self.name, instruction.progress)
             self.world.links.send(self.world.job, self.world.job.handle, progress)
         elif isinstance(instruction, told.EndWork):
             self.outbox.dispatch_soon()
@@ -94,10 +94,10 @@ class WorkerModel(Party):
 
     def begin(self) -> None:
         """Begin to work, unless it has: the job knows that it is ready."""
-        if not self._begun:
-            self._begun = True
+        if not self._has_started:
+            self._has_started = True
             self._keep_telling()
-        self.handle(told.WorkBegins())
+        self.handle(told.WorkStarted())
 
     def _keep_telling(self) -> None:
         self._pass_time()
@@ -108,17 +108,17 @@ class WorkerModel(Party):
 
     def _condition(self) -> WorkerProgress:
         if self._hangs is None:
-            return WorkerProgress(threads=1, told_to_end=self._told_to_end)
+            return WorkerProgress(threads=1, sigterm_received=self._told_to_end)
         since, origin = self._hangs
         at = AtWork("map", origin if self.world.scenario.names_element else None)
         seconds = self.world.clock.now - since
         stuck = "map works on it for {seconds}"
-        return WorkerProgress(threads=1, told_to_end=self._told_to_end, stuck=stuck, stuck_s=seconds, at=at)
+        return WorkerProgress(threads=1, sigterm_received=self._told_to_end, stuck=stuck, stuck_s=seconds, at=at)
 
     def ask_to_end(self) -> None:
         """Let its process be asked to end, which it leaves to the job."""
         self._told_to_end = True
-        if self._begun:
+        if self._has_started:
             self._pass_time()
 
     def hang(self, seconds: float) -> None:
@@ -144,22 +144,22 @@ class WorkerModel(Party):
         if asked.channel == RUN and self.outbox.without_room:
             self._held = asked
         else:
-            self._asked[asked.channel] = asked
+            self._requested[asked.channel] = asked
             self._send(asked)
 
     def _send(self, asked: told.AskJob) -> None:
         """Ask again and again until there is an answer: messages get lost."""
-        if self._asked.get(asked.channel) is asked:
+        if self._requested.get(asked.channel) is asked:
             world = self.world
-            request = events.WorkerAsked(self.name, asked.channel, asked.number, asked.request)
+            request = events.WorkerRequestReceived(self.name, asked.channel, asked.number, asked.request)
             world.links.send(world.job, world.job.handle, request)
             world.clock.after(REPEAT_S, self, self._send, asked)
 
-    def answer(self, channel: str, number: int, reply: Reply) -> None:
+    def response(self, channel: str, number: int, reply: Reply) -> None:
         """Take an answer of the job, perhaps for the second time."""
-        asked = self._asked.get(channel)
+        asked = self._requested.get(channel)
         if asked is not None and asked.number == number:
-            del self._asked[channel]
+            del self._requested[channel]
         self.handle(told.ReplyReceived(channel, number, reply))
         self.go_on()
 
@@ -193,7 +193,7 @@ class WorkerModel(Party):
         if self._held is not None:
             held, self._held = self._held, None
             self._ask(held)
-        if self._engine is None or self._busy or RUN in self._asked:
+        if self._engine is None or self._busy or RUN in self._requested:
             return
         self._busy = True
         step, work_done = self._engine.step()
@@ -216,7 +216,7 @@ class WorkerModel(Party):
                 self.world.clock.after(seconds, self, self._hung, engine, step)
         elif isinstance(step, NeedsLease):
             side = SideBySide(self.world.scenario.streams, step.reading)
-            self.handle(told.LeaseWanted(step.branch, side))
+            self.handle(told.LeaseRequested(step.branch, side))
         elif isinstance(step, Fatal):
             self._meet(step)
         else:
@@ -225,7 +225,7 @@ class WorkerModel(Party):
                 self._busy = True  # until there is another stretch
                 self.handle(told.AssignmentFinished({}))
             else:
-                self.handle(told.BatchMade(step, tuple(step.left_out)))
+                self.handle(told.BatchProduced(step, tuple(step.left_out)))
             self.go_on()
 
     def _hung(self, engine: EngineModel, step: Step) -> None:
@@ -240,7 +240,7 @@ class WorkerModel(Party):
             self.world.job.process_gone(self, "process")
 
     def __str__(self) -> str:
-        asked = [f"{one.channel}: {one.request}" for one in self._asked.values()]
+        asked = [f"{one.channel}: {one.request}" for one in self._requested.values()]
         return (
             f"{self.name}: over {self.state.over}, hangs {self._hangs}, busy {self._busy}, asks {asked}, {self.outbox}"
         )

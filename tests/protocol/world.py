@@ -223,12 +223,12 @@ class World:
     def _event_of(self, fault: Fault) -> events.Event:
         """Return what the job hears of a fault that is nothing but an event."""
         if fault.kind == "scale":
-            return events.ScaleAsked(*divmod(fault.target, 100))
+            return events.ScaleRequested(*divmod(fault.target, 100))
         if fault.kind == "ask room":
-            return events.RoomAsked("another")
+            return events.RoomRequested("another")
         if fault.kind == "change plan":
             return events.PlanChanged("a better order")
-        error, names = PlanError("the function failed"), list(self.job.state.fleet.workers)
+        error, names = PlanError("the function failed"), list(self.job.state.worker_table.workers)
         return events.WorkerFailed(names[fault.target % len(names)], error) if names else events.JobFailed(error)
 
     def replace_controller(self, seconds: float) -> None:
@@ -259,7 +259,7 @@ class World:
             worker.time_factor = fault.seconds
         elif fault.kind == "freeze worker":
             # One that stands still before the job knows where it runs is waited for, as long as it takes.
-            known = self.job.state.fleet.workers.get(worker.name)
+            known = self.job.state.worker_table.workers.get(worker.name)
             self._freeze(worker, fault.seconds if known is None or known.node else min(fault.seconds, 30.0))
         elif fault.kind == "hang worker":
             worker.hang(fault.seconds)

@@ -90,7 +90,7 @@ def live(name: str) -> LiveJob | None:
 def quota(name: str) -> float:
     """Return the quota of a pipeline's job; 0: there is none."""
     job = live(name)
-    return (job.remote_io or 0.0) if job is not None and job.rooms else 0.0
+    return (job.remote_io or 0.0) if job is not None and job.cache_limits else 0.0
 
 
 def asked(ideal: float, size: float, **more: Any) -> pecan.ClusterIo:
@@ -123,8 +123,8 @@ def test_quotas_follow_the_jobs_that_come_and_go_and_top_shows_them_whatever_bec
         large = Running(stack, "large", asked(80e6, 300 << 20), tmp_path)
         until(lambda: quota("large") > 0 and quota("small") < 0.95 * PIPE, "the second job has no quota")
         until(lambda: quota("small") + quota("large") == pytest.approx(PIPE, rel=0.05), "they do not make up the pipe")
-        rooms = dict((live("large") or pytest.fail("the job is gone")).rooms)
-        assert rooms == {"s3://data/small": 30 << 20, "s3://data/large": 0}, "the efficient one is cached whole"
+        cache_limits = dict((live("large") or pytest.fail("the job is gone")).cache_limits)
+        assert cache_limits == {"s3://data/small": 30 << 20, "s3://data/large": 0}, "the efficient one is cached whole"
         jobs = ("small", "large")
         until(lambda: all(job is not None and job.running.local for job in map(live, jobs)), "no workers run")
         capsys.readouterr()

@@ -80,9 +80,9 @@ BROKEN: dict[str, tuple[str, ...]] = {
     "letting time pass": ("runtime.job_host:long_retry",),
     "asking other jobs what they bid for workers": ("runtime.pool_request_exchange:other_jobs",),
     "performing StartWorker": ("runtime.worker_actors:local_selector",),
-    "counting what pecan:.*:local-[01] has done": ("runtime.metrics:JobMetrics.told",),
-    "handling SplitsListed": ("job.listing:SourceListing._on_listed",),
-    "": ("job.ledger:Ledger.add_splits", "job.state:JobState._renew_orders"),
+    "counting what pecan:.*:local-[01] has done": ("runtime.metrics:JobMetrics.note_progress",),
+    "handling SplitPageReceived": ("job.listing:SourceListing._on_split_page",),
+    "": ("job.ledger:Ledger.add_splits", "job.state:JobState._refresh_updates"),
 }
 """By what the controller was doing, "" where it takes no event any more: which of its functions raise."""
 
@@ -101,7 +101,7 @@ def train(rank: int, ranks: int) -> str:
 @pytest.mark.parametrize("doing", BROKEN)
 def test_what_breaks_in_the_controller_is_raised_by_every_trainer(doing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "AutoPlacementController", breaking(*BROKEN[doing]))
-    ranks = 2 if doing in ("handling SplitsListed", "") else 1
+    ranks = 2 if doing in ("handling SplitPageReceived", "") else 1
     with ThreadPoolExecutor(ranks) as pool:
         heard = list(pool.map(train, range(ranks), [ranks] * ranks))
     said = rf"broken-for-all: its controller has failed while {doing}.*KeyError: 'broken on purpose'"

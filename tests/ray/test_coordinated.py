@@ -12,7 +12,7 @@ import pytest
 
 import pecan_ray as pecan
 from pecan_ray.errors import PecanError
-from pecan_ray.job import registering
+from pecan_ray.job import registration
 from tests.ray.workers import lose
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
@@ -76,7 +76,7 @@ DISAGREE = (
 
 def test_ranks_that_disagree_are_told_in_what(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each tries for some seconds, since a job that was left behind would end meanwhile: here for one, side by side."""
-    monkeypatch.setattr(registering, "_patience_s", lambda error: 1.0)
+    monkeypatch.setattr(registration, "_patience_s", lambda error: 1.0)
     job, workers = f"disagree-{os.urandom(3).hex()}", pecan.Workers(local=1)
 
     def come(boundaries: list[int], ranks: int, coordinated: bool, said: str) -> None:

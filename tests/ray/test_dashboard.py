@@ -23,7 +23,7 @@ from tests.ray.conftest import Clusters
 from tests.ray.pipelines import numbers
 from tests.ray.user_programs import free_port
 from tests.ray.waiting import until
-from tests.ray.waiting_transforms import Waits, half, refuses_seven
+from tests.ray.waiting_transforms import WaitLog, half, refuses_seven
 from tests.unit.observe.dashboard_rig import Reader
 
 pytestmark = pytest.mark.timeout(900)  # Ray Serve and two jobs start, on a machine that may be busy
@@ -38,7 +38,7 @@ def job(name: str, workers: Any) -> Iterator[None]:
     """A job that a thread reads meanwhile."""
     config = pecan.Config(order_folder="", error_budget=0.1, sample_seconds=2, progress=False)
     pipe = numbers(400, "seen", config=config).map(refuses_seven, on="i", name="check")
-    pipe = pipe.map(Waits(0.001), on="i", name="slow").map(half, on="i", name="half").batch(4)
+    pipe = pipe.map(WaitLog(0.001), on="i", name="slow").map(half, on="i", name="half").batch(4)
     ends = threading.Event()
 
     def run() -> None:
@@ -97,13 +97,13 @@ def test_the_list_shows_live_jobs_and_a_jobs_page_what_its_controller_knows(page
 
     until(lambda: not lacks(), lambda: f"the page lacks {lacks()}: {read_view('watched')}")
     view = read_view("watched")
-    assert view is not None and view.order_text and view.facts.timeline
+    assert view is not None and view.order_text and view.stats.timeline
     status, text, _ = read(job_address(page, "watched"))
     found = Reader(text)
     assert status == 200 and found.complaints() == []
     shown = "".join(found.text)
     assert all(one in shown for one in ("pecan job watched:", "pecan:watched:local-0", "check", "AutoOrder"))
-    assert view.facts.timeline[0].decision.reason in shown and os.uname().nodename in shown
+    assert view.stats.timeline[0].decision.reason in shown and os.uname().nodename in shown
 
 
 def test_a_hostile_name_is_a_name_and_what_is_not_there_is_said(page: str) -> None:

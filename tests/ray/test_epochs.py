@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import pecan_ray as pecan
-from pecan_ray.engines.inprocess import run_inprocess
+from pecan_ray.engines.in_process import run_in_process
 from tests.ray.pipelines import ONE, ids, numbers
 from tests.ray.waiting import ENDS_S
 
@@ -29,7 +29,7 @@ def test_passes_by_hand_go_on_with_the_next_epoch_also_behind_a_state() -> None:
         return {int(i): float(x) for batch in batches for i, x in zip(batch["i"], batch["x"], strict=True)}
 
     pipe, workers = numbers(ROWS, "by-hand").map(draw).batch(8), ONE
-    wanted = [draws(run_inprocess(pipe.plan, epoch=epoch)) for epoch in range(3)]
+    wanted = [draws(run_in_process(pipe.plan, epoch=epoch)) for epoch in range(3)]
     with pipe.iter_batches(workers=workers) as batches:
         used = draws(next(batches) for _ in range(3))
         next(batches), next(batches)

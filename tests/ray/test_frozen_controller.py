@@ -16,7 +16,7 @@ import pytest
 import ray
 
 import pecan_ray as pecan
-from pecan_ray.runtime import calls, leaving, long_wait
+from pecan_ray.runtime import calls, long_wait, trainer_shutdown
 from pecan_ray.runtime.messages import Job
 from pecan_ray.runtime.session import Session
 from tests.ray.waiting import until
@@ -77,8 +77,8 @@ def test_who_begins_asks_for_a_state_reads_or_closes_is_told_that_it_does_not_an
         seen += [int(i) for batch in batches.one_epoch() for i in batch["i"]]
         assert sorted(seen) == list(range(ROWS)) and not batches.report().workers_lost
         assert caplog.text.count(HANGS) == 1
-        monkeypatch.setattr(leaving, "LEAVE_S", 3.0)
-        monkeypatch.setattr(leaving, "SAY_AFTER_S", 0.0)
+        monkeypatch.setattr(trainer_shutdown, "LEAVE_S", 3.0)
+        monkeypatch.setattr(trainer_shutdown, "SAY_AFTER_S", 0.0)
         monkeypatch.setattr(calls, "LOOK_S", 0.1)
         with frozen(pids[0]):
             batches.close()

@@ -20,7 +20,7 @@ import pytest
 import ray
 
 import pecan_ray as pecan
-from pecan_ray.observe.grafana_boards import BOARDS
+from pecan_ray.observe.grafana_pages import BOARDS
 from pecan_ray.placement import Prices
 from pecan_ray.storage.access import write_file
 from tests.object_stores import reaching_s3, s3_bucket, serving_s3

@@ -95,7 +95,7 @@ class Silent:
     def _hang(self, *_: Any) -> None:
         self._gate.read_text()
 
-    facts = groups = io = stop = close = _hang
+    stats = groups = io = stop = close = _hang
 
 
 @pytest.fixture

@@ -53,15 +53,15 @@ class Trainers:
             self.processes.append(stack.enter_context(started(TRAINER, environment_at(address), str(rank), **own)))
         self.until_they_go_on()
 
-    def said(self, rank: int) -> str:
+    def message(self, rank: int) -> str:
         """What a rank has said so far."""
         return self._logs[rank].read_text()
 
     def until_they_go_on(self) -> None:
         """Wait until both have used more than they have now."""
-        used = [len(re.findall(r"^\d+$", self.said(rank), re.MULTILINE)) for rank in range(2)]
+        used = [len(re.findall(r"^\d+$", self.message(rank), re.MULTILINE)) for rank in range(2)]
         for rank, count in enumerate(used):
-            until(lambda: f"\n{count + 2}\n" in self.said(rank), lambda: self.said(rank))  # noqa: B023 - called at once
+            until(lambda: f"\n{count + 2}\n" in self.message(rank), lambda: self.message(rank))  # noqa: B023 - called at once
 
 
 def test_a_trainer_that_stands_still_is_waited_for_and_one_that_is_killed_is_named(
@@ -72,14 +72,14 @@ def test_a_trainer_that_stands_still_is_waited_for_and_one_that_is_killed_is_nam
         first, second = trainers.processes
         first.send_signal(signal.SIGSTOP)
         try:
-            until(lambda: "its process exists, and is waited for" in trainers.said(1), lambda: trainers.said(1))
+            until(lambda: "its process exists, and is waited for" in trainers.message(1), lambda: trainers.message(1))
         finally:
             first.send_signal(signal.SIGCONT)
         trainers.until_they_go_on()
         first.kill()
-        assert second.wait(ENDS_S) == 1, trainers.said(1)
-    told = re.search(r"ClusterError: .*rank 0 on node .+? has not been heard for (\d+) s", trainers.said(1))
-    assert told is not None and int(told[1]) >= TIMEOUT_S, trainers.said(1)
+        assert second.wait(ENDS_S) == 1, trainers.message(1)
+    told = re.search(r"ClusterError: .*rank 0 on node .+? has not been heard for (\d+) s", trainers.message(1))
+    assert told is not None and int(told[1]) >= TIMEOUT_S, trainers.message(1)
     until(lambda: not left_behind(), lambda: f"there is {left_behind()}")
 
 

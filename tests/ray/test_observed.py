@@ -14,7 +14,7 @@ from pecan_ray.placement import Prices
 from tests.ray.pipelines import ONE, numbers
 from tests.ray.prometheus import scraped
 from tests.ray.waiting import until
-from tests.ray.waiting_transforms import Waits, half
+from tests.ray.waiting_transforms import WaitLog, half
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
 
@@ -43,7 +43,7 @@ def test_the_doctor_finds_that_every_transport_works(capsys: pytest.CaptureFixtu
 def test_metrics_appear_at_the_prometheus_endpoint() -> None:
     config = pecan.Config(order_folder="", sample_seconds=2)
     pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(1000)), name="seen", config=config)
-    pipe = pipe.map(Waits(0.001), on="i", name="slow").map(half, on="i", name="quick").batch(10)
+    pipe = pipe.map(WaitLog(0.001), on="i", name="slow").map(half, on="i", name="quick").batch(10)
     wanted = {"pecan_batches_total", "pecan_elements_total", "pecan_bytes_total", "pecan_wait_ratio"}
     wanted |= {"pecan_wait_seconds_total", "pecan_worker_elements_total"}
     wanted |= {"pecan_cost_dollars_total", "pecan_epochs_total", "pecan_epoch_cost_dollars"}

@@ -15,7 +15,7 @@ from pecan_ray.placement import Deployment
 from pecan_ray.plan.prices import GCP_TPU_V2, Prices, PriceTier
 from tests.ray.pipelines import numbers
 from tests.ray.waiting import until
-from tests.ray.waiting_transforms import BATCH, SMALL, Waits, half, train, waiting
+from tests.ray.waiting_transforms import BATCH, SMALL, WaitLog, half, train, waiting
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
 
@@ -50,7 +50,7 @@ def test_autoorders_sample_says_with_how_many_workers_to_begin() -> None:
     # The look ends before the job would begin without it.
     few: dict[str, Any] = {"sample_elements": 16, "sample_seconds": 60.0}
     config = pecan.Config(reorder="safe", order_folder="", ring_bytes=1 << 20, threads_per_worker=1, **few)
-    pipe = numbers(100_000, "sampled", config=config).map(Waits(0.1), on="i").map(half, on="i").batch(BATCH)
+    pipe = numbers(100_000, "sampled", config=config).map(WaitLog(0.1), on="i").map(half, on="i").batch(BATCH)
     with pipe.iter_batches(workers=auto(max_remote=0), **SMALL) as batches:
 
         def begun() -> list[str]:

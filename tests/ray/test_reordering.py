@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import pecan_ray as pecan
-from pecan_ray.autoorder.adopted import Ordering
+from pecan_ray.autoorder.accepted import Ordering
 from pecan_ray.autoorder.job_order import STILL_LOOKING
 from pecan_ray.autoorder.kept_order import KeptOrder, OrderFolder
 from pecan_ray.autoorder.order import order_plan
@@ -175,4 +175,4 @@ def test_a_job_goes_back_to_the_users_order_and_loses_nothing(tmp_path: Path) ->
     assert "fails in AutoOrder's order half_of_colors -> to_rgb" in told[1] and "yours, to_rgb -> half_of" in told[1]
     assert report.bad_elements == 0 and report.workers_lost == 0
     kept = OrderFolder(tmp_path).load(pipe._order._key)
-    assert kept is not None and kept.orders == (("to_rgb", "half_of_colors"),)
+    assert kept is not None and kept.op_order == (("to_rgb", "half_of_colors"),)

@@ -69,7 +69,7 @@ def three_disks(clusters: Clusters, tmp_path: Path, request: pytest.FixtureReque
 def blocks_on(folder: Path) -> set[str]:
     """Return the blocks that a node's disk has."""
     with EntryStore(folder / "pecan_ray" / "cache" / "source", max_bytes=ROOM) as store:
-        return {place.key for place in store.places()}
+        return {place.key for place in store.locations()}
 
 
 @pytest.mark.parametrize("three_disks", [1], indirect=True)
@@ -111,7 +111,7 @@ class Reader:
         )
         files = pecan.sources.Files(f"s3://data/{name}/*", split_files=8)
         self._pipe = pecan.PecanPipeline(files, name=name, config=config).batch(8)
-        self.waits, self.continues, self.elements = threading.Event(), threading.Event(), 0
+        self.waiting, self.continues, self.elements = threading.Event(), threading.Event(), 0
         stack.callback(self.continues.set)
         self.thread = threading.Thread(target=self._read, daemon=True)
         self.thread.start()
@@ -121,7 +121,7 @@ class Reader:
             for batch in batches:
                 self.elements += len(batch["path"])
                 if self.elements == 2 * POOLED:
-                    self.waits.set()
+                    self.waiting.set()
                     self.continues.wait()
 
 
@@ -133,7 +133,7 @@ def test_datasets_larger_than_a_node_stay_whole_in_the_pool_of_three(three_disks
         stack.callback(main, ["stop", "--force"])  # the service stays until it is told to go
         readers = [Reader(stack, name) for name in "ab"]
         for reader in readers:
-            assert reader.waits.wait(ENDS_S), "the second epoch does not end"
+            assert reader.waiting.wait(ENDS_S), "the second epoch does not end"
         jobs = {job.pipeline: job for job in live_jobs(10.0)[0]}
         assert all(jobs[name].pool_nodes == 3 and jobs[name].room == POOL_ROOM / 2 for name in "ab")
         three_disks.proxy.requests.clear()

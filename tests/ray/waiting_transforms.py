@@ -12,7 +12,7 @@ import numpy as np
 
 import pecan_ray as pecan
 from pecan_ray.batches import Batches
-from pecan_ray.job.placing import PlacementStep
+from pecan_ray.job.policy_runner import PlacementStep
 
 BATCH = 4
 SMALL: dict[str, Any] = {"prefetch_bytes": 1 << 20}
@@ -20,7 +20,7 @@ SMALL: dict[str, Any] = {"prefetch_bytes": 1 << 20}
 
 
 @dataclass(frozen=True)
-class Waits:
+class WaitLog:
     """A function that takes `seconds` for an element and returns 64 KiB."""
 
     seconds: float
@@ -41,7 +41,7 @@ def waiting(per_element: float, rows: int = 100_000, **config: Any) -> pecan.Pec
     source = pecan.sources.Arrays(i=np.arange(rows))
     return (
         pecan.PecanPipeline(source, name="waiting", config=pecan.Config(**settings))
-        .map(Waits(per_element), on="i")
+        .map(WaitLog(per_element), on="i")
         .batch(BATCH)
     )
 

@@ -13,7 +13,7 @@ import pytest
 
 from pecan_ray.cli import main
 from pecan_ray.engines.contract import BadElement
-from pecan_ray.engines.inprocess import run_produced
+from pecan_ray.engines.in_process import run_produced
 from pecan_ray.engines.positions import MOST_BAD
 from pecan_ray.errors import ErrorBudgetError
 from pecan_ray.options import Config

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import pecan_ray as pecan
-from pecan_ray.engines.inprocess import run_inprocess
+from pecan_ray.engines.in_process import run_in_process
 from pecan_ray.job.queues import Queues
 from pecan_ray.options import Config, IterOptions
 from pecan_ray.plan.shape import plan_shape
@@ -72,7 +72,7 @@ PLANS: dict[str, Callable[[], pecan.PecanPipeline]] = {
 def test_debug_mode_makes_the_batches_of_a_job_in_one_sequence(plan: str) -> None:
     pipe = PLANS[plan]()
     for epoch in (0, 2):
-        debug, job = list(run_inprocess(pipe.plan, seed=SEED, epoch=epoch)), by_queues(pipe, epoch)
+        debug, job = list(run_in_process(pipe.plan, seed=SEED, epoch=epoch)), by_queues(pipe, epoch)
         assert [batch.keys() for batch in debug] == [batch.keys() for batch in job]
         for one, other in zip(debug, job, strict=True):
             assert all(np.array_equal(one[name], other[name]) for name in one)

@@ -92,7 +92,7 @@ def test_fields_are_attributes_and_errors_are_also_what_python_calls_them() -> N
 
 def test_a_text_that_holds_data_is_told_by_its_beginning_and_its_end() -> None:
     for length in (errors.MOST_TEXT, errors.MOST_TEXT + 1, 10**6):
-        said = errors.told(ValueError(f"cannot decode {'x' * (length - 20)} at 7"))
+        said = errors.describe_error(ValueError(f"cannot decode {'x' * (length - 20)} at 7"))
         assert len(said) <= errors.MOST_TEXT + len("ValueError: ")
         assert said.startswith("ValueError: cannot decode x") and said.endswith("at 7")
         message = str(PecanError("cannot " + "x" * length + " at 7"))

@@ -15,7 +15,7 @@ from skimage import data
 
 import pecan_ray as pecan
 from pecan_ray import images
-from pecan_ray.downscale import averaged
+from pecan_ray.downscale import area_average
 from pecan_ray.errors import PlanError
 from pecan_ray.options import EngineName
 from pecan_ray.orientation import orientation
@@ -57,7 +57,7 @@ def apart(one: Any, other: Any) -> float:
 def test_an_encoded_photograph_becomes_a_jpeg_of_its_shape(suffix: str) -> None:
     copy = images.Reduce(200)(encoded(600, 900, suffix))
     assert images.jpeg_shape(copy) == (133, 200)
-    assert apart(images.decoded(copy), averaged(photograph(600, 900), (133, 200))) < 4
+    assert apart(images.decoded(copy), area_average(photograph(600, 900), (133, 200))) < 4
 
 
 @pytest.mark.parametrize(

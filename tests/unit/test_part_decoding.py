@@ -14,7 +14,7 @@ from PIL import Image
 
 from pecan_ray import images, part_decoding
 from pecan_ray.known.detect_steps import known_functions
-from pecan_ray.part_decoding import JpegHeader, TurboJpeg, decode_part, read_header, told
+from pecan_ray.part_decoding import JpegHeader, TurboJpeg, decode_part, decode_summary, read_header
 
 needs_turbojpeg = pytest.mark.skipif(part_decoding.library() == part_decoding.NOT_THERE, reason=part_decoding.NOT_THERE)
 SAMPLINGS = {
@@ -224,11 +224,11 @@ def test_without_a_library_the_whole_is_decoded(monkeypatch: pytest.MonkeyPatch)
 def test_what_was_decoded_is_told_and_each_reason_to_decode_the_whole_once(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", logger="pecan_ray"):
         for _ in range(3):
-            part_decoding.refuse("it is a drawing")
+            part_decoding.count_whole("it is a drawing")
     (said,) = [record.getMessage() for record in caplog.records]
     assert "an image is decoded whole: it is a drawing" in said
     assert part_decoding.counts()["it is a drawing"] == 3
-    assert told(Counter()) == ""
-    assert told(Counter({"": 3})) == "of 3 images 3 were decoded in part"
-    some = told(Counter({"": 3, "it is progressive": 2, "it has 4 colours": 1}))
+    assert decode_summary(Counter()) == ""
+    assert decode_summary(Counter({"": 3})) == "of 3 images 3 were decoded in part"
+    some = decode_summary(Counter({"": 3, "it is progressive": 2, "it has 4 colours": 1}))
     assert some.endswith("3 were decoded in part, 2 whole, since it is progressive; 1 whole, since it has 4 colours")

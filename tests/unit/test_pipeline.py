@@ -16,7 +16,7 @@ import pytest
 
 import pecan_ray as pecan
 from pecan_ray.errors import PlanError
-from pecan_ray.peer_words import ARGUMENTS, METHODS
+from pecan_ray.peer_names import ARGUMENTS, METHODS
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.runtime import long_wait
 from pecan_ray.sources import Arrays, Items

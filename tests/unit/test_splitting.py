@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import pecan_ray as pecan
-from pecan_ray.engines.inprocess import run_inprocess
+from pecan_ray.engines.in_process import run_in_process
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.operators import Subset
 from pecan_ray.plan.shape import plan_shape
@@ -23,7 +23,7 @@ def numbers(split_rows: int = 50, rows: int = N, **options: Any) -> pecan.PecanP
 
 
 def values(pipe: pecan.PecanPipeline, epoch: int = 0, column: str = "i") -> list[int]:
-    return [int(i) for one in run_inprocess(pipe.plan, epoch=epoch) for i in np.atleast_1d(one[column])]
+    return [int(i) for one in run_in_process(pipe.plan, epoch=epoch) for i in np.atleast_1d(one[column])]
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_parts_are_the_same_in_each_pass_and_others_with_another_seed() -> None:
     found = [train, *pecan.split(held_out, [0.5, 0.5], seed=3)]
     assert sorted(i for part in found for i in values(part)) == list(range(N)), "split again, with the same seed"
     assert [len(values(part)) for part in found] == [len(part) for part in found] and 150 <= len(found[1]) <= 250
-    assert len(train.shuffle(10).batch(8)) == len(list(run_inprocess(train.batch(8).plan)))
+    assert len(train.shuffle(10).batch(8)) == len(list(run_in_process(train.batch(8).plan)))
     assert len(held_out.repeat(2)) == 2 * len(values(held_out))
 
 
@@ -65,7 +65,7 @@ def test_all_that_is_made_of_an_element_goes_to_its_part_with_the_random_numbers
             yield {"i": row["i"], "x": rng.random()}
 
     def draws(pipe: pecan.PecanPipeline) -> list[tuple[int, float]]:
-        return [(int(row["i"]), float(row["x"])) for row in run_inprocess(pipe.plan)]
+        return [(int(row["i"]), float(row["x"])) for row in run_in_process(pipe.plan)]
 
     whole = numbers(rows=100).flat_map(three)
     parts = [draws(part) for part in pecan.split(whole, [0.5, 0.5], seed=1)]

@@ -16,9 +16,9 @@ from pecan_ray.engines.python.chain import apply_error_policy
 from pecan_ray.engines.python.collate import with_arrays
 from pecan_ray.engines.python.open_batch import OpenBatch, copy_into
 from pecan_ray.engines.python.ordered_results import ITEM_BYTES, items_bytes
-from pecan_ray.engines.python.sendable import check_serializable
+from pecan_ray.engines.python.serializable_items import check_serializable
 from pecan_ray.engines.row_block import RowBlock
-from pecan_ray.engines.row_kinds import kind_of, pieces_of_one_kind
+from pecan_ray.engines.row_types import kind_of, split_by_kind
 from pecan_ray.engines.serializable import PLAIN_OR_NUMBERS
 from pecan_ray.errors import BatchShapeError, OpError
 from pecan_ray.options import OnError
@@ -39,7 +39,7 @@ Piece: TypeAlias = list[Item] | _RowsInLine
 """Elements that stand in line together."""
 
 
-def pieces_bytes(pieces: Sequence[Piece]) -> int:
+def slice_bytes(pieces: Sequence[Piece]) -> int:
     """Return about how many bytes pieces take: the elements of each are like its first one."""
     return sum(items_bytes(one) if isinstance(one, list) else _rows_bytes(one) for one in pieces)
 
@@ -79,7 +79,7 @@ class BatchWriter:
         `raise_error` is given, where order is kept, the error of the first chunk that failed, behind all batches that
         are full before it.
         """
-        self._on_error, self._made_by = on_error, made_by or op
+        self._on_error, self._produced_by = on_error, made_by or op
         self._holds_objects: bool | None = None
         """Whether elements have columns that are pickled on their way; None: not known yet."""
         self.size = size
@@ -120,7 +120,7 @@ class BatchWriter:
             if self._holds_objects is None and items:
                 self._holds_objects = not all(map(is_columnar, items[0].value.values()))
             if self._holds_objects:
-                items, error = self._sendable_ones(with_arrays(items), error)
+                items, error = self._serializable_items(with_arrays(items), error)
             pieces = [items]
         if error is not None:
             with self._claim_lock:
@@ -135,16 +135,18 @@ class BatchWriter:
     ) -> tuple[list[list[Item]], BaseException | None]:
         """Return elements in pieces of one kind each; up to one that cannot be sent, and the error."""
         found: list[list[Item]] = []
-        for piece in pieces_of_one_kind(items):
+        for piece in split_by_kind(items):
             cannot = None
             if not all(map(is_columnar, piece[0].value.values())):
-                piece, cannot = self._sendable_ones(with_arrays(piece), None)
+                piece, cannot = self._serializable_items(with_arrays(piece), None)
             found.append(piece)
             if cannot is not None:
                 return found, cannot
         return found, error
 
-    def _sendable_ones(self, items: list[Item], error: BaseException | None) -> tuple[list[Item], BaseException | None]:
+    def _serializable_items(
+        self, items: list[Item], error: BaseException | None
+    ) -> tuple[list[Item], BaseException | None]:
         """Return what can be sent; where order is kept, up to an item that cannot, and the error."""
         plain, kept = PLAIN_OR_NUMBERS.issuperset, []
         try:
@@ -179,13 +181,13 @@ class BatchWriter:
         slot = self._slots.acquire(layout.nbytes) if layout.nbytes else None
         memory = slot.buffer if slot else b""
         columns = {}
-        for name, place in layout.places.items():
+        for name, place in layout.columns.items():
             assert place is not None
             columns[name] = into = place.view(memory)
             copy_into(into, rows.column(name, start, start + size))
         parts = rows.parts(start, start + size)
-        # `waits` is asked without the lock: what is added meanwhile goes with the next batch.
-        waiting, bad = self._skipped_positions.take() if self._skipped_positions.waits else ([], [])
+        # `waiting` is asked without the lock: what is added meanwhile goes with the next batch.
+        waiting, bad = self._skipped_positions.take() if self._skipped_positions.waiting else ([], [])
         return Produced(
             columns,
             merge(parts + waiting),
@@ -199,7 +201,7 @@ class BatchWriter:
 
     def _place(self, number: int, pieces: Sequence[Piece]) -> int:
         # Weighed outside of the lock. If the chunk's turn comes meanwhile, `_line_up` takes its bytes off again.
-        nbytes = pieces_bytes(pieces) if self.strict and number != self._next else 0
+        nbytes = slice_bytes(pieces) if self.strict and number != self._next else 0
         with self._claim_lock:
             waiting = self._line_up(number, pieces, nbytes)
         # Claimed rows are written before the next claim: who waits for memory there owes no batch a row.
@@ -230,7 +232,7 @@ class BatchWriter:
                     return
                 if (batch := self._open) is not None and batch.is_joined and batch.claimed < batch.stop:
                     batch.cut()
-            self._hand_on()
+            self._flush()
             with self._claim_lock:
                 error = self._due
                 if error is None or self._line or (self._sequence and self._sequence[0].is_full):
@@ -241,7 +243,7 @@ class BatchWriter:
 
     def _can_send(self, item: Item) -> bool:
         try:
-            check_serializable(item, self._made_by)
+            check_serializable(item, self._produced_by)
         except OpError as error:
             apply_error_policy(item, error, self._on_error, self._skipped_positions)
             return False
@@ -274,15 +276,15 @@ class BatchWriter:
                 if not self._line or self._left:
                     return None
                 head, batch = self._line[0], self._open
-                if batch is None or batch.is_full or self._goes_into(batch, head):
+                if batch is None or batch.is_full or self._matches_batch(batch, head):
                     return self._claimed(batch, head)
                 batch.cut()
             # Handed on before the next one is opened, which may wait for its memory.
             with self._finishing:
-                self._hand_on()
+                self._flush()
 
     @staticmethod
-    def _goes_into(batch: OpenBatch, piece: Piece) -> bool:
+    def _matches_batch(batch: OpenBatch, piece: Piece) -> bool:
         """Tell whether elements are of the batch's kind, or it is an error if they are not."""
         if not batch.is_joined:
             return True
@@ -319,7 +321,7 @@ class BatchWriter:
         """Take items from the beginning of the line, up to what does not go into the batch; the caller has the lock."""
         taken: list[Item] = []
         while len(taken) < most and self._line and isinstance(chunk := self._line[0], list):
-            if not self._goes_into(batch, chunk):
+            if not self._matches_batch(batch, chunk):
                 break
             room = most - len(taken)
             taken += chunk[:room]
@@ -335,9 +337,9 @@ class BatchWriter:
             self._ready(batch.finish(self._skipped_positions))
             return
         with self._finishing:
-            self._hand_on()
+            self._flush()
 
-    def _hand_on(self) -> None:
+    def _flush(self) -> None:
         """Hand on the batches at the beginning of the sequence, up to one that cannot be made; the caller has the lock.
 
         Under the lock: two threads could else exchange two batches.

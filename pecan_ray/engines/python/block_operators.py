@@ -13,10 +13,10 @@ from pecan_ray.engines.items import Item, ItemIterator
 from pecan_ray.engines.positions import SkippedPositions
 from pecan_ray.engines.python.column_chain import BlockChain, sees_columns
 from pecan_ray.engines.python.columns import Table
+from pecan_ray.engines.python.element_time import ElementTime
 from pecan_ray.engines.python.operators import given_on
 from pecan_ray.engines.python.ordered_results import ITEM_BYTES, ResultsInOrder, up_to_an_error
-from pecan_ray.engines.python.pace import ElementPace
-from pecan_ray.engines.python.read_ahead import read_ahead
+from pecan_ray.engines.python.prefetch_results import prefetch_results
 from pecan_ray.engines.python.shuffle_buffer import ShuffleBuffer
 from pecan_ray.engines.python.threads import Threads
 from pecan_ray.engines.reading import Run
@@ -34,7 +34,7 @@ def takes_blocks(op: Op) -> bool:
     return isinstance(op, (Shuffle, Take, Skip, Repeat, Prefetch)) or is_idle(op)
 
 
-def gains_by_blocks(ops: Sequence[Op]) -> bool:
+def use_blocks(ops: Sequence[Op]) -> bool:
     """Tell whether operators at a plan's beginning are faster with blocks of rows."""
 
     def can(op: Op) -> bool:
@@ -54,7 +54,7 @@ def blocks_of(runs: Iterable[Run | None], streams: Streams) -> Blocks:
         while block.rows:
             part, block = block.cut(0, min(left, block.rows)), block.cut(min(left, block.rows), block.rows)
             left = left - part.rows or turn
-            yield from part.pieces()
+            yield from part.chunks()
 
 
 def items_of(blocks: Blocks) -> ItemIterator:
@@ -63,18 +63,18 @@ def items_of(blocks: Blocks) -> ItemIterator:
         if block is None:
             yield None
             continue
-        for piece in block.pieces():
+        for piece in block.chunks():
             yield from given_on(piece.own_items())
 
 
 def mapped(blocks: Blocks, chain: BlockChain, pool: Threads) -> Blocks:
     """Run functions of single columns on rows, some pieces at a time, in order, as `operators.mapped` does."""
-    pace = ElementPace()
+    pace = ElementTime()
 
     def run(piece: RowBlock) -> tuple[RowBlock, BaseException | None]:
-        began = time.perf_counter()
+        started = time.perf_counter()
         found = chain.run(piece)
-        pace.note(time.perf_counter() - began, piece.rows)
+        pace.note(time.perf_counter() - started, piece.rows)
         return found
 
     failed: BaseException | None = None
@@ -156,10 +156,10 @@ def skipped(blocks: Blocks, count: int, skipped_positions: SkippedPositions) -> 
 
 def prefetched(blocks: Blocks, count: int) -> Blocks:
     """Have a thread keep about so many rows ready."""
-    return read_ahead([blocks], -(-count // PIECE_ROWS))
+    return prefetch_results([blocks], -(-count // PIECE_ROWS))
 
 
 def batched(blocks: Blocks, op: Batch, items_of: Callable[[RowBlock], list[Item]]) -> ItemIterator:
     """Put `size` rows at a time together; `items_of` makes elements of those that hold more than plain values."""
-    runs = (block if block is None or block.sendable else items_of(block) for block in blocks)
+    runs = (block if block is None or block.is_serializable else items_of(block) for block in blocks)
     return Table(op, HeapSlots()).items(runs)

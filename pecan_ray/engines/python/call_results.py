@@ -25,7 +25,7 @@ MOST_DIMENSIONS = 32
 AnswerColumn: TypeAlias = np.ndarray[Any, Any] | list[Any]
 
 
-class CallAnswer(NamedTuple):
+class CallResponse(NamedTuple):
     """What became of a call."""
 
     returned: bool
@@ -38,7 +38,7 @@ class CallAnswer(NamedTuple):
         raise self.result
 
 
-class AnswerColumns(NamedTuple):
+class ResponseColumns(NamedTuple):
     """Answers of one form, all of which are results."""
 
     names: tuple[str, ...] | None
@@ -46,12 +46,12 @@ class AnswerColumns(NamedTuple):
     columns: tuple[AnswerColumn, ...]
     """One row for each answer."""
 
-    def answers(self) -> list[CallAnswer]:
+    def responses(self) -> list[CallResponse]:
         """Return the answers, each with arrays of its own: one that is kept for long keeps no other one."""
         rows = zip(*map(_values, self.columns), strict=True)
         if self.names is None:
-            return [CallAnswer(True, value) for (value,) in rows]
-        return [CallAnswer(True, dict(zip(self.names, row, strict=True))) for row in rows]
+            return [CallResponse(True, value) for (value,) in rows]
+        return [CallResponse(True, dict(zip(self.names, row, strict=True))) for row in rows]
 
 
 def _values(column: AnswerColumn) -> Iterable[Any]:
@@ -60,7 +60,7 @@ def _values(column: AnswerColumn) -> Iterable[Any]:
     return [row.copy() for row in column]
 
 
-class AnswerWriter:
+class ResponseWriter:
     """Takes the answers of a message one after the other, each before the next call: functions reuse their arrays."""
 
     def __init__(self, count: int) -> None:
@@ -85,7 +85,7 @@ class AnswerWriter:
 
     def message(self) -> bytes:
         """Return all of them, for `unpack_results`."""
-        answers = AnswerColumns(self._names, tuple(self._columns)) if self._pickled is None else self._pickled
+        answers = ResponseColumns(self._names, tuple(self._columns)) if self._pickled is None else self._pickled
         return pickled(answers)
 
     def _write(self, result: Any) -> bool:
@@ -103,7 +103,7 @@ class AnswerWriter:
         # A row that is given up halfway is written again, because `_written` counts whole rows.
         row = self._written
         for value, column in zip(values, self._columns, strict=True):
-            if not _fits(value, column):
+            if not _is_exact(value, column):
                 return False
             column[row] = value
         return True
@@ -120,7 +120,7 @@ class AnswerWriter:
         """Return the list of pickled answers, with those that were written into columns."""
         if self._pickled is None:
             rows = [column[: self._written] for column in self._columns]
-            written = AnswerColumns(self._names, tuple(rows)).answers() if self._written else []
+            written = ResponseColumns(self._names, tuple(rows)).responses() if self._written else []
             self._pickled = [pickled((True, one.result)) for one in written]
             self._columns = []
         return self._pickled
@@ -134,7 +134,7 @@ def _shared(values: Iterable[Any]) -> bool:
 
 def _column(value: Any, count: int) -> AnswerColumn | None:
     """Return an empty column for values like one; None where each had better be pickled."""
-    # Decision 85: by exact types here and in `_fits`, because what comes out has to be what went in.
+    # Decision 85: by exact types here and in `_is_exact`, because what comes out has to be what went in.
     if type(value) in IMMUTABLE:
         return [None] * count
     rows = type(value) is np.ndarray and 0 < value.ndim < MOST_DIMENSIONS and value.flags.c_contiguous
@@ -144,7 +144,7 @@ def _column(value: Any, count: int) -> AnswerColumn | None:
     return np.empty((count, *value.shape), value.dtype) if fits else None
 
 
-def _fits(value: Any, column: AnswerColumn) -> bool:
+def _is_exact(value: Any, column: AnswerColumn) -> bool:
     """Tell whether a value comes out of a column as it went in."""
     if isinstance(column, list):
         return type(value) in IMMUTABLE
@@ -154,9 +154,9 @@ def _fits(value: Any, column: AnswerColumn) -> bool:
     return column.ndim == 1 and isinstance(value, np.generic) and value.dtype == column.dtype
 
 
-def unpack_results(message: bytes) -> Sequence[CallAnswer]:
+def unpack_results(message: bytes) -> Sequence[CallResponse]:
     """Return the answers of a message."""
-    answers: AnswerColumns | list[bytes] = pickle.loads(message)
-    if isinstance(answers, AnswerColumns):
-        return answers.answers()
-    return [CallAnswer(*pickle.loads(one)) for one in answers]
+    answers: ResponseColumns | list[bytes] = pickle.loads(message)
+    if isinstance(answers, ResponseColumns):
+        return answers.responses()
+    return [CallResponse(*pickle.loads(one)) for one in answers]

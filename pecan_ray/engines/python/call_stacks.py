@@ -47,7 +47,7 @@ def calls_under(options: EngineOptions) -> dict[types.CodeType, Recognize]:
 
     return {
         Chain._call.__code__: one,
-        Chain._call_ahead.__code__: several,
+        Chain._prefetch_calls.__code__: several,
         ColumnChain._call_each.__code__: by_columns,
         RowMaps._call.__code__: in_rows,
     }
@@ -63,7 +63,7 @@ def call_stages(options: EngineOptions) -> dict[types.CodeType, Recognized]:
             return None
         return ThreadStage("operator", op.name, step is not None and isinstance(step.call, InProcess))
 
-    calls = (Chain._call, Chain._call_ahead, ColumnChain._call_each, RowMaps._call)
+    calls = (Chain._call, Chain._prefetch_calls, ColumnChain._call_each, RowMaps._call)
     return dict.fromkeys((call.__code__ for call in calls), inspect_locals)
 
 

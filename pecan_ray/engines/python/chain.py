@@ -16,14 +16,14 @@ from pecan_ray.engines.contract import BadElement, EngineOptions
 from pecan_ray.engines.counting import EVERY, Counts, element_bytes
 from pecan_ray.engines.fork_tracker import forks
 from pecan_ray.engines.global_generators import global_generators
-from pecan_ray.engines.items import Item, copied, leading
+from pecan_ray.engines.items import Item, deep_copy, leading
 from pecan_ray.engines.nesting import NestedValueError
 from pecan_ray.engines.own_results import HeldValue, SharedBufferError, SharedBuffers, own_element
 from pecan_ray.engines.positions import SkippedPositions, elements_in
-from pecan_ray.engines.python.calling_again import call_again, may_call_again
 from pecan_ray.engines.python.complete_calls import Call, complete_call
 from pecan_ray.engines.python.element_outputs import ElementOutput, output_of, split_into_parts
 from pecan_ray.engines.python.processes import InProcess
+from pecan_ray.engines.python.retry_calls import is_retryable, retry_call
 from pecan_ray.engines.serializable import why_columns_not_serializable
 from pecan_ray.errors import (
     MOST_TEXT,
@@ -32,10 +32,10 @@ from pecan_ray.errors import (
     OpError,
     OutputTypeError,
     cut_text,
+    describe_error,
     is_interrupt,
-    listed,
+    join_names,
     to_str,
-    told,
 )
 from pecan_ray.options import OnError
 from pecan_ray.plan.operators import ELEMENTS, Collate, ElementOp, Filter, FlatMap, Map, Subset, wants_epoch, wants_rng
@@ -105,7 +105,7 @@ class ChainProtocol(Protocol):
         """Return what becomes of several items."""
         ...
 
-    def call_ahead(self, items: Sequence[Item]) -> None:
+    def prefetch_calls(self, items: Sequence[Item]) -> None:
         """Make the calls of a first operator in another process, for items that are about to be run."""
         ...
 
@@ -129,9 +129,9 @@ class Chains:
         """Return what becomes of several items."""
         return self._on(self._first.run_all(items))
 
-    def call_ahead(self, items: Sequence[Item]) -> None:
+    def prefetch_calls(self, items: Sequence[Item]) -> None:
         """Make the calls of a first operator in another process, for items that are about to be run."""
-        self._first.call_ahead(items)
+        self._first.prefetch_calls(items)
 
     def _on(self, items: list[Item]) -> list[Item]:
         for chain in self._others:
@@ -164,7 +164,9 @@ class Chain:
         self._changes = any(not isinstance(op, Filter) for op in ops)
         self._has_collate = any(isinstance(op, Collate) for op in ops)
         self._buffers = SharedBuffers()
-        self._silent = {step.op.name: 0 for step in self.steps if step.op.on is not None and isinstance(step.op, Map)}
+        self._none_results = {
+            step.op.name: 0 for step in self.steps if step.op.on is not None and isinstance(step.op, Map)
+        }
         """Maps of a column that have returned nothing but None so far, and for how many arrays or lists."""
         self.counts = counts
         self.is_new = global_generators.key is not None
@@ -174,7 +176,7 @@ class Chain:
         """Return what becomes of an item; positions of what is dropped go to the undelivered ones."""
         kept = None
         try:
-            kept = copied(item.value) if self._options.on_error == "quarantine" else None
+            kept = deep_copy(item.value) if self._options.on_error == "quarantine" else None
             return self.attempt(item)
         except ElementError as error:
             apply_error_policy(item, error, self._options.on_error, self._skipped_positions, kept)
@@ -196,7 +198,7 @@ class Chain:
         # Decision 96: modules that a function imports at its first call may have seeded global generators.
         if self.is_new:
             self.is_new = False
-            global_generators.seed_again()
+            global_generators.reset_seeds()
         for one in items:
             if type(one.value) is not dict:
                 one.value = self._as_dict(one)
@@ -215,17 +217,17 @@ class Chain:
 
     def run_all(self, items: Sequence[Item]) -> list[Item]:
         """Run several items; the calls of a first operator in another process go there in one message."""
-        self.call_ahead(items)
+        self.prefetch_calls(items)
         return [made for item in items for made in self.run(item)]
 
-    def call_ahead(self, items: Sequence[Item]) -> None:
+    def prefetch_calls(self, items: Sequence[Item]) -> None:
         """Make the calls of a first operator in another process, for items that are about to be run."""
         if self.is_out_of_process and len(items) > 1:
-            self._call_ahead(self.steps[0], items)
+            self._prefetch_calls(self.steps[0], items)
 
-    def _call_ahead(self, step: ChainStep, items: Sequence[Item]) -> None:
+    def _prefetch_calls(self, step: ChainStep, items: Sequence[Item]) -> None:
         assert isinstance(step.call, InProcess)
-        step.call.ahead([arguments for item in items if (arguments := self._arguments(step, item)) is not None])
+        step.call.prefetch([arguments for item in items if (arguments := self._arguments(step, item)) is not None])
 
     @property
     def is_out_of_process(self) -> bool:
@@ -245,7 +247,7 @@ class Chain:
 
     def _run_linear(self, item: Item) -> list[Item]:
         value = item.value
-        before, began = (self._values_given(value), self._buffers.now()) if self._changes else ({}, 0.0)
+        before, started = (self._values_given(value), self._buffers.now()) if self._changes else ({}, 0.0)
         counts = None if self.counts is None else self._counts_of(item)
         for step in self.steps:
             size = element_bytes(value) if counts else 0
@@ -264,7 +266,7 @@ class Chain:
             held: list[HeldValue] = []
             value = own_element(value, before, item.value, held)
             if held:
-                self._check_buffers(held, item, began)
+                self._check_buffers(held, item, started)
         item.value = value
         return [item]
 
@@ -275,9 +277,9 @@ class Chain:
         elements = enumerate(value[ELEMENTS])
         return {(row, name): one for row, element in elements for name, one in element.items()}
 
-    def _check_buffers(self, held: list[HeldValue], item: Item, began: float) -> None:
+    def _check_buffers(self, held: list[HeldValue], item: Item, started: float) -> None:
         try:
-            self._buffers.check(held, began)
+            self._buffers.check(held, started)
         except SharedBufferError as error:
             raise op_error(self._producers(), item, error) from error
 
@@ -320,12 +322,12 @@ class Chain:
 
     def _map_output(self, step: ChainStep, piece: ElementOutput, item: Item) -> Any:
         """Return what a map makes of one output of several: it is called for the next one before this is used up."""
-        before, began = dict(piece.value), self._buffers.now()
+        before, started = dict(piece.value), self._buffers.now()
         value = self._map(step, piece.value, item, piece.output)
         held: list[HeldValue] = []
         value = own_element(value, before, piece.value, held)
         if held:
-            self._check_buffers(held, item, began)
+            self._check_buffers(held, item, started)
         return value
 
     def _map(self, step: ChainStep, value: Any, item: Item, output: int) -> Any:
@@ -333,7 +335,7 @@ class Chain:
         if isinstance(step.op, Collate):
             result = dict(result) if isinstance(result, Mapping) else result
         elif step.op.on is not None:
-            if self._silent:
+            if self._none_results:
                 self._check_inplace_result(step.op, value, result, item)
             if isinstance(result, types.CoroutineType):
                 raise self.wrong_type(step.op, item, result, "a value")
@@ -345,10 +347,10 @@ class Chain:
     def _check_inplace_result(self, op: ElementOp, value: Any, result: Any, item: Item) -> None:
         """Raise `OutputTypeError` for a function that changes arrays in place and returns nothing."""
         if result is not None:
-            self._silent.pop(op.name, None)
-        elif op.name in self._silent and isinstance(value[op.on], (np.ndarray, list, bytearray)):
-            self._silent[op.name] += 1
-            if self._silent[op.name] >= SILENT_CALLS:
+            self._none_results.pop(op.name, None)
+        elif op.name in self._none_results and isinstance(value[op.on], (np.ndarray, list, bytearray)):
+            self._none_results[op.name] += 1
+            if self._none_results[op.name] >= SILENT_CALLS:
                 raise OutputTypeError(
                     f"{op.name} returned None for each of {SILENT_CALLS} values, the last one of {item.where()}: it "
                     f"must return the new value of column {to_str(op.on)}, also where it changes the given one in "
@@ -387,7 +389,7 @@ class Chain:
         if op.on is not None:
             if op.on not in value:
                 raise ColumnError(
-                    f"{op.name}: there is no column {op.on!r} in {item.where()}; there are {listed(value)}.",
+                    f"{op.name}: there is no column {op.on!r} in {item.where()}; there are {join_names(value)}.",
                     op=op.name,
                     column=op.on,
                 )
@@ -410,10 +412,10 @@ class Chain:
         op = step.op
         if is_interrupt(error):
             raise error
-        if not may_call_again(error, argument):
+        if not is_retryable(error, argument):
             raise op_error(op.name, item, error, op.on) from error
         failed = partial(op_error, op.name, item, column=op.on)
-        return call_again(
+        return retry_call(
             lambda: step.call(argument, **self.keywords(step, item, output)), f"{op.name}: {item.where()}", failed
         )
 
@@ -446,7 +448,7 @@ def run_in_order(chain: ChainProtocol, items: Sequence[Item]) -> tuple[list[Item
     """Return what becomes of items up to the first one that fails, and its error."""
     done: list[Item] = []
     try:
-        chain.call_ahead(items)
+        chain.prefetch_calls(items)
         for item in items:
             done += chain.run(item)
     except BaseException as error:
@@ -467,7 +469,7 @@ def op_error(op: str, item: Item, error: BaseException, column: str | None = Non
         lines[SHOWN_CALLS:-SHOWN_CALLS] = [f"  ... and {len(lines) - 2 * SHOWN_CALLS} more calls\n"]
     trace = "".join(cut_text(line, MOST_TEXT) for line in lines)  # the last one is the exception's text again
     return OpError(
-        f"{op} failed on {item.where()}: {told(error)}\n{trace}",
+        f"{op} failed on {item.where()}: {describe_error(error)}\n{trace}",
         op=op,
         file=item.lease.split.file_of(item.element),
         element=item.element,

@@ -70,14 +70,14 @@ class PerChannelFunction:
 
     def __init__(self, fn: Callable[..., Any]) -> None:
         self.fn = fn
-        self._refused = False
+        self._rejected = False
 
     def __reduce__(self) -> tuple[Any, ...]:
         return PerChannelFunction, (self.fn,)
 
     def __call__(self, image: Any) -> Any:
         """Return what the function makes of an image."""
-        if self._refused or not _is_image(image):
+        if self._rejected or not _is_image(image):
             return self.fn(image)
         height, width, channels = image.shape
         watch = RowsWatch(1, exactly=True, channels=channels)
@@ -85,10 +85,10 @@ class PerChannelFunction:
             given = RowsColumn(image.reshape(1, height, width * channels), watch)
             made = array_of(self.fn(given), watch)
         except Exception:  # what it raises of an image is raised below
-            self._refused = True
+            self._rejected = True
             return self.fn(image)
-        if watch.refused:
-            self._refused = True
+        if watch.rejected:
+            self._rejected = True
             return self.fn(image)
         return made.reshape(image.shape)
 

@@ -15,9 +15,9 @@ from pecan_ray.engines.items import Item
 from pecan_ray.engines.serializable import MASKED
 from pecan_ray.errors import (
     BatchShapeError,
-    listed,
+    describe_error,
+    join_names,
     to_str,
-    told,
 )
 from pecan_ray.plan.exact_arrays import exact_array
 from pecan_ray.plan.splits import Array
@@ -61,8 +61,8 @@ def check_columns(item: Item, names: Any, other: str, op: str) -> None:
     if item.value.keys() == names:
         return
     raise BatchShapeError(
-        f"{op}: {item.where()} has the columns {listed(item.value, names)}, but {other} has "
-        f"{listed(names, item.value)}. "
+        f"{op}: {item.where()} has the columns {join_names(item.value, names)}, but {other} has "
+        f"{join_names(names, item.value)}. "
         "Every element of a batch needs the same columns.",
         op=op,
         file=item.lease.split.file_of(item.element),
@@ -121,7 +121,7 @@ def checked_array(
     except Exception as error:  # objects may refuse it in any way, and lists may be uneven
         raise mismatch(
             f"{op}: column {to_str(name)} of {item.where()} is a {type(value).__name__} that no array can be made of "
-            f"({told(error)}), but that of {other} is {dtype}{list(shape)}. Convert it by a map before.",
+            f"({describe_error(error)}), but that of {other} is {dtype}{list(shape)}. Convert it by a map before.",
             name,
             item,
             op,

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pecan_ray.engines.contract import EngineOptions
 from pecan_ray.engines.counting import EVERY, Counts, column_bytes
 from pecan_ray.engines.fork_tracker import forks
-from pecan_ray.engines.items import Item, copied
+from pecan_ray.engines.items import Item, deep_copy
 from pecan_ray.engines.own_results import FIXED, HeldValue, own_element
 from pecan_ray.engines.positions import SkippedPositions
 from pecan_ray.engines.python.chain import (
@@ -118,7 +118,7 @@ class ColumnChain:
     def __init__(self, chain: Chain, options: EngineOptions, skipped_positions: SkippedPositions) -> None:
         self._chain, self._options, self._skipped_positions = chain, options, skipped_positions
         self.steps: Sequence[ChainStep] = chain.steps
-        self._makes_objects = False
+        self._returns_objects = False
         """A function has returned something that can be written into."""
         self._columns_seen = [_columns_seen(step.op) or () for step in chain.steps]
 
@@ -127,7 +127,7 @@ class ColumnChain:
         if not self.steps:
             return True
         # The first element goes through the chain, which then seeds global generators anew.
-        if self._makes_objects or self._chain.is_new or any(lease.passed for lease in block.leases):
+        if self._returns_objects or self._chain.is_new or any(lease.passed for lease in block.leases):
             return False
         names = set(itertools.chain.from_iterable(self._columns_seen))
         return names <= block.columns.keys() and all(_is_fixed(block.columns[name]) for name in names)
@@ -137,14 +137,14 @@ class ColumnChain:
         rows = _Rows(block, np.arange(block.rows), {}, block.columns)
         failed: BaseException | None = None
         for step, columns in zip(self.steps, self._columns_seen, strict=True):
-            counted = self._counted(rows)
+            counted = self._count_rows(rows)
             before = self._bytes(rows, counted)
             if isinstance(step.op, Subset):
                 self._keep(rows, np.array([self._is_member(step.op, block, row) for row in rows.alive], bool))
             else:
                 failed = self._step(step, rows, columns) or failed
             if counted is not None:
-                left = self._counted(rows)
+                left = self._count_rows(rows)
                 counted_in, counted_out = int(counted.sum()), 0 if left is None else int(left.sum())
                 self._add_counts(step.op.name, counted_in, counted_out, before, self._bytes(rows, left))
         return rows.result(), failed
@@ -236,7 +236,7 @@ class ColumnChain:
 
     def _leave_out(self, rows: _Rows, place: int, error: ElementError) -> None:
         item = rows.item(place)
-        kept = copied(item.value) if self._options.on_error == "quarantine" else None
+        kept = deep_copy(item.value) if self._options.on_error == "quarantine" else None
         apply_error_policy(item, error, self._options.on_error, self._skipped_positions, kept)
 
     def _checked(self, step: ChainStep, result: Any, value: Any, rows: _Rows, place: int) -> Any:
@@ -264,7 +264,7 @@ class ColumnChain:
 
     def _own(self, step: ChainStep, result: dict[str, Any], value: dict[str, Any], item: Item) -> dict[str, Any]:
         """Return what a function has made of `value`, which may be written into, as the engine's own."""
-        self._makes_objects = True
+        self._returns_objects = True
         held: list[HeldValue] = []
         try:
             return dict(own_element(result, value, result, held))
@@ -273,7 +273,7 @@ class ColumnChain:
                 raise
             raise op_error(step.op.name, item, error) from error
 
-    def _counted(self, rows: _Rows) -> NDArray[np.bool_] | None:
+    def _count_rows(self, rows: _Rows) -> NDArray[np.bool_] | None:
         """Return which rows are counted; None where nothing is."""
         block = rows.block
         if self._chain.counts is None or block.lease.epoch != self._options.count_epoch:

@@ -51,11 +51,11 @@ def _filter_result(fn: Call, value: Any, **keywords: Any) -> Any:
 
 
 def _drawn(fn: Call, buffers: SharedBuffers, value: Any, **keywords: Any) -> Any:
-    before, began = dict(value) if isinstance(value, dict) else {"": value}, buffers.now()
+    before, started = dict(value) if isinstance(value, dict) else {"": value}, buffers.now()
     held: list[HeldValue] = []
     drawn = _own_outputs(fn(value, **keywords), before, value, held)
     if held:
-        buffers.check(held, began)
+        buffers.check(held, started)
     return drawn
 
 

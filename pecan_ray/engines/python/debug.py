@@ -32,10 +32,10 @@ def run_here(plan: Plan, options: EngineOptions, leases: Leases) -> Generator[Pr
             parts, bad = skipped_positions.take()
             spans, rows = merge(item.parts + parts), item.rows - item.repeats
             yield Produced(dict(item.value), spans, rows, item.lease.epoch, item.partial, bad=bad)
-            forks.raise_told()
+            forks.raise_reported()
         if (report := skipped_positions.report(stream.epoch)) is not None:
             yield report
-        forks.raise_told()
+        forks.raise_reported()
         return
     except OpError as error:
         if error.__cause__ is None:
@@ -53,12 +53,12 @@ def _plain(failed: OpError) -> Any:
     return cause
 
 
-def run_again(ops: Sequence[ElementOp], bad: BadElement, seed: int) -> None:
+def replay(ops: Sequence[ElementOp], bad: BadElement, seed: int) -> None:
     """Run operators on a quarantined element, with the random numbers that they had; raises what they raise."""
-    epoch, repetition, branch, split, element = (0, 0, 0, 0, 0)
+    epoch, pass_index, branch, split, element = (0, 0, 0, 0, 0)
     if bad.origin is not None:
         origin = bad.origin
-        epoch, repetition, branch = origin.epoch, origin.repetition, origin.branch
+        epoch, pass_index, branch = origin.epoch, origin.repetition, origin.branch
         split, element = origin.split, origin.element
-    lease = Lease(epoch, Split(split), branch=branch, repetition=repetition)
+    lease = Lease(epoch, Split(split), branch=branch, pass_index=pass_index)
     Chain(ops, EngineOptions(seed=seed), SkippedPositions()).run(Item(bad.element, [], lease, element))

@@ -29,9 +29,9 @@ from pecan_ray.engines.python.feed import Feeder
 from pecan_ray.engines.python.fused import FusedPlan, fused
 from pecan_ray.engines.python.open_batch import OpenBatch
 from pecan_ray.engines.python.padding import collate_padded
+from pecan_ray.engines.python.prefetch_results import prefetch_results
 from pecan_ray.engines.python.processes import Processes
-from pecan_ray.engines.python.read_ahead import read_ahead
-from pecan_ray.engines.python.sendable import check_serializable
+from pecan_ray.engines.python.serializable_items import check_serializable
 from pecan_ray.engines.python.stream import ItemStream
 from pecan_ray.engines.python.threads import engine_threads
 from pecan_ray.engines.reading import Run, reading_of, reading_stages
@@ -101,8 +101,8 @@ class PythonEngine:
         # Forks are looked for between batches, so that elements pay nothing for it.
         for one in ending_with_the_last_batch(produced) if plan_shape(self._plan).serial else produced:
             yield one
-            forks.raise_told()
-        forks.raise_told()
+            forks.raise_reported()
+        forks.raise_reported()
 
     def _with_the_rest(self, stream: ItemStream) -> Generator[Produced, None, None]:
         """Yield batches in the way that suits the plan, and what is left at the end."""
@@ -120,7 +120,7 @@ class PythonEngine:
     def _can_be_in_rows(self, plan: ColumnarPlan) -> bool:
         """Tell whether what is done to elements before they are batched, if anything, needs no other order."""
         order = self._options.users_order
-        return not plan.maps or order is None or not order.differs(plan.maps)
+        return not plan.maps or order is None or not order.is_changed(plan.maps)
 
     def _of_columns(self, stream: ItemStream, plan: ColumnarPlan) -> Generator[Produced, None, None]:
         """Cut batches out of the source's columns, in threads that are ahead of what takes them."""
@@ -134,7 +134,7 @@ class PythonEngine:
             return found if in_rows is None else stream.serializable_runs(in_rows.through(found), made_by)
 
         writing = [table.written(runs()) for _ in range(readers(self._options))]
-        with closing(read_ahead(writing, plan.ready)) as batches:
+        with closing(prefetch_results(writing, plan.ready)) as batches:
             if plan.behind:
                 yield from self._one_by_one(stream, stream.behind(table_items(batches, table), plan.behind))
                 return

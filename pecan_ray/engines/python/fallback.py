@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from pecan_ray.engines.fork_tracker import ForkedError
-from pecan_ray.engines.items import Item, copied
+from pecan_ray.engines.fork_tracker import ForkError
+from pecan_ray.engines.items import Item, deep_copy
 from pecan_ray.engines.positions import SkippedPositions
 from pecan_ray.engines.python.chain import Chain, apply_error_policy
 from pecan_ray.engines.users_order import UsersOrder
@@ -32,9 +32,9 @@ class FallbackChain:
         skipped_positions: SkippedPositions,
         read_again: Callable[[Item], Element] | None,
     ) -> None:
-        """`read_again` gives an element as it was; without it each is copied beforehand."""
+        """`reload` gives an element as it was; without it each is copied beforehand."""
         self._ops, self._chain, self._make, self._order = ops, chain, in_users_order, order
-        self._on_error, self._skipped_positions, self._read_again = on_error, skipped_positions, read_again
+        self._on_error, self._skipped_positions, self._reload = on_error, skipped_positions, read_again
         self._lock = threading.Lock()
         """Guards the making of the chain in the user's order."""
         self._users: Chain | None = None
@@ -44,17 +44,17 @@ class FallbackChain:
         if self._order.taken:
             return self._users_chain().run(item)
         # Functions may write into the element before one fails, and the user's order needs it as it was.
-        before = copied(item.value) if self._read_again is None else None
+        before = deep_copy(item.value) if self._reload is None else None
         try:
             return self._chain.attempt(item)
         except (ElementError, ColumnError) as error:
-            if isinstance(error.__cause__, ForkedError):
+            if isinstance(error.__cause__, ForkError):
                 raise  # it is told of once, whatever the order
             return self._fall_back(item, before, error)
 
     def _fall_back(self, item: Item, before: Element | None, error: ElementError | ColumnError) -> list[Item]:
-        item.value = self._read_again(item) if self._read_again is not None else before
-        kept = copied(item.value) if self._on_error == "quarantine" else None
+        item.value = self._reload(item) if self._reload is not None else before
+        kept = deep_copy(item.value) if self._on_error == "quarantine" else None
         try:
             made = self._users_chain().attempt(item)
         except ElementError as users_error:
@@ -71,12 +71,12 @@ class FallbackChain:
 
     def run_all(self, items: Sequence[Item]) -> list[Item]:
         """Return what becomes of several items."""
-        self.call_ahead(items)
+        self.prefetch_calls(items)
         return [made for item in items for made in self.run(item)]
 
-    def call_ahead(self, items: Sequence[Item]) -> None:
+    def prefetch_calls(self, items: Sequence[Item]) -> None:
         """Make the calls of a first operator in another process, for items that are about to be run."""
-        (self._users_chain() if self._order.taken else self._chain).call_ahead(items)
+        (self._users_chain() if self._order.taken else self._chain).prefetch_calls(items)
 
     @property
     def is_out_of_process(self) -> bool:

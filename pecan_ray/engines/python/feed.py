@@ -17,8 +17,8 @@ from pecan_ray.engines.kept_rows import KeptRows
 from pecan_ray.engines.python.batch_writer import BatchWriter
 from pecan_ray.engines.python.chain import ChainProtocol, run_in_order
 from pecan_ray.engines.python.column_chain import ColumnChain
+from pecan_ray.engines.python.element_time import CHUNK_S, ElementTime
 from pecan_ray.engines.python.ordered_results import EARLY_BYTES, up_to_an_error
-from pecan_ray.engines.python.pace import CHUNK_S, ElementPace
 from pecan_ray.engines.python.threads import Threads
 from pecan_ray.engines.row_block import RowBlock
 
@@ -54,7 +54,7 @@ class Feeder:
         # lock, from one that works.
         self._lock = threading.Lock()
         """Guards the counts; `_stopped` is only ever set."""
-        self._more_wanted = threading.Condition(self._lock)
+        self._more_needed = threading.Condition(self._lock)
         self._in_progress = 0
         """Chunks that were handed out and are not finished."""
         self._in_line = 0
@@ -70,10 +70,10 @@ class Feeder:
         self._stopped = False
         self._left = False
         """Nobody takes what becomes ready."""
-        self._waits = False
+        self._waiting = False
         """The reader has read enough for now.  It says so before it looks at what is ready, and is looked at after
         something was taken from there: so none of the two misses the other."""
-        self._pace = ElementPace(MESSAGE_S if chain.is_out_of_process else CHUNK_S)
+        self._speed = ElementTime(MESSAGE_S if chain.is_out_of_process else CHUNK_S)
 
     def feed(
         self,
@@ -96,7 +96,7 @@ class Feeder:
                     continue
                 if isinstance(item, Item):
                     chunk.append(item)
-                    if len(chunk) < min(MOST_PER_CHUNK, self._pace.elements):
+                    if len(chunk) < min(MOST_PER_CHUNK, self._speed.elements):
                         continue
                 number, chunk = self._submit_chunk(number, chunk, writer), []
                 if isinstance(item, KeptRows):
@@ -129,7 +129,7 @@ class Feeder:
 
     def _submit_rows(self, number: int, rows: KeptRows, writer: BatchWriter) -> int:
         """Hand out rows of an entry in pieces; return the number of the next chunk."""
-        first, piece = rows.first, self._rows_in_piece(rows.first, writer)
+        first, piece = rows.first, self._rows_per_chunk(rows.first, writer)
         for start in range(0, rows.rows, piece):
             stop = min(rows.rows, start + piece)
             self._submit(first, stop - start, partial(self._write, number, rows, start, stop, writer))
@@ -140,20 +140,20 @@ class Feeder:
         """Hand out rows in pieces; return the number of the next chunk."""
         start = 0
         plain = self._columns is not None and not self._columns.steps
-        if plain and block.rows and block.lease.repetition != self._pass_number:
+        if plain and block.rows and block.lease.pass_index != self._pass_number:
             # Rows that are only copied do not overtake those of the pass before them.
             with self._lock:
                 self._wait(lambda: not self._working)
-            self._pass_number = block.lease.repetition
+            self._pass_number = block.lease.pass_index
         while start < block.rows:
-            most = self._rows_in_piece(block.first, writer) if plain else int(min(MOST_ROWS, self._pace.elements))
+            most = self._rows_per_chunk(block.first, writer) if plain else int(min(MOST_ROWS, self._speed.elements))
             stop = min(block.rows, start + max(1, most))
             piece = block.cut(start, stop)
             self._submit(piece.first, piece.rows, partial(self._work, number, piece, writer))
             number, start = number + 1, stop
         return number
 
-    def _rows_in_piece(self, first: Mapping[str, Any], writer: BatchWriter) -> int:
+    def _rows_per_chunk(self, first: Mapping[str, Any], writer: BatchWriter) -> int:
         """Return how many rows, of which one is given, a thread shall copy into batches at a time."""
         piece = max(1, min(MOST_ROWS, ROWS_BYTES // max(1, element_bytes(first))))
         if writer.size <= 2 * piece:
@@ -182,32 +182,32 @@ class Feeder:
             self._in_progress += 1
             self._in_line += 1
             self._working += 1
-        self._pool.weigh(first, elements)
+        self._pool.note_size(first, elements)
         self._pool.start(work, elements)
 
     def _wait(self, until: Callable[[], bool]) -> None:
         """Let the reader wait; the caller holds the lock."""
-        self._waits = True
-        self._more_wanted.wait_for(lambda: until() or self._stopped)
-        self._waits = False
+        self._waiting = True
+        self._more_needed.wait_for(lambda: until() or self._stopped)
+        self._waiting = False
 
     def _short(self) -> bool:
         """Tell whether chunks may be handed out again: several at a time, so that the reader is seldom woken."""
-        return self._has_room() and self._in_line <= self._pool.enough
+        return self._has_room() and self._in_line <= self._pool.queue_limit
 
     def _has_room(self) -> bool:
         """Tell whether another chunk may be in progress, and its results in memory."""
-        return self._in_progress < self._pool.ahead and self._early_bytes <= EARLY_BYTES
+        return self._in_progress < self._pool.target_in_flight and self._early_bytes <= EARLY_BYTES
 
     def _work(self, number: int, chunk: list[Item] | RowBlock, writer: BatchWriter) -> None:
         def placed() -> int:
-            began = time.perf_counter()
+            started = time.perf_counter()
             done, error = self._run(chunk, writer)
-            self._pace.note(time.perf_counter() - began, len(chunk) if isinstance(chunk, list) else chunk.rows)
+            self._speed.note(time.perf_counter() - started, len(chunk) if isinstance(chunk, list) else chunk.rows)
             if isinstance(done, RowBlock):
                 return writer.place_rows(number, done, 0, done.rows, error)
             if done:
-                self._pool.weigh(done[0].value, len(done))
+                self._pool.note_size(done[0].value, len(done))
             return writer.place(number, done, error)
 
         self._do(placed)
@@ -222,7 +222,7 @@ class Feeder:
                 if failed is not None and not writer.strict:
                     raise failed
                 # Rows that the trainer joins stand in a batch beside their like only.
-                as_rows = rows.sendable and (chunk.lease.place is None or rows.is_of_one_kind)
+                as_rows = rows.is_serializable and (chunk.lease.place is None or rows.is_of_one_kind)
                 return rows if as_rows else rows.own_items(), failed
             chunk = chunk.own_items()
         if not writer.strict:
@@ -253,8 +253,8 @@ class Feeder:
                 self._early_bytes += waiting
                 self._working -= 1
                 # Decision 14: if every result woke the reader, it would take a CPU or the GIL from threads that work.
-                if self._waits and (self._short() or not self._working):
-                    self._more_wanted.notify()
+                if self._waiting and (self._short() or not self._working):
+                    self._more_needed.notify()
 
     def put(self, result: Produced | BaseException | None) -> None:
         """Add a finished batch, an error, or None for the end; it is dropped where nobody takes it any more."""
@@ -267,9 +267,9 @@ class Feeder:
     def get(self) -> Produced | None:
         """Wait for the next finished batch; None at the end.  Raises the error that stopped the work."""
         result = self._ready.get()
-        if self._waits:
+        if self._waiting:
             with self._lock:
-                self._more_wanted.notify()
+                self._more_needed.notify()
         if isinstance(result, BaseException):
             raise result
         return result
@@ -282,7 +282,7 @@ class Feeder:
         with self._lock:
             # Under the lock: what `put` adds later is dropped there, so the loop below finds all the rest.
             self._stopped = self._left = True
-            self._more_wanted.notify()
+            self._more_needed.notify()
         with contextlib.suppress(queue.Empty):
             while True:
                 _drop(self._ready.get_nowait())

@@ -19,12 +19,12 @@ import numpy as np
 from pecan_ray.engines.contract import EngineOptions
 from pecan_ray.engines.foreign import as_array
 from pecan_ray.engines.fork_tracker import forks
-from pecan_ray.engines.items import Item, ItemIterator, batch_of, copied
+from pecan_ray.engines.items import Item, ItemIterator, batch_of, deep_copy
 from pecan_ray.engines.positions import SkippedPositions
 from pecan_ray.engines.python.chain import apply_error_policy, end_child, op_error
 from pecan_ray.engines.python.collate import collate
 from pecan_ray.engines.python.padding import collate_padded
-from pecan_ray.errors import ColumnError, ElementError, OpError, OutputTypeError, is_interrupt, listed, to_str
+from pecan_ray.errors import ColumnError, ElementError, OpError, OutputTypeError, is_interrupt, join_names, to_str
 from pecan_ray.options import OnError
 from pecan_ray.plan.grouping import BucketByLength, GroupBy, GroupingOp
 from pecan_ray.plan.operators import ELEMENTS
@@ -118,14 +118,14 @@ def _tail(left: Sequence[OpenGroup], op: GroupingOp, ranks: int, made: int) -> I
         members = [rows.popleft()[0] for _ in places]
         rank = (made + number) % ranks if ranks > 1 and number < used else None
         repeats = size - len(members) if op.rest == "fill" and number < used else 0
-        members += [_again(row) for row in itertools.islice(itertools.cycle(members), repeats)]
+        members += [_repeat_row(row) for row in itertools.islice(itertools.cycle(members), repeats)]
         batch = _batch(members, op, rank=rank, partial=op.rest != "drop" or number >= used)
         yield replace(batch, repeats=repeats)
 
 
-def _again(row: Item) -> Item:
+def _repeat_row(row: Item) -> Item:
     """Return an element once more: it counts as delivered where it comes first."""
-    return replace(row, value=copied(row.value), parts=[])
+    return replace(row, value=deep_copy(row.value), parts=[])
 
 
 def _rounds(items: ItemIterator, op: BucketByLength, groups: OpenGroups, ranks: int) -> ItemIterator:
@@ -243,7 +243,7 @@ def _as_number(length: Any) -> Any:
 def _column(name: str, item: Item, op: GroupingOp) -> Any:
     if name not in item.value:
         raise ColumnError(
-            f"{op.name}: there is no column {name!r} in {item.where()}; there are {listed(item.value)}.",
+            f"{op.name}: there is no column {name!r} in {item.where()}; there are {join_names(item.value)}.",
             op=op.name,
             column=name,
         )

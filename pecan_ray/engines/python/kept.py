@@ -35,9 +35,9 @@ class KeptChain:
         behind = [one for item in items for one in ([item] if item.kept else made[item.lease.key, item.element])]
         return self._behind.run_all(behind)
 
-    def call_ahead(self, items: Sequence[Item]) -> None:
+    def prefetch_calls(self, items: Sequence[Item]) -> None:
         """Make the calls of a first operator in another process, for items that are about to be run."""
-        self._before.call_ahead([item for item in items if not item.kept])
+        self._before.prefetch_calls([item for item in items if not item.kept])
 
     @property
     def is_out_of_process(self) -> bool:

@@ -15,7 +15,7 @@ from pecan_ray.engines.contract import is_columnar
 from pecan_ray.engines.foreign import as_array, is_text_tensor
 from pecan_ray.engines.items import Item
 from pecan_ray.engines.python.collate import is_empty_list
-from pecan_ray.errors import BatchShapeError, listed, to_str
+from pecan_ray.errors import BatchShapeError, join_names, to_str
 from pecan_ray.plan.exact_arrays import exact_array
 from pecan_ray.plan.splits import Array
 
@@ -44,11 +44,11 @@ class BatchRows:
         item = self._item(row)
         return item.where() if item is not None else f"row {row} of the batch that begins with {self.first.where()}"
 
-    def refusal(self, row: int, column: str, path: str, said: str) -> BatchShapeError:
+    def shape_error(self, row: int, column: str, path: str, message: str) -> BatchShapeError:
         """Return the error that names operator, element and column; `path`: of the value in that column."""
         item = self._item(row) or self.first
         return BatchShapeError(
-            f"{self.op}: column {to_str(column)}{path} of {self.where(row)} {said}.",
+            f"{self.op}: column {to_str(column)}{path} of {self.where(row)} {message}.",
             op=self.op,
             file=item.lease.split.file_of(item.element),
             element=item.element,
@@ -118,11 +118,11 @@ class _NestedColumn:
     def _dicts(self, values: Sequence[Mapping[Any, Any]], path: str) -> dict[Any, Any]:
         for row, value in enumerate(values):
             if value.keys() != values[0].keys():
-                said = (
-                    f"has the keys {listed(value, values[0])}, but that of {self.rows.where(0)} has "
-                    f"{listed(values[0], value)}. Give all the same, or take out what is needed, by a map before"
+                message = (
+                    f"has the keys {join_names(value, values[0])}, but that of {self.rows.where(0)} has "
+                    f"{join_names(values[0], value)}. Give all the same, or take out what is needed, by a map before"
                 )
-                raise self.rows.refusal(row, self.name, path, said)
+                raise self.rows.shape_error(row, self.name, path, message)
         return {key: self.together([value[key] for value in values], f"{path}[{to_str(key)}]") for key in values[0]}
 
     def _lists(self, values: Sequence[Sequence[Any]], path: str) -> Any:
@@ -131,8 +131,10 @@ class _NestedColumn:
             return self._arrays([array for array in arrays if array is not None], path)
         for row, value in enumerate(values):
             if len(value) != len(values[0]):
-                said = f"has {len(value)} values, but that of {self.rows.where(0)} has {len(values[0])}. {LIST_REMEDY}"
-                raise self.rows.refusal(row, self.name, path, said)
+                message = (
+                    f"has {len(value)} values, but that of {self.rows.where(0)} has {len(values[0])}. {LIST_REMEDY}"
+                )
+                raise self.rows.shape_error(row, self.name, path, message)
         places = range(len(values[0]))
         return tuple(self.together([value[place] for value in values], f"{path}[{place}]") for place in places)
 
@@ -142,22 +144,25 @@ class _NestedColumn:
             if array.shape != shape or (array.dtype != dtype and array.dtype.kind not in "SU"):
                 lengths = array.dtype == dtype or not array.size or not arrays[0].size  # [] has no type of its own
                 remedy = LIST_REMEDY if lengths else "Convert elements to one dtype before"
-                said = f"is {_told(array)}, but that of {self.rows.where(0)} is {_told(arrays[0])}. {remedy}"
-                raise self.rows.refusal(row, self.name, path, said)
+                message = (
+                    f"is {_describe_array(array)}, but that of {self.rows.where(0)} is {_describe_array(arrays[0])}. "
+                    f"{remedy}"
+                )
+                raise self.rows.shape_error(row, self.name, path, message)
         return np.stack(arrays)
 
     def _reject_type(self, row: int, values: Sequence[Any], first: int, path: str) -> None:
         value, other = values[row], f"but that of {self.rows.where(first)} is {_describe_type(values[first])}"
         if value is None:
-            said = f"is None, {other}. Fill in what is missing, or leave such elements out by a filter, before"
+            message = f"is None, {other}. Fill in what is missing, or leave such elements out by a filter, before"
         elif _kind(value):
-            said = f"is {_describe_type(value)}, {other}. Convert one of them by a map before"
+            message = f"is {_describe_type(value)}, {other}. Convert one of them by a map before"
         else:
-            said = (
+            message = (
                 f"is {_describe_type(value)}, of which no array can be made. Convert it, or drop it, by a map "
                 "before; a function on batches behind may return a list of such values"
             )
-        raise self.rows.refusal(row, self.name, path, said)
+        raise self.rows.shape_error(row, self.name, path, message)
 
 
 def _with_empty_lists(values: list[Any]) -> list[Any]:
@@ -213,13 +218,13 @@ def _leaves(value: Any) -> Any:
             yield one
 
 
-def _told(array: Array) -> str:
+def _describe_array(array: Array) -> str:
     return f"{'text' if array.dtype == object else array.dtype}{list(array.shape)}"
 
 
 def _describe_type(value: Any) -> str:
     if isinstance(value, (np.ndarray, np.generic)) and not isinstance(value, np.ma.MaskedArray):
-        return _told(np.asarray(value))
+        return _describe_array(np.asarray(value))
     name = type(value).__name__
     if isinstance(value, int):
         return f"an {name} of more than 64 bits" if not is_columnar(value) else f"an {name}"

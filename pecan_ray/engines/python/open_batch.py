@@ -27,7 +27,7 @@ from pecan_ray.engines.python.collate import (
 from pecan_ray.engines.python.nested import STAY, BatchRows, finished
 from pecan_ray.engines.reading import Run
 from pecan_ray.engines.row_block import RowBlock
-from pecan_ray.engines.row_kinds import RowKind, kind_of
+from pecan_ray.engines.row_types import RowKind, kind_of
 from pecan_ray.engines.slots import layout_of
 
 FREE_ITEMS = 500
@@ -60,7 +60,7 @@ class OpenBatch:
         memory = np.frombuffer(self.slot.buffer, np.uint8) if self.slot else np.empty(0, np.uint8)
         self._columns: dict[str, np.ndarray[Any, Any]] = {
             name: np.empty(size, object) if place is None else place.view(memory)
-            for name, place in self._layout.places.items()
+            for name, place in self._layout.columns.items()
         }
         self._row_parts: list[Part] = []
         """Of each row its last positions, where the trainer joins them."""

@@ -17,12 +17,12 @@ from pecan_ray.engines.python.collate import collate
 from pecan_ray.engines.python.element_outputs import evenly, split_into_parts
 from pecan_ray.engines.python.ordered_results import ResultsInOrder, items_bytes, up_to_an_error
 from pecan_ray.engines.python.padding import collate_padded
-from pecan_ray.engines.python.read_ahead import read_ahead
+from pecan_ray.engines.python.prefetch_results import prefetch_results
 from pecan_ray.engines.python.threads import Threads
-from pecan_ray.engines.row_kinds import rows_of_one_kind
+from pecan_ray.engines.row_types import rows_of_one_kind
 from pecan_ray.errors import BatchShapeError, PlanError
 from pecan_ray.options import OnError
-from pecan_ray.plan.empty_pass import WatchedRun
+from pecan_ray.plan.empty_pass import EmptyPassGuard
 from pecan_ray.plan.operators import ELEMENTS, Batch, Gather, Join, PaddedBatch, Shuffle, Unbatch
 from pecan_ray.plan.splits import Lease, Split
 from pecan_ray.sampling.random_keys import generator, mix_key, shuffle_key
@@ -33,7 +33,9 @@ _END = Item({}, [], Lease(0, Split(0)), 0)
 """Not an item: there are no more."""
 
 
-def mapped(items: ItemIterator, run: RunItem, pool: Threads | None, watch: WatchedRun | None = None) -> ItemIterator:
+def mapped(
+    items: ItemIterator, run: RunItem, pool: Threads | None, watch: EmptyPassGuard | None = None
+) -> ItemIterator:
     """Run a chain on each item, some of them at a time, in order; an error of reading comes behind what was read.
 
     `watch` is told what has come out.
@@ -41,7 +43,7 @@ def mapped(items: ItemIterator, run: RunItem, pool: Threads | None, watch: Watch
 
     def seen(lease: Lease, found: list[Item]) -> list[Item]:
         if watch is not None:
-            watch.look(lease.branch, lease.repetition, len(found))
+            watch.look(lease.branch, lease.pass_index, len(found))
         return found
 
     if pool is None:
@@ -60,7 +62,7 @@ def mapped(items: ItemIterator, run: RunItem, pool: Threads | None, watch: Watch
             if isinstance(read, BaseException):
                 failed = read
                 break
-            pool.weigh(read.value)
+            pool.note_size(read.value)
             results.add(read)
             while results.is_due():
                 yield from given_on(seen(*results.take()))
@@ -253,7 +255,7 @@ def skipped(items: ItemIterator, count: int, skipped_positions: SkippedPositions
 
 def prefetched(items: ItemIterator, count: int) -> ItemIterator:
     """Have a thread keep so many items ready."""
-    return read_ahead([items], count)
+    return prefetch_results([items], count)
 
 
 def joined(join: Join, inputs: Sequence[ItemIterator], seed: int, number: int) -> ItemIterator:

@@ -92,7 +92,7 @@ class ResultsInOrder(Generic[T, R]):
 
     def is_due(self) -> bool:
         """Tell whether to take a result before more is added; waits while neither may be done."""
-        if len(self._pending) < self._pool.ahead:
+        if len(self._pending) < self._pool.target_in_flight:
             return False
         oldest = self._pending[0][1]
         with self._changed:
@@ -100,7 +100,7 @@ class ResultsInOrder(Generic[T, R]):
         return oldest.done()
 
     def _has_room(self) -> bool:
-        return self._unfinished < self._pool.ahead and self._early_bytes <= EARLY_BYTES
+        return self._unfinished < self._pool.target_in_flight and self._early_bytes <= EARLY_BYTES
 
     def take(self) -> tuple[Lease, R]:
         """Wait for the oldest result and return it, with the lease of its item; raise what the function raised."""

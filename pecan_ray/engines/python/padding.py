@@ -18,7 +18,7 @@ from pecan_ray.engines.python.collate import (
     mismatch,
     with_arrays,
 )
-from pecan_ray.errors import ColumnError, PlanError, listed, to_str
+from pecan_ray.errors import ColumnError, PlanError, join_names, to_str
 from pecan_ray.plan.exact_arrays import exact_array
 from pecan_ray.plan.grouping import BucketByLength
 from pecan_ray.plan.operators import PaddedBatch
@@ -128,24 +128,24 @@ def _array_of(name: str, item: Item, first: Item, op: str) -> Array:
         if is_empty_list(value):
             return np.asarray(value)
         if type(value) not in (list, tuple):
-            said, error = f"is a {type(value).__name__}, but that of {first.where()} is a list", None
+            message, error = f"is a {type(value).__name__}, but that of {first.where()} is a list", None
         elif any(one is None for one in value):
-            said, error = "is a list that holds None", None
+            message, error = "is a list that holds None", None
         else:
             return exact_array(value)
     except OverflowError as rounded:
-        said, error = f"is a list: {rounded}", rounded
+        message, error = f"is a list: {rounded}", rounded
     except ValueError as uneven:
-        said, error = "is a list of unequal lists, which cannot be padded", uneven
+        message, error = "is a list of unequal lists, which cannot be padded", uneven
     remedy = "Make an array of it, or fill in what is missing, by a map before."
-    raise mismatch(f"{op}: column {to_str(name)} of {item.where()} {said}. {remedy}", name, item, op) from error
+    raise mismatch(f"{op}: column {to_str(name)} of {item.where()} {message}. {remedy}", name, item, op) from error
 
 
 def _check_known(asked: Iterable[str], argument: str, names: list[str], op: str) -> None:
     for name in asked:
         if name not in names:
             raise ColumnError(
-                f"{op}: {argument} names the column {to_str(name)}, but the elements have {listed(names)}.",
+                f"{op}: {argument} names the column {to_str(name)}, but the elements have {join_names(names)}.",
                 op=op,
                 column=name,
             )
@@ -160,7 +160,7 @@ def _pad(
     at_least: tuple[int, ...],
 ) -> Array:
     """Return a column whose values are padded to the longest, or to what is `fixed`, and `at_least` so far."""
-    items = _with_alike(items, name, fixed)
+    items = _with_same_types(items, name, fixed)
     first = np.asarray(items[0].value[name])
     arrays = [_same_rank(name, item, first, items[0].where(), op) for item in items]
     if fixed is not None and len(fixed) != first.ndim:
@@ -189,7 +189,7 @@ def _pad(
     return out
 
 
-def _with_alike(items: Sequence[Item], name: str, fixed: tuple[int | None, ...] | None) -> Sequence[Item]:
+def _with_same_types(items: Sequence[Item], name: str, fixed: tuple[int | None, ...] | None) -> Sequence[Item]:
     """Return elements whose empty lists are of the others' dtype and dimensions, and whose single numbers are lists.
 
     What holds nothing has no type of its own in JSON, and a feature of an Example with one value is a single number.
@@ -203,10 +203,10 @@ def _with_alike(items: Sequence[Item], name: str, fixed: tuple[int | None, ...] 
     if not any(array.ndim != rank or array.dtype != arrays[0].dtype for array in arrays):
         return items
     dtype = (full or arrays)[0].dtype
-    return [replace(item, value={**item.value, name: _alike(item.value[name], rank, dtype)}) for item in items]
+    return [replace(item, value={**item.value, name: _as_type(item.value[name], rank, dtype)}) for item in items]
 
 
-def _alike(value: Any, rank: int, dtype: np.dtype[Any]) -> Any:
+def _as_type(value: Any, rank: int, dtype: np.dtype[Any]) -> Any:
     if not is_columnar(value):
         return value
     array = np.asarray(value)

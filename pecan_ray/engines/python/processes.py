@@ -24,12 +24,12 @@ from typing import Any
 import cloudpickle
 
 from pecan_ray.by_value import dumps
-from pecan_ray.engines.fork_tracker import ForkedError, forks
+from pecan_ray.engines.fork_tracker import ForkError, forks
 from pecan_ray.engines.freed_memory import keep_freed_memory
 from pecan_ray.engines.global_generators import SeedKey, global_generators
-from pecan_ray.engines.python.call_results import AnswerWriter, CallAnswer, unpack_results
+from pecan_ray.engines.python.call_results import CallResponse, ResponseWriter, unpack_results
 from pecan_ray.engines.python.tensor_pickling import pickled
-from pecan_ray.errors import OpError, is_interrupt, told
+from pecan_ray.errors import OpError, describe_error, is_interrupt
 
 AT_EXIT = 10
 """Before the interpreter waits for its children, which end when their pipes are closed."""
@@ -66,7 +66,7 @@ class Processes:
         (answer,) = self.call_all(name, [(value, keywords)])
         return answer.value()
 
-    def call_all(self, name: str, arguments: Sequence[tuple[Any, dict[str, Any]]]) -> list[CallAnswer]:
+    def call_all(self, name: str, arguments: Sequence[tuple[Any, dict[str, Any]]]) -> list[CallResponse]:
         """Call a function several times, one after the other, in a free process.
 
         Raises RuntimeError if the process ended, and what pickle raises for arguments that it cannot send.
@@ -83,7 +83,7 @@ class Processes:
         except (EOFError, OSError) as error:
             raise RuntimeError(f"the process that ran {name} ended{_exit_code(worker)}") from error
         finally:
-            self._give_back(alive)
+            self._release(alive)
         answers = list(unpack_results(answer))
         # A message that could not be read has one answer, an error, which stands for all of its calls.
         return answers if len(answers) == len(arguments) else answers * len(arguments)
@@ -101,7 +101,7 @@ class Processes:
         self._started.append(mine)
         return _Worker(process, mine)
 
-    def _give_back(self, worker: _Worker | None) -> None:
+    def _release(self, worker: _Worker | None) -> None:
         """Let others use a process; one that ended is replaced when it is needed."""
         if self._closed and worker is not None:
             worker.connection.close()
@@ -118,7 +118,7 @@ class Processes:
             self._free.put(None)
 
 
-_NONE: deque[tuple[Any, CallAnswer]] = deque(maxlen=0)
+_NONE: deque[tuple[Any, CallResponse]] = deque(maxlen=0)
 
 
 class InProcess:
@@ -126,25 +126,27 @@ class InProcess:
 
     def __init__(self, processes: Processes, name: str) -> None:
         self._processes, self._name = processes, name
-        self._ahead = threading.local()
+        self._prefetched = threading.local()
 
-    def ahead(self, arguments: Sequence[tuple[Any, dict[str, Any]]]) -> None:
+    def prefetch(self, arguments: Sequence[tuple[Any, dict[str, Any]]]) -> None:
         """Send the arguments of calls that this thread is about to make in one message, and keep the answers.
 
         Where that fails nothing is kept: the calls are then made one by one, and the one to blame shows.
         """
-        self._ahead.answers = deque[tuple[Any, CallAnswer]]()
+        self._prefetched.responses = deque[tuple[Any, CallResponse]]()
         try:
             answers = self._processes.call_all(self._name, arguments)
         except BaseException as error:
             if is_interrupt(error):
                 raise
             return
-        self._ahead.answers.extend((value, answer) for (value, _), answer in zip(arguments, answers, strict=True))
+        self._prefetched.responses.extend(
+            (value, answer) for (value, _), answer in zip(arguments, answers, strict=True)
+        )
 
     def __call__(self, value: Any, **keywords: Any) -> Any:
         """Return what the function returns; raises what it raises, or RuntimeError if its process ended."""
-        answers: deque[tuple[Any, CallAnswer]] = getattr(self._ahead, "answers", _NONE)
+        answers: deque[tuple[Any, CallResponse]] = getattr(self._prefetched, "responses", _NONE)
         # By identity: answers belong to the very values that were sent ahead. A call with any other one is made anew.
         if answers and answers[0][0] is value:
             return answers.popleft()[1].value()
@@ -180,7 +182,7 @@ def _serve(connection: Connection, pickled: dict[str, bytes], key: SeedKey | Non
             message = connection.recv_bytes()
         except EOFError:
             return
-        connection.send_bytes(_answered(functions, pickled, message))
+        connection.send_bytes(_responses(functions, pickled, message))
 
 
 def _leave_sigterm_to_parent() -> None:
@@ -200,7 +202,7 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _answered(functions: dict[str, Callable[..., Any]], pickled: dict[str, bytes], message: bytes) -> bytes:
+def _responses(functions: dict[str, Callable[..., Any]], pickled: dict[str, bytes], message: bytes) -> bytes:
     """Return the answers to a message's calls, or a single one if the message cannot be read."""
     is_new = False
     try:
@@ -208,22 +210,22 @@ def _answered(functions: dict[str, Callable[..., Any]], pickled: dict[str, bytes
         if name not in functions:
             # Decision 96: modules seed generators when functions load, and those that the first call imports.
             is_new, functions[name] = True, cloudpickle.loads(pickled[name])
-            global_generators.seed_again()
+            global_generators.reset_seeds()
     except BaseException as error:
-        answers = AnswerWriter(1)
+        answers = ResponseWriter(1)
         answers.add_error(_picklable_error(error))
         return answers.message()
-    answers = AnswerWriter(len(arguments))
+    answers = ResponseWriter(len(arguments))
     for value, keywords in arguments:
-        _answer(name, functions[name], value, keywords, answers)
+        _run_call(name, functions[name], value, keywords, answers)
         if is_new:
             is_new = False
-            global_generators.seed_again()
+            global_generators.reset_seeds()
     return answers.message()
 
 
-def _answer(
-    name: str, function: Callable[..., Any], value: Any, keywords: dict[str, Any], answers: AnswerWriter
+def _run_call(
+    name: str, function: Callable[..., Any], value: Any, keywords: dict[str, Any], answers: ResponseWriter
 ) -> None:
     generation, returned, result = forks.generation, False, None
     try:
@@ -233,13 +235,13 @@ def _answer(
     if forks.generation != generation:
         forks.end_child(name, "one of its elements", None if returned else result)
     try:
-        forks.raise_told()
+        forks.raise_reported()
         if returned:
             # Within the `try`: a result that cannot be pickled is an error of its own call alone.
             answers.add(result)
             return
     except OpError as error:
-        result = ForkedError(error.message)
+        result = ForkError(error.message)
     except BaseException as error:
         result = error
     answers.add_error(_picklable_error(result))
@@ -247,7 +249,7 @@ def _answer(
 
 def _picklable_error(error: BaseException) -> BaseException:
     """Return an exception that survives pickling: itself, or one that tells its name and text."""
-    plain = RuntimeError(told(error))
+    plain = RuntimeError(describe_error(error))
     try:
         # Both ways are tried: an exception with arguments of its own may be pickled and then not be made again.
         return error if type(pickle.loads(pickle.dumps(error))) is type(error) else plain

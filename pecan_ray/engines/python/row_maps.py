@@ -23,7 +23,7 @@ from pecan_ray.engines.python.chain import ChainProtocol, end_child
 from pecan_ray.engines.python.rows import NUMBERS, HeldColumn, NotInRowsError, RowsColumn, RowsWatch, array_of
 from pecan_ray.engines.reading import Run
 from pecan_ray.engines.row_block import RowBlock
-from pecan_ray.errors import is_interrupt, told
+from pecan_ray.errors import describe_error, is_interrupt
 from pecan_ray.plan.operators import ElementOp
 from pecan_ray.plan.splits import Array
 
@@ -77,8 +77,8 @@ class RowMaps:
                 for name, one in value.items()
             }
             # Asked behind each function: one may catch the exception and go on with something else.
-            if watch.refused:
-                raise NotInRowsError(f"{op.name}: {watch.refused}")
+            if watch.rejected:
+                raise NotInRowsError(f"{op.name}: {watch.rejected}")
             if counts is not None:
                 counts.add_rows(op.name, rows, size, held_bytes + rows * _nbytes(value))
         return found
@@ -95,7 +95,7 @@ class RowMaps:
                 raise
             if isinstance(error, NotInRowsError):
                 raise NotInRowsError(f"{op.name}: {error}") from error
-            raise NotInRowsError(f"{op.name}: {told(error)}") from error
+            raise NotInRowsError(f"{op.name}: {describe_error(error)}") from error
         if forks.generation != generation:
             end_child(op.name, item)
         return made
@@ -157,7 +157,7 @@ class RowsChain:
         self._lock = threading.Lock()
         """Guards how often it has failed."""
         self._failures = 0
-        self._said = False
+        self._logged = False
 
     def through(self, runs: Iterator[Run | None]) -> Iterator[Run | list[Item] | None]:
         """Yield runs behind the maps, or the elements of one that had to go through one by one."""
@@ -195,7 +195,7 @@ class RowsChain:
     def _note(self, first: Item, why: str) -> None:
         with self._lock:
             self._failures += 1
-            said, self._said = self._said, True
-        if not said:
+            message, self._logged = self._logged, True
+        if not message:
             names = ", ".join(op.name for op in self._maps.ops)
             logger.info("%s run element by element from %s on: %s (this is said once)", names, first.where(), why)

@@ -53,12 +53,12 @@ class RowsWatch:
     """Only what is equal to the last bit by its definition is allowed."""
     channels: int = 0
     """The last two axes of elements are held as one, with so many numbers of a pixel side by side; 0: they are not."""
-    refused: str = ""
+    rejected: str = ""
     """The first thing that was not allowed: a function may go on in spite of it."""
 
-    def refuse(self, why: str) -> NoReturn:
+    def reject(self, why: str) -> NoReturn:
         """Note and raise it."""
-        self.refused = self.refused or why
+        self.rejected = self.rejected or why
         raise NotInRowsError(why)
 
 
@@ -75,7 +75,7 @@ class HeldColumn:
         return self._kind
 
     def __getattr__(self, name: str) -> Any:
-        return self._watch.refuse(f"it uses {name!r} of column {self._name!r}, which holds no numbers of NumPy")
+        return self._watch.reject(f"it uses {name!r} of column {self._name!r}, which holds no numbers of NumPy")
 
 
 class RowsColumn(NDArrayOperatorsMixin):
@@ -127,18 +127,18 @@ class RowsColumn(NDArrayOperatorsMixin):
     def astype(self, dtype: Any, **keywords: Any) -> RowsColumn:
         """Return another dtype of it."""
         if keywords.keys() - {"copy"}:
-            self._watch.refuse(f"it casts with {sorted(keywords)}")
+            self._watch.reject(f"it casts with {sorted(keywords)}")
         wanted = np.dtype(dtype)
         if wanted.kind not in NUMBERS or not wanted.isnative:
-            self._watch.refuse(f"it casts to {wanted}")
+            self._watch.reject(f"it casts to {wanted}")
         if self._watch.exactly and wanted.kind in "iu" and self._array.dtype.kind == "f":
             # What lies outside of the range becomes whatever the processor makes of it.
-            self._watch.refuse(f"it casts {self._array.dtype} to {wanted}")
+            self._watch.reject(f"it casts {self._array.dtype} to {wanted}")
         return self._like(self._array.astype(wanted))
 
     def clip(self, min: Any = None, max: Any = None) -> RowsColumn:
         """Return it between two bounds."""
-        made: RowsColumn = self._made(np.clip, (self, min, max))
+        made: RowsColumn = self._apply(np.clip, (self, min, max))
         return made
 
     def copy(self) -> RowsColumn:
@@ -155,46 +155,46 @@ class RowsColumn(NDArrayOperatorsMixin):
         name = ufunc.__name__
         # By identity: functions of other libraries may have names of NumPy's.
         if method != "__call__" or getattr(np, name, None) is not ufunc:
-            self._watch.refuse(f"it calls {name}.{method}")
+            self._watch.reject(f"it calls {name}.{method}")
         if name not in EXACT and (self._watch.exactly or name not in ROUNDED):
-            self._watch.refuse(f"it calls {name}" + (", whose last bit may differ" if name in ROUNDED else ""))
+            self._watch.reject(f"it calls {name}" + (", whose last bit may differ" if name in ROUNDED else ""))
         if not self.ndim and inputs[0] is self and keywords.get("out") == (self,):
             keywords = {}  # a number is not written into: its name stands for another one
         if keywords.keys() - {"dtype"}:
-            self._watch.refuse(f"it calls {name} with {sorted(keywords)}, or writes into its array")
+            self._watch.reject(f"it calls {name} with {sorted(keywords)}, or writes into its array")
         # Python's operator takes squares, and no powers of 2.
-        return self._made(operator.pow if ufunc is np.power and not keywords else ufunc, inputs, **keywords)
+        return self._apply(operator.pow if ufunc is np.power and not keywords else ufunc, inputs, **keywords)
 
     def __array_function__(
         self, function: Callable[..., Any], types: Any, args: tuple[Any, ...], keywords: Mapping[str, Any]
     ) -> Any:
         if function is np.where and len(args) == 3 and not keywords:
-            return self._made(np.where, args)
+            return self._apply(np.where, args)
         if function is np.clip and len(args) == 3 and not keywords:
-            return self._made(np.clip, args)
-        return self._watch.refuse(f"it calls {getattr(function, '__name__', function)}")
+            return self._apply(np.clip, args)
+        return self._watch.reject(f"it calls {getattr(function, '__name__', function)}")
 
-    def _made(self, function: Callable[..., Any], inputs: tuple[Any, ...], **keywords: Any) -> Any:
+    def _apply(self, function: Callable[..., Any], inputs: tuple[Any, ...], **keywords: Any) -> Any:
         """Return what a function makes of columns and constants, number by number."""
         arrays = [self._given(one) for one in inputs]
         made = function(*arrays, **keywords)
         if not isinstance(made, np.ndarray) or made.dtype.kind not in NUMBERS or len(made) != self._watch.rows:
-            self._watch.refuse("it makes something else than numbers")
+            self._watch.reject("it makes something else than numbers")
         return self._like(made)
 
     def _given(self, value: Any) -> Any:
         """Return an argument as NumPy takes it for all rows; refuse one that would not be the same for each."""
         if issubclass(type(value), RowsColumn):
             if value._watch is not self._watch or value.ndim != self.ndim:
-                self._watch.refuse("it computes with columns of unlike dimensions")
+                self._watch.reject("it computes with columns of unlike dimensions")
             return value._array
         if value is None or type(value) in (bool, int, float):
             return value
         if isinstance(value, (np.ndarray, np.generic)) and type(value) is not np.ma.MaskedArray:
             if value.ndim <= self.ndim and value.dtype.kind in NUMBERS:
                 return self._wide(value) if self._watch.channels else value
-            self._watch.refuse("it computes with an array of more dimensions, or of no numbers")
-        return self._watch.refuse(f"it computes with a {type(value).__name__}")
+            self._watch.reject("it computes with an array of more dimensions, or of no numbers")
+        return self._watch.reject(f"it computes with a {type(value).__name__}")
 
     def _wide(self, constant: Any) -> Any:
         """Return a constant for all pixels of a row, side by side: NumPy's loops are as long as its last axis."""
@@ -202,13 +202,13 @@ class RowsColumn(NDArrayOperatorsMixin):
         if constant.size == 1:
             return constant.reshape(())
         if constant.shape[-1] != channels or constant.size != channels:
-            self._watch.refuse(f"it computes with an array {list(constant.shape)}, which is not a number for a channel")
+            self._watch.reject(f"it computes with an array {list(constant.shape)}, which is not a number for a channel")
         return np.tile(constant.reshape(channels), self._array.shape[-1] // channels)
 
     # --- what has no meaning for each number by itself
 
     def __getattr__(self, name: str) -> Any:
-        return self._watch.refuse(f"it uses {name!r} of its array")
+        return self._watch.reject(f"it uses {name!r} of its array")
 
 
 MEANINGLESS = {
@@ -226,24 +226,24 @@ MEANINGLESS = {
 """Methods of Python that have no meaning for each element by itself, and what a function does that calls them."""
 
 
-def _add_refusal(kind: type, name: str, why: str) -> None:
+def _add_rejection(kind: type, name: str, why: str) -> None:
     def raise_always(self: Any, *args: Any, **keywords: Any) -> Any:
-        self._watch.refuse(f"it {why}")
+        self._watch.reject(f"it {why}")
 
     setattr(kind, f"__{name}__", raise_always)
 
 
 for _name, _why in MEANINGLESS.items():
-    _add_refusal(RowsColumn, _name, _why)
-    _add_refusal(HeldColumn, _name, _why)
+    _add_rejection(RowsColumn, _name, _why)
+    _add_rejection(HeldColumn, _name, _why)
 for _name, _operator in vars(NDArrayOperatorsMixin).items():
     if isinstance(_operator, types.FunctionType):
-        _add_refusal(HeldColumn, _name.strip("_"), "computes with, or compares, texts or objects")
+        _add_rejection(HeldColumn, _name.strip("_"), "computes with, or compares, texts or objects")
 
 
 def array_of(column: Any, watch: RowsWatch) -> NumberArray:
     """Return the array of a column that a function has returned."""
     if not issubclass(type(column), RowsColumn) or column._watch is not watch:
-        watch.refuse(f"it returns a {type(column).__name__}")
+        watch.reject(f"it returns a {type(column).__name__}")
     found: NumberArray = column._array
     return found

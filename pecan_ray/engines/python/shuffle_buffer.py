@@ -12,11 +12,11 @@ from pecan_ray.engines.row_block import (
     PIECE_ROWS,
     RowBlock,
     RowNumbers,
-    alike,
     as_objects,
     objects_of,
     put_together,
     row_bytes,
+    same_layout,
 )
 from pecan_ray.plan.splits import Array, Lease
 
@@ -30,7 +30,7 @@ MAX_LEASES = 1024
 class _Exchange:
     """Which rows leave the buffer for which new ones."""
 
-    places: RowNumbers
+    positions: RowNumbers
     """By row that leaves: its place in the buffer; one behind the last place: it is a new one that never gets in."""
     of_new: RowNumbers
     """The rows that leave of which the new rows hold the values: they came and went among these rows."""
@@ -46,9 +46,9 @@ class ShuffleBuffer:
     """Holds up to `size` - 1 rows between two blocks, and gives back one for each that it has no place for."""
 
     def __init__(self, size: int, rng: np.random.Generator) -> None:
-        self._places, self._rng = size - 1, rng
+        self._positions, self._rng = size - 1, rng
         self._filling: list[RowBlock] = []
-        self._to_fill = self._places
+        self._to_fill = self._positions
         """Places that are free."""
         self._held: RowBlock | None = None
         """The rows in their places, once all are filled; its columns are the buffer's own."""
@@ -60,7 +60,7 @@ class ShuffleBuffer:
 
     def add(self, block: RowBlock) -> RowBlock | None:
         """Take rows in, and return as many as there is no place for."""
-        block = _with_large_rows_apart(block)
+        block = _split_large_rows(block)
         if self._to_fill:
             count = min(self._to_fill, block.rows)
             self._filling.append(block.cut(0, count))
@@ -70,7 +70,7 @@ class ShuffleBuffer:
             return None
         if self._held is None:
             self._held = self._filled(block)
-        return self._exchanged(self._held, block)
+        return self._swap_rows(self._held, block)
 
     def rest(self) -> Iterator[RowBlock]:
         """Yield the rows that are held, in an order that is drawn."""
@@ -118,7 +118,7 @@ class ShuffleBuffer:
         columns: dict[str, Array] = {}
         for place, (names, together) in reversed([*enumerate(self._side_by_side)]):
             new = [block.columns.get(name) for name in names]
-            if all(one is not None and alike(own[name], one) for name, one in zip(names, new, strict=True)):
+            if all(one is not None and same_layout(own[name], one) for name, one in zip(names, new, strict=True)):
                 given = np.stack([one for one in new if one is not None], axis=1)
                 leaving = _exchange(_whole_rows(together), _whole_rows(given), exchange)
                 columns.update(_columns_of(names, leaving, together))
@@ -127,9 +127,9 @@ class ShuffleBuffer:
                 del self._side_by_side[place]
         return columns
 
-    def _exchanged(self, held: RowBlock, block: RowBlock) -> RowBlock:
-        exchange = _drawn(self._rng.integers(self._places + 1, size=block.rows), self._places)
-        lease_of = self._places_of_leases(block)
+    def _swap_rows(self, held: RowBlock, block: RowBlock) -> RowBlock:
+        exchange = _drawn(self._rng.integers(self._positions + 1, size=block.rows), self._positions)
+        lease_of = self._positions_of_leases(block)
         columns: dict[str, Array] = {}
         own = dict(held.columns)
         moved = self._exchange_side_by_side(block, own, exchange)
@@ -138,7 +138,7 @@ class ShuffleBuffer:
                 columns[name] = moved[name]
                 continue
             mine, new = own.get(name), block.columns.get(name)
-            if mine is None or new is None or not alike(mine, new):
+            if mine is None or new is None or not same_layout(mine, new):
                 mine, new = as_objects(mine, held.rows), as_objects(new, block.rows)
                 own[name] = mine
             columns[name] = _exchange(mine, new, exchange)
@@ -150,7 +150,7 @@ class ShuffleBuffer:
             self._leave_out_leases(held.lease_of)
         return found
 
-    def _places_of_leases(self, block: RowBlock) -> RowNumbers:
+    def _positions_of_leases(self, block: RowBlock) -> RowNumbers:
         """Return the places of a block's leases in the buffer's list."""
         leases, begin = self._last
         if block.leases is not leases:
@@ -164,7 +164,7 @@ class ShuffleBuffer:
         self._leases, self._last = [self._leases[place] for place in used], ((), 0)
 
 
-def _with_large_rows_apart(block: RowBlock) -> RowBlock:
+def _split_large_rows(block: RowBlock) -> RowBlock:
     large = {
         name: objects_of(column)
         for name, column in block.columns.items()
@@ -210,7 +210,7 @@ def _exchange(held: Array, new: Array, exchange: _Exchange) -> Array:
     """Return the values that leave a column, and put the new ones in their places."""
     if not len(held):
         return new[exchange.new]
-    leaving: Array = held.take(exchange.places, axis=0, mode="clip")
+    leaving: Array = held.take(exchange.positions, axis=0, mode="clip")
     leaving[exchange.of_new] = new[exchange.new]
     held[exchange.filled] = new[exchange.by]
     return leaving

@@ -18,7 +18,7 @@ from pecan_ray.engines.items import Item, ItemIterator
 from pecan_ray.engines.kept_rows import KeptRows
 from pecan_ray.engines.lease_replay import LeaseReplay, PassLeases, joined_in_passes, passes_before
 from pecan_ray.engines.positions import SkippedPositions, of_first_runs, whole_parts
-from pecan_ray.engines.python.block_operators import blocks_of, gains_by_blocks, items_of, takes_blocks
+from pecan_ray.engines.python.block_operators import blocks_of, items_of, takes_blocks, use_blocks
 from pecan_ray.engines.python.chain import Chain, ChainProtocol, Chains, apply_error_policy
 from pecan_ray.engines.python.collate import with_arrays
 from pecan_ray.engines.python.column_chain import BlockChain, column_chain
@@ -40,13 +40,13 @@ from pecan_ray.engines.python.nested import BatchRows, arrays_within, finished
 from pecan_ray.engines.python.packing import packed
 from pecan_ray.engines.python.repeat_passes import MakeItems, each_pass, repeated
 from pecan_ray.engines.python.row_maps import RowMaps, RowsChain
-from pecan_ray.engines.python.sendable import check_serializable
+from pecan_ray.engines.python.serializable_items import check_serializable
 from pecan_ray.engines.python.threads import Threads
 from pecan_ray.engines.reading import Run, read_lease, read_lease_columns
 from pecan_ray.engines.row_block import RowBlock
-from pecan_ray.engines.side_by_side import Streams, in_turn, next_of, take_beside
+from pecan_ray.engines.side_by_side import Streams, in_turn, next_of, take_concurrent
 from pecan_ray.errors import OpError
-from pecan_ray.plan.empty_pass import EmptyPasses, operators_before, watched_run
+from pecan_ray.plan.empty_pass import EmptyPasses, empty_pass_guard, operators_before
 from pecan_ray.plan.grouping import GroupingOp
 from pecan_ray.plan.operators import (
     Autocache,
@@ -71,7 +71,7 @@ from pecan_ray.plan.operators import (
 )
 from pecan_ray.plan.shape import kept_points, last_batching, name_of_last, plan_shape, yields_batches
 from pecan_ray.plan.splits import OUTPUT_BITS, ColumnarSource, Element, Lease, Source, as_columnar, of_lease
-from pecan_ray.sampling.random_keys import split_orders
+from pecan_ray.sampling.random_keys import split_order_of
 
 MakeCall = Callable[[ElementOp], Callable[..., Any]]
 
@@ -100,14 +100,14 @@ class ItemStream:
         self.plan, self._sources, self._options = plan, sources, options
         shape = plan_shape(plan)
         leases = InStepLeases(leases, sources) if plan.is_in_step else leases
-        self._runs = LeaseReplay(leases, split_orders(shape.shuffled, options.seed)) if shape.serial else None
+        self._runs = LeaseReplay(leases, split_order_of(shape.shuffled, options.seed)) if shape.serial else None
         """Of a plan that runs as a whole: its leases, for as many runs as `repeat` makes."""
         self._passes = PassLeases(leases, len(shape.shuffled)) if joined_in_passes(plan) else None
         """Of a join that the job deals out again and again: its leases pass by pass."""
         self._leases: Leases = self._runs or self._passes or leases
         self.skipped_positions, self._pool, self._call = skipped_positions, pool, call
         self._counts, self._users_call = counts, users_call or call
-        self.epoch = self._newest = 0
+        self.epoch = self._latest = 0
         self._points = {} if cache is None else kept_points(plan)
         """By source: where what it gives is kept."""
         self._cached = {} if cache is None else self._cached_reads(cache)
@@ -188,13 +188,13 @@ class ItemStream:
             return self._take(0)
 
     def _take(self, branch: int) -> Lease | None:
-        return self._begun(self._leases.take(branch))
+        return self._start_lease(self._leases.take(branch))
 
-    def _begun(self, lease: Lease | None) -> Lease | None:
+    def _start_lease(self, lease: Lease | None) -> Lease | None:
         if lease is not None:
             self.epoch = lease.epoch
-            if lease.repetition > self._newest:
-                self._newest = lease.repetition
+            if lease.pass_index > self._latest:
+                self._latest = lease.pass_index
                 self.skipped_positions.pass_ended()
         return lease
 
@@ -221,7 +221,7 @@ class ItemStream:
     def _chain_of(self, ops: Sequence[ElementOp]) -> ChainProtocol:
         chain = self._plain(ops)
         order = self._options.users_order
-        if order is None or not ops or not order.differs(ops):
+        if order is None or not ops or not order.is_changed(ops):
             return chain
 
         def in_users_order() -> Chain:
@@ -229,10 +229,10 @@ class ItemStream:
 
         # Decision 24: functions may have written into an element before it failed. If its source gives it, it is read
         # anew; elsewhere a copy of each element is made beforehand.
-        again = self._read_again if order.behind_source(ops) else None
+        again = self._reload if order.behind_source(ops) else None
         return FallbackChain(ops, chain, in_users_order, order, self._options.on_error, self.skipped_positions, again)
 
-    def _read_again(self, item: Item) -> Element:
+    def _reload(self, item: Item) -> Element:
         """Return an element anew, as its source gives it."""
         source = self._sources[item.lease.branch]
         return next(iter(of_lease(source, item.lease).read(item.lease.split, item.element)))
@@ -260,7 +260,7 @@ class ItemStream:
 
     def _in_blocks(self, ops: Sequence[Op], branch: int, *, wanted: bool) -> bool:
         """Tell whether some operators are faster with blocks of rows, which the source can give."""
-        gains = branch not in self._points and (wanted or gains_by_blocks(ops))
+        gains = branch not in self._points and (wanted or use_blocks(ops))
         return gains and as_columnar(self._sources[branch]) is not None  # asked last: it may look at all of the data
 
     def _through(
@@ -295,7 +295,7 @@ class ItemStream:
                 stages.append(items_of)
             run = [op for op in itertools.takewhile(runs_on_elements, todo) if isinstance(op, (ElementOp, Autocache))]
             if run:
-                watch = watched_run(plan, run, branch) if self._runs is not None else None
+                watch = empty_pass_guard(plan, run, branch) if self._runs is not None else None
                 stages.append(partial(operators.mapped, run=self.chain(run).run, pool=self._pool, watch=watch))
                 todo = todo[len(run) :]
                 continue
@@ -309,7 +309,7 @@ class ItemStream:
             # These count batches: a smaller one before them has to count like the others, or be dropped.
             counted = self._runs is not None and any(isinstance(later, (Take, Skip, Repeat)) for later in todo)
             # Nobody could ever complete what the inputs of an endless repeat leave at the end of each pass.
-            counted = counted or (not outermost and self._passes is not None and shape.repetitions is None)
+            counted = counted or (not outermost and self._passes is not None and shape.num_passes is None)
             if outermost and isinstance(op, BatchingOp) and not changes(todo):
                 # Looked at before they are batched, while each element that cannot be sent can be left out by itself.
                 stages.append(lambda items: self.serializable(arrays_in(items)))
@@ -326,13 +326,13 @@ class ItemStream:
             op for op in itertools.takewhile(lambda op: isinstance(op, ElementOp), todo) if isinstance(op, ElementOp)
         ]
         behind = todo[len(run) :]
-        if not run or not (gains_by_blocks(behind) or (behind and batch_of_blocks(behind) is not None)):
+        if not run or not (use_blocks(behind) or (behind and batch_of_blocks(behind) is not None)):
             return None
         chain = self.chain(run)
         columns = column_chain(chain, run, self._options, self.skipped_positions)
         # A debug run calls no function before its result is asked for. Where passes without end may let nothing
         # through, each element is looked at.
-        watched = self._runs is not None and watched_run(plan, run, branch) is not None
+        watched = self._runs is not None and empty_pass_guard(plan, run, branch) is not None
         if columns is None or watched or self._pool is None:
             return None
         return partial(block_operators.mapped, chain=BlockChain(columns, chain), pool=self._pool)
@@ -433,12 +433,12 @@ class ItemStream:
 
         A plan that runs as a whole begins the operator itself; elsewhere items of several passes follow each other.
         """
-        if self._runs is not None or plan_shape(self.plan).repetitions == 1:
+        if self._runs is not None or plan_shape(self.plan).num_passes == 1:
             numbers = itertools.count()
             return lambda items: run(items, next(numbers))
         # `repeat` before the operator makes several of the job's passes one pass of the operator.
         length = passes_before(plan, op)
-        return lambda items: each_pass(items, lambda item: item.lease.repetition // length if length else 0, run)
+        return lambda items: each_pass(items, lambda item: item.lease.pass_index // length if length else 0, run)
 
     def _held_back(self, op: Op, items: ItemIterator, number: int, *, counted: bool) -> ItemIterator:
         if isinstance(op, BatchingOp):
@@ -475,7 +475,7 @@ class ItemStream:
         source, point = self._sources[branch], self._points.get(branch)
         cached = None if point is None else self._cached[point.name]
         streams = self._streams[branch]
-        take = take_beside(self._leases, branch, streams) if self._runs is None else next_of(self._runs.run(branch))
+        take = take_concurrent(self._leases, branch, streams) if self._runs is None else next_of(self._runs.run(branch))
 
         columnar = as_columnar(source) if in_blocks else None
 
@@ -485,8 +485,8 @@ class ItemStream:
                 return blocks_of(self._read_columns(columnar, lease), streams)
             return self._read(source, lease, self._leases) if cached is None else cached.items(lease)
 
-        begun = take if self._runs is not None else lambda reading: self._begun(take(reading))
-        yield from in_turn(begun, streams, read, lambda one: 0 if one is None else one.rows)
+        started = take if self._runs is not None else lambda reading: self._start_lease(take(reading))
+        yield from in_turn(started, streams, read, lambda one: 0 if one is None else one.rows)
 
     def _read_columns(self, source: ColumnarSource, lease: Lease) -> Iterator[Run | None]:
         yield from read_lease_columns(source, lease, self._leases, self.skipped_positions, self._options.on_error)

@@ -62,12 +62,12 @@ class Threads:
         self._closed = False
 
     @property
-    def ahead(self) -> int:
+    def target_in_flight(self) -> int:
         """How many pieces of work had better be in progress, so that no thread waits for one."""
         return 2 * self.count + AHEAD
 
     @property
-    def enough(self) -> int:
+    def queue_limit(self) -> int:
         """As long as more than so many pieces of work wait for a thread, their feeder need not bring more."""
         return (self.count + AHEAD) // 2
 
@@ -145,17 +145,17 @@ class Threads:
     @contextmanager
     def blocked(self) -> Iterator[None]:
         """Enclose what waits until finished batches are taken."""
-        began = time.perf_counter()
+        started = time.perf_counter()
         try:
             yield
         finally:
             if self.tuner is not None:
-                self.tuner.blocked(time.perf_counter() - began)
+                self.tuner.blocked(time.perf_counter() - started)
 
-    def weigh(self, element: Mapping[str, Any], count: int = 1) -> None:
+    def note_size(self, element: Mapping[str, Any], count: int = 1) -> None:
         """Look at the size of an element in progress; `count` of them are one piece of work."""
         if self.tuner is not None:
-            self.tuner.weigh(element, count)
+            self.tuner.note_size(element, count)
 
     def close(self) -> None:
         """Let nothing new begin."""
@@ -191,9 +191,9 @@ class Tuner:
         """Guards the state, the tally and the window's times; the weight of elements is an estimate and needs none."""
         self._mine = ThreadClock()
         self._accumulator = WindowAccumulator()
-        self._began = time.perf_counter()
+        self._started = time.perf_counter()
         self._process_cpu_s = time.process_time()
-        self._paused: float | None = self._began
+        self._paused: float | None = self._started
         self._bytes = 0.0
         self._until_size_sample = 0
         self._mean_task_s = 0.0
@@ -210,7 +210,7 @@ class Tuner:
         with self._lock:
             if self._stalled(now - mine.mark):
                 # A process that was stopped tells nothing of its threads, so all of the window is dropped.
-                mine.mark = self._began = now
+                mine.mark = self._started = now
                 self._accumulator, self._process_cpu_s = WindowAccumulator(), time.process_time()
                 return None
             tally = self._accumulator
@@ -219,7 +219,7 @@ class Tuner:
             tally.cpu_s += cpu_s
             tally.queued_s += queued_s
             mine.mark = now
-            if now - self._began < self.state.window_s or tally.elements < ROUNDS * elements * self.state.threads:
+            if now - self._started < self.state.window_s or tally.elements < ROUNDS * elements * self.state.threads:
                 return None
             before = self.state
             decision, self.state = decide(self.state, self._window(now), self.limits)
@@ -242,7 +242,7 @@ class Tuner:
         window = ThreadWindow(
             self.state.threads,
             tally.elements,
-            now - self._began,
+            now - self._started,
             tally.busy_s,
             tally.cpu_s,
             tally.queued_s,
@@ -250,7 +250,7 @@ class Tuner:
             tally.blocked_s,
             self._bytes,
         )
-        self._accumulator, self._began, self._process_cpu_s = WindowAccumulator(), now, process_cpu_s
+        self._accumulator, self._started, self._process_cpu_s = WindowAccumulator(), now, process_cpu_s
         return window
 
     def blocked(self, seconds: float) -> None:
@@ -258,13 +258,14 @@ class Tuner:
         with self._lock:
             self._accumulator.blocked_s += seconds
 
-    def weigh(self, element: Mapping[str, Any], count: int) -> None:
+    def note_size(self, element: Mapping[str, Any], count: int) -> None:
         """Look at the size of an element, if it is its turn; `count` of them are one piece of work."""
         self._until_size_sample -= 1
         if self._until_size_sample >= 0:
             return
         self._until_size_sample = WEIGHED
-        # Two pieces of work for each thread (`Threads.ahead`), weighed in turn as they go in and as they come out.
+        # Two pieces of work for each thread (`Threads.target_in_flight`), weighed in turn as they go in and as they
+        # come out.
         self._bytes += 0.2 * (2 * count * element_bytes(element) - self._bytes)
 
     def go_on(self) -> None:
@@ -272,7 +273,7 @@ class Tuner:
         with self._lock:
             now = time.perf_counter()
             if self._paused is not None:
-                self._began += now - self._paused
+                self._started += now - self._paused
             self._paused = None
 
     def pause(self) -> None:

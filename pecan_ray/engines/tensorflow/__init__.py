@@ -10,9 +10,9 @@ except ImportError as error:
         'engine="tensorflow" needs TensorFlow: pip install "pecan_ray[tf]" (or tensorflow-cpu where there is no GPU).'
     ) from error
 
-from pecan_ray.engines.tensorflow.debug import run_again, run_here
+from pecan_ray.engines.tensorflow.debug import replay, run_here
 from pecan_ray.engines.tensorflow.engine import TensorFlowEngine
 
 build = TensorFlowEngine
 
-__all__ = ["TensorFlowEngine", "build", "run_again", "run_here"]
+__all__ = ["TensorFlowEngine", "build", "replay", "run_here"]

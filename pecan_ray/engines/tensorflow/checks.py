@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from pecan_ray.engines.tensorflow.columns import Tensor, TensorColumns, is_none
-from pecan_ray.errors import OutputTypeError, told
+from pecan_ray.errors import OutputTypeError, describe_error
 
 NO_COLUMN = (tf.variant, tf.resource)
 """Dtypes whose values live in a graph alone: datasets, hash tables, variables."""
@@ -33,7 +33,8 @@ def _stacked(op: str, name: str, value: Any) -> Tensor:
         return tf.convert_to_tensor(value)
     except (TypeError, ValueError) as error:
         raise OutputTypeError(
-            f"{op} returned a {type(value).__name__} in column {name!r} of which no tensor can be made: {told(error)}\n"
+            f"{op} returned a {type(value).__name__} in column {name!r} of which no tensor can be made: "
+            f"{describe_error(error)}\n"
             "Lists need one dtype, and one length in each dimension; tf.ragged.stack takes uneven ones.",
             op=op,
             column=name,
@@ -146,7 +147,7 @@ def count_of(value: Any) -> Tensor:
     return tf.cast(value.nrows(), tf.int32) if isinstance(value, tf.RaggedTensor) else tf.shape(value)[0]
 
 
-def answer(op: str, value: Any) -> Tensor:
+def as_bool(op: str, value: Any) -> Tensor:
     """Return what a filter returned as one bool; NaN is no answer."""
     found = _number(op, value, "whether to keep the element, one bool", "returned", bools=True)
     return tf.reshape(tf.cast(found, tf.bool), [])
@@ -171,7 +172,7 @@ def _number(op: str, value: Any, wanted: str, returned: str, *, bools: bool) -> 
             raise TypeError(f"it is a tensor of the shape {found.shape}")
     except (TypeError, ValueError) as error:
         raise OutputTypeError(
-            f"{begin} {type(value).__name__}, but it must return {wanted} ({told(error)}).", op=op
+            f"{begin} {type(value).__name__}, but it must return {wanted} ({describe_error(error)}).", op=op
         ) from error
     if not found.dtype.is_floating:
         return found

@@ -13,7 +13,7 @@ import tensorflow as tf
 from pecan_ray.engines.positions import Part, join
 from pecan_ray.engines.reading import Run
 from pecan_ray.engines.serializable import MASKED
-from pecan_ray.errors import OutputTypeError, told
+from pecan_ray.errors import OutputTypeError, describe_error
 from pecan_ray.plan.exact_arrays import exact_array, same_integers
 from pecan_ray.plan.splits import Columns, Element, Lease
 
@@ -56,21 +56,21 @@ class Chunk:
         self.parts: list[Part] = []
         """Positions of the elements; those of neighbours in the source are one interval."""
         self._bytes = 0
-        self._began = 0.0
+        self._started = 0.0
 
     def takes(self, columns: Mapping[str, Any]) -> bool:
         """Tell whether an element still fits in."""
         return (
             len(self.rows) < CHUNK_ELEMENTS
             and self._bytes < CHUNK_BYTES
-            and time.monotonic() - self._began < CHUNK_S
+            and time.monotonic() - self._started < CHUNK_S
             and _shapes(columns) == self._shapes
         )
 
     def add(self, columns: Mapping[str, Any], rows: list[list[int]], parts: list[Part]) -> None:
         """Add an element, once for each of its rows."""
         if not self.rows:
-            self._began, self._shapes = time.monotonic(), _shapes(columns)
+            self._started, self._shapes = time.monotonic(), _shapes(columns)
         join(self.parts, parts)
         for row in rows:
             self.rows.append(row)
@@ -121,7 +121,7 @@ def _strings(columns: Columns, name: str) -> Any:
     return np.array(values, object) if all(isinstance(value, bytes) for value in values) else None
 
 
-def cuts(columns: Mapping[str, Any], rows: int) -> Iterator[tuple[int, int]]:
+def chunk_bounds(columns: Mapping[str, Any], rows: int) -> Iterator[tuple[int, int]]:
     """Yield where to cut columns into chunks: [start, stop)."""
     nbytes = sum(sum(map(len, c)) if c.dtype.hasobject else c.nbytes for c in columns.values())
     step = min(max(CHUNK_BYTES * rows // max(nbytes, 1), 1), CHUNK_ROWS)
@@ -137,10 +137,10 @@ def signature_of(read: Read, fixed: bool) -> Signature:
             specs[name] = tf.TensorSpec((), tf.string)
             continue
         if isinstance(value, np.ma.MaskedArray):
-            raise _refused(read, f"column {name!r}: {MASKED}")
+            raise _output_error(read, f"column {name!r}: {MASKED}")
         array = _array(read, name, value)
         if array.dtype.hasobject and not all(isinstance(item, (bytes, str)) for item in array.ravel()):
-            raise _refused(read, f"column {name!r} holds {type(value).__name__}, which is no tensor")
+            raise _output_error(read, f"column {name!r} holds {type(value).__name__}, which is no tensor")
         dtype = tf.string if array.dtype.kind in "OSU" else _tensor_dtype(read, name, array)
         specs[name] = tf.TensorSpec(array.shape if fixed else (None,) * array.ndim, dtype)
     return specs
@@ -149,7 +149,7 @@ def signature_of(read: Read, fixed: bool) -> Signature:
 def convert(read: Read, signature: Signature) -> dict[str, Any]:
     """Return an element's values as bytes and arrays of the signature's dtypes."""
     if read.value.keys() != signature.keys():
-        raise _refused(read, f"it has the columns {sorted(read.value)}, the first element had {sorted(signature)}")
+        raise _output_error(read, f"it has the columns {sorted(read.value)}, the first element had {sorted(signature)}")
     columns: dict[str, Any] = {}
     for name, spec in signature.items():
         value = read.value[name]
@@ -157,18 +157,20 @@ def convert(read: Read, signature: Signature) -> dict[str, Any]:
             columns[name] = _as_bytes(value, len(spec.shape))
             if columns[name] is None:
                 found = "text that is no Unicode" if isinstance(value, str) else type(value).__name__
-                raise _refused(read, f"column {name!r} is {found}, that of the first element was text")
+                raise _output_error(read, f"column {name!r} is {found}, that of the first element was text")
             continue
         if isinstance(value, np.ma.MaskedArray):
-            raise _refused(read, f"column {name!r}: {MASKED}")
+            raise _output_error(read, f"column {name!r}: {MASKED}")
         array = _array(read, name, value)
         wanted = spec.dtype.as_numpy_dtype
         if array.ndim != len(spec.shape) or not np.can_cast(array.dtype, wanted, "safe"):
             given = f"{array.dtype}{list(array.shape)}"
-            raise _refused(read, f"column {name!r} is {given}, that of the first element was {spec.dtype.name}")
+            raise _output_error(read, f"column {name!r} is {given}, that of the first element was {spec.dtype.name}")
         columns[name] = array.astype(wanted, copy=False)
         if not same_integers(array, columns[name]):
-            raise _refused(read, f"column {name!r} has integers that {spec.dtype.name}, that of the first, would round")
+            raise _output_error(
+                read, f"column {name!r} has integers that {spec.dtype.name}, that of the first, would round"
+            )
     return columns
 
 
@@ -185,14 +187,18 @@ def _array(read: Read, name: str, value: Any) -> Any:
         return exact_array(value)
     except Exception as error:  # lists may be uneven, and objects may refuse it in any way
         kind = type(value).__name__
-        raise _refused(read, f"column {name!r} is a {kind} of which no tensor can be made ({told(error)})") from error
+        raise _output_error(
+            read, f"column {name!r} is a {kind} of which no tensor can be made ({describe_error(error)})"
+        ) from error
 
 
 def _tensor_dtype(read: Read, name: str, array: Any) -> tf.DType:
     try:
         return tf.as_dtype(array.dtype)
     except TypeError as error:
-        raise _refused(read, f"column {name!r} is an array of {array.dtype}, of which no tensor can be made") from error
+        raise _output_error(
+            read, f"column {name!r} is an array of {array.dtype}, of which no tensor can be made"
+        ) from error
 
 
 def _as_bytes(value: Any, rank: int) -> Any:
@@ -212,7 +218,7 @@ def _as_bytes(value: Any, rank: int) -> Any:
     return found
 
 
-def _refused(read: Read, problem: str) -> OutputTypeError:
+def _output_error(read: Read, problem: str) -> OutputTypeError:
     split = read.lease.split
     return OutputTypeError(
         f"{split.where(read.number)}: {problem}. The tensorflow engine needs the same columns, dtypes and ranks in "

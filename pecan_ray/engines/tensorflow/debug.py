@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 
 from pecan_ray.engines.contract import BadElement, EngineOptions, Leases, Produced
-from pecan_ray.engines.inprocess import AllLeases
+from pecan_ray.engines.in_process import AllLeases
 from pecan_ray.engines.slots import HeapSlots
 from pecan_ray.engines.tensorflow.engine import TensorFlowEngine
 from pecan_ray.plan.operators import ElementOp, Plan
@@ -21,9 +21,9 @@ def run_here(plan: Plan, options: EngineOptions, leases: Leases) -> Generator[Pr
         engine.close()
 
 
-def run_again(ops: Sequence[ElementOp], bad: BadElement, seed: int) -> None:
+def replay(ops: Sequence[ElementOp], bad: BadElement, seed: int) -> None:
     """Run operators on a quarantined element, with other random numbers than it had; raises what they raise."""
     plan = Plan(head=Items([bad.element]), ops=tuple(ops))
-    leases = AllLeases(tuple(plan.sources()), epoch=0, repetitions=1)
+    leases = AllLeases(tuple(plan.sources()), epoch=0, num_passes=1)
     for _ in run_here(plan, EngineOptions(seed=seed, order="strict"), leases):
         pass

@@ -20,11 +20,11 @@ from pecan_ray.engines.batch_rows import check_rows
 from pecan_ray.engines.contract import BadElement, EngineOptions, Leases, Produced, Slots, UnderWay
 from pecan_ray.engines.counting import OpCount
 from pecan_ray.engines.lease_replay import LeaseReplay
-from pecan_ray.engines.lease_tracker import GivenAgain, LeaseTracker
+from pecan_ray.engines.lease_tracker import LeaseTracker, ReturnedLeases
 from pecan_ray.engines.own_results import NOTHING
 from pecan_ray.engines.positions import Part, SkippedPositions, join, merge, whole_parts
 from pecan_ray.engines.reading import reading_of, reading_stages
-from pecan_ray.engines.row_kinds import rows_of_one_kind
+from pecan_ray.engines.row_types import rows_of_one_kind
 from pecan_ray.engines.side_by_side import Streams
 from pecan_ray.engines.slots import into_slot, waiting_for_room
 from pecan_ray.engines.stages import Recognized
@@ -51,7 +51,7 @@ from pecan_ray.errors import ElementError, OpError, OrderError, PecanError, Plan
 from pecan_ray.plan.operators import BatchingOp, ElementOp, FixedSizeBatchingOp, Join, Op, Plan, wants_rng
 from pecan_ray.plan.shape import element_ops_from, last_batching, name_of_last, plan_shape
 from pecan_ray.plan.splits import AtWork, Source, Split, with_seed
-from pecan_ray.sampling.random_keys import split_orders
+from pecan_ray.sampling.random_keys import split_order_of
 from pecan_ray.sources.tf_data import TfDataSource
 
 
@@ -69,7 +69,7 @@ class GraphAssignment:
         """The epoch of the leases that were taken."""
         return max((feed.epoch for feed in self.feeds), default=0)
 
-    def came_out(self, parts: list[Part]) -> None:
+    def note_output(self, parts: list[Part]) -> None:
         """Note that positions have left the graph."""
         for part in parts:
             self.feeds[part[0][0]].outstanding.remove([part])
@@ -85,15 +85,15 @@ class CurrentAssignment:
     """The stretch that the graphs of an engine run."""
 
     def __init__(self) -> None:
-        self.stretch: GraphAssignment | None = None
+        self.graph_assignment: GraphAssignment | None = None
         """None: there is none, or all of it has come out."""
 
     def note_dropped(self, rows: Any) -> None:
         """Note what a filter has dropped; called from inside of a graph."""
-        stretch = self.stretch
+        stretch = self.graph_assignment
         if stretch is not None:
             parts = meta.parts_of(np.asarray(rows))
-            stretch.came_out(parts)
+            stretch.note_output(parts)
             stretch.skipped_positions.add(parts)
 
 
@@ -123,7 +123,7 @@ def graph_computing() -> dict[CodeType, Recognize]:
     def inspect_locals(local: Mapping[str, Any]) -> ThreadActivity | None:
         feeds: list[GraphFeed] = local["stretch"].feeds
         given = [where for feed in feeds if (where := feed.last_given())]
-        if not given or any(feed.asking for feed in feeds):
+        if not given or any(feed.is_waiting for feed in feeds):
             return None
         text = f"the graph has yielded nothing for {{seconds}}, since it was given {' and '.join(given)}"
         return ThreadActivity((local["stretch"].epoch, local["elements"].given, *given), text, AtWork("the graph"))
@@ -203,7 +203,7 @@ class TensorFlowEngine:
         except (NotInBatchesError, tf.errors.OpError):
             self._reads_batches = False  # nor could it next time
             given.close()  # a thread may be asking for the next lease
-            yield from self._assignment(GivenAgain(given.missing(), leases))
+            yield from self._assignment(ReturnedLeases(given.missing(), leases))
 
     def _in_blocks(self, leases: Leases) -> Generator[Produced, None, None]:
         """Yield the rows of one stretch, which the trainer may join to batches: in blocks, up to an element that fails.
@@ -234,12 +234,12 @@ class TensorFlowEngine:
                     raise
             self._one_by_one = True
             given.close()  # a thread of the graph may ask for a lease
-            given = LeaseTracker(GivenAgain(given.missing(), leases))
+            given = LeaseTracker(ReturnedLeases(given.missing(), leases))
 
     def _assignment(self, leases: Leases) -> Generator[Produced, None, None]:
         skipped_positions = SkippedPositions()
         shuffled = plan_shape(self._plan).shuffled
-        orders = split_orders(shuffled, self._options.seed)
+        orders = split_order_of(shuffled, self._options.seed)
         runs = LeaseReplay(leases, orders) if self._serial else None
         skipped_positions.first_runs_only = self._serial
         feeds = [
@@ -256,9 +256,9 @@ class TensorFlowEngine:
             )
             for branch, source in enumerate(self._sources)
         ]
-        if self._running.stretch is not None:
+        if self._running.graph_assignment is not None:
             self._begin_graph()
-        self._current_assignment = self._running.stretch = GraphAssignment(feeds, skipped_positions, runs)
+        self._current_assignment = self._running.graph_assignment = GraphAssignment(feeds, skipped_positions, runs)
         self._graph.calls.take()
         self._graph.failed = None
         produced = self._run(self._current_assignment)
@@ -304,14 +304,14 @@ class TensorFlowEngine:
         for _ in self._account_for_the_rest(stretch):
             if skipped.due and (report := skipped.report(stretch.epoch)) is not None:
                 yield report
-        self._running.stretch = None
+        self._running.graph_assignment = None
         if (rest := skipped.report(stretch.epoch)) is not None:
             yield rest
 
     def _results(self, elements: Elements, stretch: GraphAssignment) -> Iterator[tuple[dict[str, Any], Any] | None]:
         """Yield what the graph computes; None where that has to wait for a report, of passes that yield nothing."""
         results = iter(partial(_computed, elements, stretch), None)
-        if plan_shape(self._plan).repetitions is not None:
+        if plan_shape(self._plan).num_passes is not None:
             yield from results
             return
         # A graph says nothing while it yields nothing, which may be for ever.
@@ -352,7 +352,7 @@ class TensorFlowEngine:
         if not self._serial:
             row_parts = meta.row_parts_of(row)
             join(parts, row_parts)
-            stretch.came_out(parts)
+            stretch.note_output(parts)
         rows = len(row) if row.ndim == 2 else 1
         size = self._size or (int(row[0, meta.SIZE]) if row.ndim == 2 else 1)
         partial = self._batched and rows < size and not self._one_by_one
@@ -379,7 +379,7 @@ class TensorFlowEngine:
                 if self._options.users_order is not None:
                     self._raise_if_passing([one], self._options.users_order.plan, stretch.feeds[branch], branch)
                 parts = [] if self._serial else meta.parts_of(call.rows)
-                stretch.came_out(parts)
+                stretch.note_output(parts)
                 stretch.skipped_positions.add(parts, one)
                 yield
         for branch, feed in enumerate(stretch.feeds):
@@ -416,7 +416,7 @@ class TensorFlowEngine:
             if one.origin is None:
                 continue
             key = (branch, one.origin.repetition, one.origin.split)
-            read = feed.read_again(key, one.origin.element)
+            read = feed.reload(key, one.origin.element)
             error, _ = run_alone(read, feed, element_ops_from(plan, branch), self._options.seed)
             if error is None:
                 raise _order_error(OpError(f"{one.op} failed on {one.where}: {one.error}", op=one.op))

@@ -8,11 +8,11 @@ from dataclasses import replace
 import tensorflow as tf
 
 from pecan_ray.engines.tensorflow.columns import Tensor
+from pecan_ray.plan.op_sequences import with_ops
 from pecan_ray.plan.operators import ElementOp, Plan, wants_epoch
-from pecan_ray.plan.stretches import with_ops
 
 
-def told_epoch(plan: Plan, epoch: int) -> Plan:
+def with_epoch_number(plan: Plan, epoch: int) -> Plan:
     """Return the plan for one epoch: functions that are given its number have it."""
     number = tf.constant(epoch, tf.int64)
     told = [op for op in plan.all_ops() if isinstance(op, ElementOp) and wants_epoch(op.fn)]

@@ -15,9 +15,9 @@ from pecan_ray.engines.positions import Part
 from pecan_ray.engines.tensorflow.checks import RowCheck, settled
 from pecan_ray.engines.tensorflow.chunks import Read, convert
 from pecan_ray.engines.tensorflow.feed import GraphFeed
-from pecan_ray.engines.tensorflow.graph import answer_of, apply_flat_map, apply_map, length_of, op_named_in
+from pecan_ray.engines.tensorflow.graph import apply_flat_map, apply_map, filter_result, length_of, op_named_in
 from pecan_ray.engines.tensorflow.meta import OUTPUTS, rows_of
-from pecan_ray.engines.tensorflow.watched_calls import WatchedCall
+from pecan_ray.engines.tensorflow.observed_calls import ObservedCall
 from pecan_ray.errors import (
     MOST_MESSAGE,
     MOST_TEXT,
@@ -25,8 +25,8 @@ from pecan_ray.errors import (
     ElementError,
     OpError,
     cut_text,
+    describe_error,
     is_interrupt,
-    told,
 )
 from pecan_ray.plan.grouping import BucketByLength
 from pecan_ray.plan.operators import Batch, BatchingOp, Filter, FlatMap, Map, Op, Plan
@@ -46,7 +46,7 @@ def eagerly(op: Op | RowCheck, value: dict[str, Any], row: Any) -> Any:
     if isinstance(op, BucketByLength):
         return length_of(op, value)
     if isinstance(op, Filter):
-        return answer_of(op, value, row)
+        return filter_result(op, value, row)
     if isinstance(op, FlatMap):
         return apply_flat_map(op, value, row)
     assert isinstance(op, Map)
@@ -91,7 +91,7 @@ def graph_failure(error: Exception, feeds: Sequence[GraphFeed]) -> OpError:
     tried = sum(1 for feed in feeds for _ in _inside(feed))
     op = op_named_in(str(error))
     return OpError(
-        f"{op or 'the TensorFlow graph'} failed: {told(error)}\nNone of the {tried} elements in "
+        f"{op or 'the TensorFlow graph'} failed: {describe_error(error)}\nNone of the {tried} elements in "
         "progress fails when it is run alone; a function on whole batches may be the cause.",
         op=op,
     )
@@ -107,7 +107,7 @@ def find_bad_elements(
     ops = _ops_from(plan, branch)
     key, start, stop = part
     for number in range(start >> OUTPUT_BITS, ((stop - 1) >> OUTPUT_BITS) + 1):
-        read = feed.read_again(key, number)
+        read = feed.reload(key, number)
         found, _ = run_alone(read, feed, ops, seed)
         if found is None and sure:
             found, _ = run_alone(read, feed, ops, seed, in_graph)
@@ -124,7 +124,7 @@ def find_bad_elements(
             yield BadElement(names, where, reason, kept, origin_of(read.lease, number))
 
 
-def failed_call(call: WatchedCall, feed: GraphFeed, *, keep: bool, sure: bool) -> BadElement | None:
+def failed_call(call: ObservedCall, feed: GraphFeed, *, keep: bool, sure: bool) -> BadElement | None:
     """Return what failed in a call that did not end, by running it again; None if it does not fail then.
 
     `sure`: it has failed, so that something is returned in any case.
@@ -143,13 +143,11 @@ def failed_call(call: WatchedCall, feed: GraphFeed, *, keep: bool, sure: bool) -
     return BadElement(op, where, reason, first=origin, elements_left_out=len(call.rows))
 
 
-def error_of(call: WatchedCall, feed: GraphFeed) -> tuple[Read, ElementError | None]:
+def error_of(call: ObservedCall, feed: GraphFeed) -> tuple[Read, ElementError | None]:
     """Return the (first) element of a call that did not end, and what it raises when it is run again."""
     row = call.rows.reshape(-1, meta.WIDTH)[0]
-    read = feed.read_again(
-        (int(row[meta.BRANCH]), int(row[meta.REPETITION]), int(row[meta.SPLIT])), int(row[meta.ELEMENT])
-    )
-    return read, _again([call.columns], call.ops, tf.constant(call.rows), read)
+    read = feed.reload((int(row[meta.BRANCH]), int(row[meta.REPETITION]), int(row[meta.SPLIT])), int(row[meta.ELEMENT]))
+    return read, _retry([call.columns], call.ops, tf.constant(call.rows), read)
 
 
 def _ops_from(plan: Plan, branch: int) -> list[Op]:
@@ -166,11 +164,11 @@ def run_alone(
     base = read.number << OUTPUT_BITS
     row = tf.constant(rows_of(read.lease, read.number, [(read.lease.key, base, base + OUTPUTS)], seed)[0], tf.int64)
     values = [{name: tf.constant(value) for name, value in convert(read, feed.signature or {}).items()}]
-    found = _again(values, ops, row, read, run)
+    found = _retry(values, ops, row, read, run)
     return (None, values) if found is None else (found, [])
 
 
-def _again(
+def _retry(
     values: list[dict[str, Any]], ops: Sequence[Op | RowCheck], row: Any, read: Read, run: RunOp = eagerly
 ) -> ElementError | None:
     """Run operators on an element, or a batch that begins with it, which becomes the values that come out."""
@@ -186,7 +184,7 @@ def _again(
             if is_interrupt(error):
                 raise
             return OpError(
-                f"{op.name} failed on {split.where(read.number)}: {_in_words(error)}",
+                f"{op.name} failed on {split.where(read.number)}: {_describe(error)}",
                 op=op.name,
                 file=split.file_of(read.number),
                 element=read.number,
@@ -196,15 +194,15 @@ def _again(
     return None
 
 
-def _in_words(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     """Return an exception's type and text; of what failed in a graph without the places at which that was traced."""
-    text = told(error, most=MOST_MESSAGE)  # what is said stands behind the places
+    text = describe_error(error, most=MOST_MESSAGE)  # what is said stands behind the places
     if not isinstance(error, tf.errors.OpError) or "Graph execution error" not in text:
-        return told(error)
+        return describe_error(error)
     lines = text.splitlines()
     traced = max((number for number, line in enumerate(lines) if line.startswith('  File "')), default=0)
-    said = "\n".join(lines[traced + 1 :]).strip()
-    return f"{type(error).__name__}: {cut_text(said, MOST_TEXT)}" if said else told(error)
+    message = "\n".join(lines[traced + 1 :]).strip()
+    return f"{type(error).__name__}: {cut_text(message, MOST_TEXT)}" if message else describe_error(error)
 
 
 def _behind(op: Op | RowCheck, value: dict[str, Any], result: Any) -> list[dict[str, Any]]:
@@ -227,7 +225,7 @@ def _inside(feed: GraphFeed) -> Iterator[Read]:
             if tried == MOST_TRIED:
                 return
             tried += 1
-            yield feed.read_again(key, number)
+            yield feed.reload(key, number)
 
 
 def _shape_mismatch(

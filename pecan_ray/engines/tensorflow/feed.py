@@ -15,14 +15,14 @@ from pecan_ray.engines.lease_replay import LeaseReplay
 from pecan_ray.engines.positions import Part, SkippedPositions
 from pecan_ray.engines.reading import Run, read_lease, read_lease_columns
 from pecan_ray.engines.serializable import why_columns_not_serializable
-from pecan_ray.engines.side_by_side import ONE_AFTER_THE_OTHER, Streams, TakeBeside, in_turn, next_of, take_beside
+from pecan_ray.engines.side_by_side import ONE_AFTER_THE_OTHER, Streams, TakeBeside, in_turn, next_of, take_concurrent
 from pecan_ray.engines.tensorflow.chunks import (
     Chunk,
     Read,
     Signature,
+    chunk_bounds,
     columns_of,
     convert,
-    cuts,
     elements_of,
     signature_of,
 )
@@ -59,7 +59,7 @@ class Outstanding:
     def forget_runs(self) -> None:
         """Forget what a run over the source before the last one has left: a next one begins."""
         with self._lock:
-            last = max((repetition for _, repetition, _ in self._spans), default=0)
+            last = max((pass_index for _, pass_index, _ in self._spans), default=0)
             self._spans = {key: spans for key, spans in self._spans.items() if key[1] == last}
 
     def parts(self) -> list[Part]:
@@ -94,21 +94,21 @@ class GraphFeed:
         self._seed, self._splits_at_a_time = options.seed if keyed else None, streams
         self._columnar = source if isinstance(source, ColumnarSource) else None
         self.signature = signature
-        self.epoch = self._newest = 0
+        self.epoch = self._latest = 0
         self._taken: dict[int, Lease] = {}
         """By the number of the split: the lease of its that was read last."""
         self.outstanding = Outstanding()
         self.error: PecanError | None = None
-        self.asking = False
+        self.is_waiting = False
         """It waits for a lease."""
         self.stopped = False
         """Nobody wants what the graph makes: it is given nothing more, and so ends also where it yields nothing."""
         self._read = self._read_all()
-        self._begun = False
+        self._has_started = False
         """The graph has begun to read."""
         self._first: Read | Run | None = None
         """What was read, and is yet to be given to the graph."""
-        self.pass_at_hand: int | None = None
+        self.current_pass: int | None = None
         """The graph is given nothing of later passes; None: it is given all passes as one."""
 
     def open(self) -> Signature | None:
@@ -154,14 +154,14 @@ class GraphFeed:
         """Return the pass of the next element; None if there is none."""
         if self._first is None:
             self._first = next(self._read, None)
-        return None if self._first is None else self._first.lease.repetition
+        return None if self._first is None else self._first.lease.pass_index
 
     def lease_of(self, key: LeaseKey) -> Lease:
         """Return a lease of a split in one of its passes."""
-        _, repetition, split = key
-        return replace(self._taken[split], repetition=repetition)
+        _, pass_index, split = key
+        return replace(self._taken[split], pass_index=pass_index)
 
-    def read_again(self, key: LeaseKey, number: int) -> Read:
+    def reload(self, key: LeaseKey, number: int) -> Read:
         """Return one element anew, from its split."""
         lease = self.lease_of(key)
         return Read(lease, number, next(iter(of_lease(self._source, lease).read(lease.split, number))), [])
@@ -176,7 +176,7 @@ class GraphFeed:
     def _read_all(self) -> Iterator[Read | Run]:
         """Yield what the leases of the next run over the source give."""
         if self._runs is None:
-            take = take_beside(self._leases, self._branch, self._splits_at_a_time)
+            take = take_concurrent(self._leases, self._branch, self._splits_at_a_time)
         else:
             take = next_of(self._runs.run(self._branch))
         try:
@@ -186,13 +186,13 @@ class GraphFeed:
             self.error = error
 
     def _take(self, take: TakeBeside, reading: int) -> Lease | None:
-        self.asking = True
+        self.is_waiting = True
         try:
             lease = None if self.stopped else take(reading)
         finally:
-            self.asking = False
-        if lease is not None and lease.repetition > self._newest:
-            self._newest = lease.repetition
+            self.is_waiting = False
+        if lease is not None and lease.pass_index > self._latest:
+            self._latest = lease.pass_index
             self._skipped_positions.pass_ended()
         return lease
 
@@ -202,7 +202,7 @@ class GraphFeed:
         given = (lease, self._leases, self._skipped_positions, self._options.on_error)
         if self._columnar is not None:
             for run in read_lease_columns(self._columnar, *given):
-                yield from run.pieces(self._splits_at_a_time.turn) if self._splits_at_a_time.count > 1 else (run,)
+                yield from run.chunks(self._splits_at_a_time.turn) if self._splits_at_a_time.count > 1 else (run,)
             return
         for number, value, parts in read_lease(self._source, *given):
             yield Read(lease, number, value, parts)
@@ -239,7 +239,7 @@ class GraphFeed:
             raise self.error
 
     def _cut(self, run: Run, columns: dict[str, Any]) -> Iterator[tuple[dict[str, Any], Any]]:
-        for start, stop in cuts(columns, run.rows):
+        for start, stop in chunk_bounds(columns, run.rows):
             # Before the `yield`: the graph may give elements out before this generator is asked again.
             self.outstanding.add(run.parts(start, stop))
             rows = rows_of_run(run.lease, run.first + start, run.first + stop, self._seed)
@@ -253,15 +253,15 @@ class GraphFeed:
 
     def _everything(self) -> Iterator[Read | Run]:
         """Yield all that this iteration of the graph is given."""
-        if self._begun and self._runs is not None:  # `repeat` has begun it anew
+        if self._has_started and self._runs is not None:  # `repeat` has begun it anew
             self.outstanding.forget_runs()
             yield from self._read_all()
             return
-        self._begun = True
+        self._has_started = True
         while self.next_pass() is not None:
             read, self._first = self._first, None
             assert read is not None
-            if self.pass_at_hand is not None and read.lease.repetition > self.pass_at_hand:
+            if self.current_pass is not None and read.lease.pass_index > self.current_pass:
                 self._first = read
                 return
             yield read

@@ -21,14 +21,14 @@ from pecan_ray.engines.lease_replay import passes_before
 from pecan_ray.engines.tensorflow.broadcast_constants import GraphFunction
 from pecan_ray.engines.tensorflow.columns import Tensor, TensorColumns
 from pecan_ray.engines.tensorflow.control_flow import with_control_flow
-from pecan_ray.engines.tensorflow.epochs import of_first_epoch, told_epoch
+from pecan_ray.engines.tensorflow.epochs import of_first_epoch, with_epoch_number
 from pecan_ray.engines.tensorflow.feed import GraphFeed, unbatch_rows
-from pecan_ray.engines.tensorflow.outputs import asked_for, rows_of_outputs
+from pecan_ray.engines.tensorflow.observed_calls import ObservedCalls
+from pecan_ray.engines.tensorflow.outputs import new_outputs, rows_of_outputs
 from pecan_ray.engines.tensorflow.own_seed import without_global_seed
-from pecan_ray.engines.tensorflow.repeat_passes import DealtPasses, EndlessRepeat, drained
+from pecan_ray.engines.tensorflow.repeat_passes import AssignedPasses, EndlessRepeat, drained
 from pecan_ray.engines.tensorflow.sums import OpPassage, Sums, columns_bytes
-from pecan_ray.engines.tensorflow.watched_calls import WatchedCalls
-from pecan_ray.errors import ColumnError, OpError, OutputTypeError, PecanError, PlanError, is_interrupt, told
+from pecan_ray.errors import ColumnError, OpError, OutputTypeError, PecanError, PlanError, describe_error, is_interrupt
 from pecan_ray.plan.empty_pass import EmptyPasses, endless_behind, operators_before
 from pecan_ray.plan.grouping import BucketByLength
 from pecan_ray.plan.operators import (
@@ -55,7 +55,7 @@ from pecan_ray.plan.operators import (
 from pecan_ray.plan.shape import last_batching, name_of_last, plan_shape
 from pecan_ray.sampling.random_keys import graph_seed, mix_key, shuffle_key
 from pecan_ray.sampling.subsets import is_member
-from pecan_ray.sources.tf_seeds import DatasetPass, SeedFold, folding
+from pecan_ray.sources.tf_seeds import DatasetPass, SeedFold, fold_seeds
 
 Data = Any
 """A tf.data.Dataset."""
@@ -77,7 +77,7 @@ class Graph:
         sums: Sums | None = None,
     ) -> None:
         self._plan, self._options, self._dropped, self._sums = plan, options, dropped, sums
-        self.calls = WatchedCalls()
+        self.calls = ObservedCalls()
         self._should_watch = False
         """Whether what fails now is found by its calls, and not by its positions."""
         self._serial = plan_shape(plan).serial
@@ -89,16 +89,16 @@ class Graph:
         self._producers: dict[str, str] = {}
         """By column, the operator that has made it last, which a message names."""
         self._epoch, self._seeds = 0, SeedFold(DatasetPass())
-        self._passes: DealtPasses | None = None
+        self._passes: AssignedPasses | None = None
         self.failed: PlanError | None = None
         """Why the graph has ended early."""
 
     def dataset(self, feeds: Sequence[GraphFeed], epoch: int) -> Data | None:
         """Return the graph of one stretch, or None if it has no elements."""
-        self._epoch, self._passes = epoch, DealtPasses(feeds) if self._drained else None
+        self._epoch, self._passes = epoch, AssignedPasses(feeds) if self._drained else None
         # Operations that hold a state of their own draw other numbers in each worker and each epoch.
         self._seeds = SeedFold(DatasetPass(self._options.seed, epoch, shard=global_generators.number))
-        data = self._of_plan(told_epoch(self._plan, epoch), iter(feeds))
+        data = self._of_plan(with_epoch_number(self._plan, epoch), iter(feeds))
         if data is None:
             return None
         checks.check_columns(
@@ -138,7 +138,7 @@ class Graph:
                 raise
             except (AttributeError, NotImplementedError, TypeError, ValueError) as error:
                 raise OutputTypeError(
-                    f"{op.name}: tf.data cannot do it with {data.element_spec[0]}: {told(error)}", op=op.name
+                    f"{op.name}: tf.data cannot do it with {data.element_spec[0]}: {describe_error(error)}", op=op.name
                 ) from error
         return data
 
@@ -177,7 +177,7 @@ class Graph:
         if isinstance(op, (PaddedBatch, BucketByLength)):
             return self._padded(data, op)
         if isinstance(op, Unbatch):
-            return self._unbatched(data, op, plan)
+            return self._unbatch(data, op, plan)
         if isinstance(op, Shuffle):
             return self._shuffled(data, op)
         if isinstance(op, Take):
@@ -185,7 +185,7 @@ class Graph:
         if isinstance(op, Skip):
             return data.skip(op.count)
         if isinstance(op, Repeat):
-            return self._again(data, op, plan)
+            return self._repeat(data, op, plan)
         if isinstance(op, Prefetch):
             return data.prefetch(op.count)
         if isinstance(op, Autocache):
@@ -196,7 +196,7 @@ class Graph:
         # In parallel it takes half as long again for lines of text, and 7 % longer for photographs.
         return data.batch(op.size, drop_remainder=op.drop_remainder and op is not self._last)
 
-    def _unbatched(self, data: Data, op: Unbatch, plan: Plan) -> Data:
+    def _unbatch(self, data: Data, op: Unbatch, plan: Plan) -> Data:
         if data.element_spec[1].shape.rank == 1:
             return self._rows_of_elements(data, op, plan)
         return unbatch_rows(self._in_rows(data, op, plan))
@@ -207,7 +207,7 @@ class Graph:
         with without_global_seed():
             return data.shuffle(op.buffer, seed=seed, reshuffle_each_iteration=again)
 
-    def _again(self, data: Data, op: Repeat, plan: Plan) -> Data:
+    def _repeat(self, data: Data, op: Repeat, plan: Plan) -> Data:
         """Repeat what is before: each iteration of a dataset reads its sources, and draws, anew."""
         if self._passes is not None:
             before, mine = passes_before(plan, op), op.count
@@ -228,9 +228,9 @@ class Graph:
         if key not in self._traced:
             asks = isinstance(ops[0], checks.RowCheck)  # costs little, and no element alone shows what it finds
             if asks or (self._should_watch and self._options.on_error != "raise"):
-                run = self.calls.watching(run, ops)
+                run = self.calls.observe(run, ops)
             before = self._seeds.requests
-            with folding(self._seeds):
+            with fold_seeds(self._seeds):
                 traced = _traced(run, data.element_spec, "/".join(op.name for op in ops))
             if self._seeds.requests == before:
                 self._traced[key] = traced  # else its seeds are those of this epoch
@@ -249,11 +249,11 @@ class Graph:
                 given, columns = columns, apply_map(op, columns, row)
                 self._producers.update({name: op.name for name in columns if columns[name] is not given.get(name)})
                 passages.append((op.name, given, 1, functools.partial(columns_bytes, columns)))
-            return checks.settled(ops[-1].name, columns, self._producers), self._counted(row, passages)
+            return checks.settled(ops[-1].name, columns, self._producers), self._row_number(row, passages)
 
         return self._parallel(data, ops, run)
 
-    def _counted(self, row: Tensor, passages: list[OpPassage]) -> Tensor:
+    def _row_number(self, row: Tensor, passages: list[OpPassage]) -> Tensor:
         """Return the row of an element, or of a batch, which is not counted."""
         if self._sums is None or row.shape.rank != 1:
             return row
@@ -264,9 +264,9 @@ class Graph:
         """Decide in parallel, then drop; what is dropped is noted."""
 
         def run(columns: TensorColumns, row: Tensor) -> tuple[TensorColumns, Tensor, Tensor]:
-            keep = answer_of(op, columns, row)
+            keep = filter_result(op, columns, row)
             kept = tf.cast(keep, tf.int64)
-            row = self._counted(row, [(op.name, columns, kept, lambda: kept * columns_bytes(columns))])
+            row = self._row_number(row, [(op.name, columns, kept, lambda: kept * columns_bytes(columns))])
             return columns, row, tf.cond(keep, lambda: True, lambda: self._note_dropped(row))
 
         # `Dataset.filter` calls its function for one element at a time, so it only looks at the answer here.
@@ -290,10 +290,10 @@ class Graph:
         def run(columns: TensorColumns, row: Tensor) -> tuple[TensorColumns, Tensor]:
             outputs = apply_flat_map(op, columns, row)
             count = tf.cast(checks.count_of(next(iter(outputs.values()))), tf.int64)
-            row = self._counted(row, [(op.name, columns, count, lambda: columns_bytes(outputs))])
+            row = self._row_number(row, [(op.name, columns, count, lambda: columns_bytes(outputs))])
             return outputs, self._rows_for(row, count)
 
-        return asked_for(unbatch_rows(self._parallel(data, [op], run)))
+        return new_outputs(unbatch_rows(self._parallel(data, [op], run)))
 
     def _rows_of_elements(self, data: Data, op: Unbatch, plan: Plan) -> Data:
         """Give each row of an element that is no batch of ours, but holds rows, a row of its own."""
@@ -306,7 +306,7 @@ class Graph:
             columns = checks.same_rows(made_by, columns)
             return columns, self._rows_for(row, tf.cast(checks.count_of(next(iter(columns.values()))), tf.int64))
 
-        return asked_for(unbatch_rows(self._parallel(data, [checks.RowCheck(made_by)], run)))
+        return new_outputs(unbatch_rows(self._parallel(data, [checks.RowCheck(made_by)], run)))
 
     def _rows_for(self, row: Tensor, count: Tensor) -> Tensor:
         """Return a row for each output of an element; that it has none is noted."""
@@ -380,9 +380,9 @@ def _membership(op: Subset, row: Tensor) -> Tensor:
     return tf.reshape(tf.numpy_function(found, [row[meta.SPLIT], row[meta.ELEMENT]], tf.bool, stateful=False), [])
 
 
-def answer_of(op: Filter, columns: TensorColumns, row: Tensor) -> Tensor:
+def filter_result(op: Filter, columns: TensorColumns, row: Tensor) -> Tensor:
     """Return whether a filter keeps an element, or batch."""
-    return checks.answer(op.name, call(op, columns, row))
+    return checks.as_bool(op.name, call(op, columns, row))
 
 
 def length_of(op: BucketByLength, columns: TensorColumns) -> Tensor:
@@ -406,7 +406,7 @@ def _called(name: str, fn: Callable[..., Any], *args: Any, **keywords: Any) -> A
         if is_interrupt(error):
             raise
         raise OpError(
-            f"{name} cannot be compiled into a TensorFlow graph: {told(error)}\nThe tensorflow "
+            f"{name} cannot be compiled into a TensorFlow graph: {describe_error(error)}\nThe tensorflow "
             'engine calls it once with symbolic tensors; use TensorFlow operations in it, or engine="python".',
             op=name,
         ) from error
@@ -420,7 +420,7 @@ def _traced(run: Callable[..., Any], spec: Any, name: str) -> GraphFunction:
         raise
     except (TypeError, ValueError) as error:
         raise OutputTypeError(
-            f"{name}: what it returns cannot be used in a TensorFlow graph: {told(error)}", op=name
+            f"{name}: what it returns cannot be used in a TensorFlow graph: {describe_error(error)}", op=name
         ) from error
 
 

@@ -22,11 +22,11 @@ Rows = npt.NDArray[np.int64]
 
 def rows_of(lease: Lease, element: int, parts: list[Part], seed: int | None) -> list[list[int]]:
     """Return one row for each interval of an element's outputs that is asked for; without a seed there is no key."""
-    branch, repetition, split = lease.key
+    branch, pass_index, split = lease.key
     key = _element_key(lease, element, seed)
     base = element << OUTPUT_BITS
     return [
-        [branch, repetition, split, element, 0, OUTPUTS, start - base, stop - base, *key, 0] for _, start, stop in parts
+        [branch, pass_index, split, element, 0, OUTPUTS, start - base, stop - base, *key, 0] for _, start, stop in parts
     ]
 
 

@@ -16,9 +16,9 @@ from pecan_ray.engines.slots import into_slot
 from pecan_ray.engines.tensorflow.checks import check_columns
 from pecan_ray.engines.tensorflow.columns import as_column
 from pecan_ray.engines.tensorflow.iterating import Elements
-from pecan_ray.engines.tensorflow.shards_ahead import ShardsAhead
+from pecan_ray.engines.tensorflow.prefetch_shards import PrefetchedShards
 from pecan_ray.engines.under_way import Recognize, ThreadActivity
-from pecan_ray.errors import OpError, told
+from pecan_ray.errors import OpError, describe_error
 from pecan_ray.plan.splits import OUTPUT_BITS, AtWork, Lease, origin_of
 from pecan_ray.sources.tf_data import TfDataSource, columns_of
 from pecan_ray.sources.tf_random_state import calls_python, is_independent
@@ -31,7 +31,7 @@ def run_native(
     source: TfDataSource, leases: Leases, options: EngineOptions, slots: Slots
 ) -> Generator[Produced, None, None]:
     """Yield each element of each shard as it comes out of the user's graph."""
-    with contextlib.closing(ShardsAhead(leases, functools.partial(open_shard, source))) as shards:
+    with contextlib.closing(PrefetchedShards(leases, functools.partial(open_shard, source))) as shards:
         while (shard := shards.take()) is not None:
             with contextlib.closing(shard):
                 yield from _read(shard, leases, options, slots)
@@ -46,7 +46,7 @@ class OpenShard:
     first: int
     """The number of its first element."""
     elements: Elements
-    may_be_overtaken: bool
+    may_prefetch_next: bool
 
     def close(self) -> None:
         """Give it up."""
@@ -62,17 +62,17 @@ def open_shard(
     """
     first = lease.spans[0][0] >> OUTPUT_BITS
     with tf.device("/CPU:0"):
-        data = batched(source.of_lease(lease).made(lease.split).skip(first)).prefetch(tf.data.AUTOTUNE)
+        data = batched(source.of_lease(lease).build_dataset(lease.split).skip(first)).prefetch(tf.data.AUTOTUNE)
         check_columns(
             _name(source), columns_of(data.element_spec), {}, ragged=True, sparse=True, where="it leaves the graph"
         )
         shard = OpenShard(source, lease, first, Elements(data), not calls_python(data))
         if is_independent(data):
-            _begun(shard.elements, source, lease, first, rows)
+            _start_shard(shard.elements, source, lease, first, rows)
     return shard
 
 
-def _begun(elements: Elements, source: TfDataSource, lease: Lease, number: int, rows: int) -> None:
+def _start_shard(elements: Elements, source: TfDataSource, lease: Lease, number: int, rows: int) -> None:
     """Compute the first element, or the first ones."""
     # `native_computing` finds these in this frame by their names.
     elements.draw()
@@ -118,7 +118,7 @@ def native_computing() -> dict[CodeType, Recognize]:
         at = AtWork(_name(source), origin_of(lease, number) if local["rows"] == 1 else None, reads=True)
         return ThreadActivity((lease.epoch, lease.key, number), text, at)
 
-    return {_computed.__code__: inspect_locals, _begun.__code__: inspect_locals}
+    return {_computed.__code__: inspect_locals, _start_shard.__code__: inspect_locals}
 
 
 def _name(source: TfDataSource) -> str:
@@ -141,8 +141,8 @@ def _failed(
     """Raise what an element's graph raised, or return the positions that it stands for as bad."""
     name = _name(source)
     where = lease.split.where(number)
-    text = f"{name} failed on {where}: {told(error)}"
+    text = f"{name} failed on {where}: {describe_error(error)}"
     if options.on_error == "raise":
         raise OpError(text, op=name, file=lease.split.path, element=number) from error
-    bad = [BadElement(name, where, told(error), first=origin_of(lease, number))]
+    bad = [BadElement(name, where, describe_error(error), first=origin_of(lease, number))]
     return Produced({}, {lease.key: parts}, 0, lease.epoch, bad=bad)

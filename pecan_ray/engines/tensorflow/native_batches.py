@@ -20,7 +20,7 @@ from pecan_ray.engines.positions import Part, join, merge
 from pecan_ray.engines.slots import into_slot
 from pecan_ray.engines.tensorflow.columns import as_column
 from pecan_ray.engines.tensorflow.native import OpenShard, next_columns, open_shard
-from pecan_ray.engines.tensorflow.shards_ahead import ShardsAhead
+from pecan_ray.engines.tensorflow.prefetch_shards import PrefetchedShards
 from pecan_ray.plan.operators import Batch, Plan
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease
 from pecan_ray.sources.tf_data import TfDataSource
@@ -43,7 +43,7 @@ def run_batches(source: TfDataSource, size: int, leases: Leases, slots: Slots) -
     again.
     """
     rest = ShardRows()
-    with contextlib.closing(ShardsAhead(leases, functools.partial(_opened, source, size))) as shards:
+    with contextlib.closing(PrefetchedShards(leases, functools.partial(_opened, source, size))) as shards:
         while (shard := shards.take()) is not None:
             with contextlib.closing(shard):
                 for rows in _batches(shard, size, leases):
@@ -80,7 +80,7 @@ class ShardRows:
             return self, ShardRows()
         lease, first, stop = self.parts[-1]
         middle = stop - (self.count - size)  # a batch has at most `size` rows, so that it ends in the last part
-        front, behind = ({name: column[part] for name, column in self.columns.items()} for part in _halves(size))
+        front, behind = ({name: column[part] for name, column in self.columns.items()} for part in _split_at(size))
         parts = (*self.parts[:-1], (lease, first, middle))
         return ShardRows(front, size, parts), ShardRows(behind, self.count - size, ((lease, middle, stop),))
 
@@ -93,7 +93,7 @@ class ShardRows:
         return Produced(arrays, merge(parts), self.count, epoch, partial, slot=slot)
 
 
-def _halves(size: int) -> tuple[slice, slice]:
+def _split_at(size: int) -> tuple[slice, slice]:
     return slice(None, size), slice(size, None)
 
 

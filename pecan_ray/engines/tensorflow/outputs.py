@@ -23,7 +23,7 @@ def rows_of_outputs(row: Tensor, count: Tensor) -> Tensor:
     return tf.ensure_shape(tf.concat(columns, axis=1), [None, meta.WIDTH])
 
 
-def asked_for(data: Any) -> Any:
+def new_outputs(data: Any) -> Any:
     """Return the outputs of elements that were not delivered before."""
     return data.filter(
         lambda columns, row: tf.logical_and(row[meta.BEGIN] < row[meta.HIGH], row[meta.END] > row[meta.LOW])

@@ -14,7 +14,7 @@ from pecan_ray.plan.operators import BatchingOp, Join, Plan, Repeat, Shuffle
 from pecan_ray.plan.shape import last_batching, plan_shape
 
 
-def again_for_each(numbers: Callable[[], Iterator[int]], data: Any) -> Any:
+def repeat_for_each(numbers: Callable[[], Iterator[int]], data: Any) -> Any:
     """Return a tf.data.Dataset that is iterated anew for each of some numbers, which are asked for one by one."""
     steps = tf.data.Dataset.from_generator(numbers, output_signature=tf.TensorSpec((), tf.int64))
     return steps.flat_map(tf.autograph.experimental.do_not_convert(lambda _: data))
@@ -34,7 +34,7 @@ class EndlessRepeat:
 
     def dataset(self, data: Any) -> Any:
         """Return the passes over a dataset."""
-        return again_for_each(self._attempts, again_for_each(self._count, data).repeat())
+        return repeat_for_each(self._attempts, repeat_for_each(self._count, data).repeat())
 
     def _count(self) -> Iterator[int]:
         self._passes += 1
@@ -65,7 +65,7 @@ def drained(plan: Plan) -> bool:
     return keeps_back or isinstance(plan.head, Join)
 
 
-class DealtPasses:
+class AssignedPasses:
     """The passes that the job deals out to some feeds, one after the other: each iteration of their datasets reads one.
 
     What comes late of an earlier pass, since a worker was lost that had it, is read in the pass at hand.
@@ -79,7 +79,7 @@ class DealtPasses:
 
         `passes`: so many over the sources end with the last pass of this repeat; None: it has no end.
         """
-        return again_for_each(lambda: self._numbers(passes), data)
+        return repeat_for_each(lambda: self._numbers(passes), data)
 
     def _numbers(self, passes: int | None) -> Iterator[int]:
         """Yield the number of each pass over the sources that there is, until those of a repeat behind begin anew."""
@@ -91,7 +91,7 @@ class DealtPasses:
             if mine > group:
                 return
             for feed in self._feeds:
-                feed.pass_at_hand = number
+                feed.current_pass = number
             yield number
 
     def _next(self) -> int | None:

@@ -21,7 +21,7 @@ from pecan_ray.engines.tensorflow.feed import GraphFeed
 from pecan_ray.engines.tensorflow.graph import Graph, apply_flat_map, apply_map, call
 from pecan_ray.engines.tensorflow.iterating import Elements
 from pecan_ray.engines.tensorflow.outputs import rows_of_outputs
-from pecan_ray.errors import ElementError, OpError, is_interrupt, told
+from pecan_ray.errors import ElementError, OpError, describe_error, is_interrupt
 from pecan_ray.plan.operators import ElementOp, Filter, FlatMap, Map, Plan
 from pecan_ray.plan.splits import Element, Source
 
@@ -236,5 +236,5 @@ def _feeds_into(source: Any, made: Iterable[Any]) -> bool:
 def _failed(ops: Sequence[ElementOp], error: BaseException, place: ElementPlace) -> ElementError:
     where, file, number = place
     name = " + ".join(op.name for op in ops)
-    text = f"{name} failed on {where}: {told(error)}"
+    text = f"{name} failed on {where}: {describe_error(error)}"
     return OpError(text, op=name, file=file, element=number, column=ops[0].on)

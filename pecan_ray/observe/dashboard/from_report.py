@@ -54,7 +54,7 @@ def past_record(line: JobLine, report: Mapping[str, Any], text: str) -> JobRecor
     return JobRecord(
         line=line,
         windows=seen_windows(((float(one["seconds"]), Window(**one["window"])) for one in seen), trainers),
-        decisions=_decisions(steps),
+        decision_history=_decision_history(steps),
         running=tuple(
             RunningWorkers(float(at), int(one["local"]), int(one["remote"]))
             for at, one in report.get("deployments") or []
@@ -74,7 +74,7 @@ def past_record(line: JobLine, report: Mapping[str, Any], text: str) -> JobRecor
     )
 
 
-def _decisions(steps: Sequence[Mapping[str, Any]]) -> tuple[SeenDecision, ...]:
+def _decision_history(steps: Sequence[Mapping[str, Any]]) -> tuple[SeenDecision, ...]:
     """Return the decisions that have changed something."""
     found: list[SeenDecision] = []
     for step in steps:
@@ -87,7 +87,7 @@ def _decisions(steps: Sequence[Mapping[str, Any]]) -> tuple[SeenDecision, ...]:
         )
         before = found[-1] if found else None
         same_phase = before is not None and one.phase in (before.phase, "discarded")
-        if before is None or one.wanted != before.wanted or not same_phase:
+        if before is None or one.target != before.target or not same_phase:
             found.append(one)
     return tuple(found)
 

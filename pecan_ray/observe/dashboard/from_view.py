@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from pecan_ray.job.facts import JobFacts
 from pecan_ray.job.host_names import in_host_names
-from pecan_ray.job.job_cost import spent
+from pecan_ray.job.job_cost import cost_between
 from pecan_ray.job.job_views import JobView, LiveJob, TrainerView, changes_something
 from pecan_ray.job.messages import TrainerProgress
-from pecan_ray.job.placing import PlacementStep
+from pecan_ray.job.policy_runner import PlacementStep
+from pecan_ray.job.stats import JobStats
 from pecan_ray.observe.dashboard.record import (
     JobLine,
     JobRecord,
@@ -31,7 +31,7 @@ COST_POINTS = 60
 
 def line_of(job: LiveJob) -> JobLine:
     """Return a live job as a line of the list."""
-    wanted = "" if job.wanted == job.running else str(job.wanted)
+    wanted = "" if job.target == job.running else str(job.target)
     return JobLine(
         name=job.job,
         pipeline=job.pipeline,
@@ -42,7 +42,7 @@ def line_of(job: LiveJob) -> JobLine:
         elements=job.elements,
         local=job.running.local,
         remote=job.running.remote,
-        wanted=wanted,
+        target=wanted,
         rate=job.rate,
         waited=job.waited,
         bad_elements=job.bad_elements,
@@ -53,7 +53,7 @@ def line_of(job: LiveJob) -> JobLine:
 
 def record_of(view: JobView, nodes: Mapping[str, str]) -> JobRecord:
     """Return all that a page shows of a live job; `nodes`: names of nodes, by their ids."""
-    facts = view.facts
+    facts = view.stats
     steps = facts.timeline
     progress = together(view.trainers)
     report = Report.of_job(facts, progress, None)
@@ -61,7 +61,7 @@ def record_of(view: JobView, nodes: Mapping[str, str]) -> JobRecord:
     return JobRecord(
         line=line_of(view.live),
         windows=seen_windows(windows, view.live.trainers),
-        decisions=decisions_of(steps),
+        decision_history=decision_history(steps),
         running=tuple(RunningWorkers(at, one.local, one.remote) for at, one in facts.deployments),
         cost=_cost(facts, progress),
         workers=_workers_of(view, nodes),
@@ -70,7 +70,7 @@ def record_of(view: JobView, nodes: Mapping[str, str]) -> JobRecord:
             SeenEvent(one.seconds, one.kind, in_host_names(one.text, lambda node: named(node, nodes)))
             for one in facts.events
         ),
-        bad=report.bad_in_words() if facts.bad_elements else "",
+        bad=report.bad_text() if facts.bad_elements else "",
         order_text=view.order_text,
         report=str(replace(report, events=())),
         lost=facts.lost,
@@ -110,7 +110,7 @@ def seen_windows(windows: Iterable[tuple[float, Window]], trainers: int) -> tupl
     )
 
 
-def decisions_of(steps: tuple[PlacementStep, ...]) -> tuple[SeenDecision, ...]:
+def decision_history(steps: tuple[PlacementStep, ...]) -> tuple[SeenDecision, ...]:
     """Return the decisions that have changed something."""
     return tuple(
         SeenDecision(step.seconds, step.decision.phase, str(step.decision.target), step.decision.reason)
@@ -127,12 +127,14 @@ def cost_over_time(
     waiting: float = 0.0,
     rates: Sequence[float | None] = (),
 ) -> tuple[tuple[float, float], ...]:
-    """Return what a job had cost at some moments of its time; `waiting`, `rates`: as `spent` takes them."""
+    """Return what a job had cost at some moments of its time; `waiting`, `rates`: as `cost_between` takes them."""
     moments = [seconds * number / COST_POINTS for number in range(COST_POINTS + 1)]
-    return tuple((at, spent(deployments, prices, hosts, rates, until=at, waiting=waiting).total) for at in moments)
+    return tuple(
+        (at, cost_between(deployments, prices, hosts, rates, until=at, waiting=waiting).total) for at in moments
+    )
 
 
-def _cost(facts: JobFacts, progress: TrainerProgress) -> tuple[tuple[float, float], ...]:
+def _cost(facts: JobStats, progress: TrainerProgress) -> tuple[tuple[float, float], ...]:
     """Return what a live job had cost so far; empty where no prices are known."""
     if facts.prices is None or not facts.seconds:
         return ()
@@ -142,7 +144,7 @@ def _cost(facts: JobFacts, progress: TrainerProgress) -> tuple[tuple[float, floa
 
 def _workers_of(view: JobView, nodes: Mapping[str, str]) -> tuple[SeenWorker, ...]:
     """Return the workers that have told something, and behind them those that are yet to."""
-    placed, told = {one.name: one for one in view.placed}, view.facts.workers
+    placed, told = {one.name: one for one in view.placed}, view.stats.workers
     seen = []
     for name, one in told.items():
         here = placed.get(name)

@@ -85,7 +85,7 @@ def workers(line: JobLine) -> Content:
     """Say how many workers run, and how many are wanted if others are."""
     return [
         f"{line.local} local + {line.remote} remote",
-        element("small", f" (wanted: {line.wanted})") if line.wanted else None,
+        element("small", f" (wanted: {line.target})") if line.target else None,
     ]
 
 

@@ -28,9 +28,9 @@ def job_page(base: str, job: JobRecord) -> str:
         base,
         element("p", job.lost, class_="error", role="alert") if job.lost else None,
         element("p", line.error, class_="error", role="alert") if line.error else None,
-        section("now", "Now" if line.live else "In all", facts_of(line)),
+        section("now", "Now" if line.live else "In all", main_numbers(line)),
         section("plots", "Over time", element("div", [figure(one) for one in plots(job)], class_="plots")),
-        section("decisions", "Decisions about workers", decisions(job.decisions)),
+        section("decisions", "Decisions about workers", decision_table(job.decision_history)),
         section("plan", "The plan", *plan_tables(job.order_text)) if line.live or job.order_text else None,
         section("workers", "Where workers run", workers(job.workers), trainers(job)),
         section("bad", "Bad elements", bad(job)),
@@ -41,7 +41,7 @@ def job_page(base: str, job: JobRecord) -> str:
     )
 
 
-def facts_of(line: JobLine) -> SafeHtml:
+def main_numbers(line: JobLine) -> SafeHtml:
     """Return the numbers of a job that people look for first."""
     told: list[tuple[str, Content]] = [
         ("pipeline", line.pipeline or "-"),
@@ -65,8 +65,8 @@ def facts_of(line: JobLine) -> SafeHtml:
 def plots(job: JobRecord) -> list[Plot]:
     """Return what is plotted of a job."""
     until = job.line.seconds
-    changes = zip(("", *(one.wanted for one in job.decisions)), job.decisions, strict=False)
-    marks = tuple(Mark(one.seconds, one.reason) for before, one in changes if one.wanted != before)
+    changes = zip(("", *(one.target for one in job.decision_history)), job.decision_history, strict=False)
+    marks = tuple(Mark(one.seconds, one.reason) for before, one in changes if one.target != before)
     windows = job.windows
     found = [
         Plot(
@@ -92,7 +92,7 @@ def plots(job: JobRecord) -> list[Plot]:
                 PlotSeries("remote", tuple((w.seconds, float(w.remote)) for w in job.running), steps=True),
             ),
             amount,
-            marks=marks,
+            points=marks,
             until=until,
         ),
         Plot(
@@ -108,12 +108,12 @@ def plots(job: JobRecord) -> list[Plot]:
     return found
 
 
-def decisions(found: Sequence[SeenDecision]) -> Content:
+def decision_table(found: Sequence[SeenDecision]) -> Content:
     """Return the newest decisions with their reasons."""
     if not found:
         return element("p", "Nothing was decided: the numbers of workers are fixed, or no window has ended yet.")
     newest = list(reversed(found))[:MOST_LISTED]
-    rows = [(duration(one.seconds), one.wanted, one.phase, one.reason) for one in newest]
+    rows = [(duration(one.seconds), one.target, one.phase, one.reason) for one in newest]
     caption = f"{several(len(newest), 'decision')} that changed something, the newest first"
     return table(caption, ("after", "wanted", "step", "why"), rows)
 
@@ -130,7 +130,7 @@ def workers(found: Sequence[SeenWorker]) -> Content:
     each = table(
         several(len(found), "worker"),
         ("worker", "placement", "node", "state", "elements", "batches", "threads", "read of object stores"),
-        [_worker_cells(one) for one in found],
+        [_worker_row(one) for one in found],
         numbers=frozenset({4, 5, 6, 7}),
     )
     if len(found) <= WORKERS_SHOWN:
@@ -166,8 +166,8 @@ def bad(job: JobRecord) -> Content:
     if not job.line.bad_elements:
         return element("p", "No element was left out.")
     found = [one for one in job.events if one.kind == "bad"]
-    said = element("p", job.bad or f"{several(job.line.bad_elements, 'bad element')} were left out.")
-    return [said, events(found, caption="Bad elements that the job has told of") if found else None]
+    message = element("p", job.bad or f"{several(job.line.bad_elements, 'bad element')} were left out.")
+    return [message, events(found, caption="Bad elements that the job has told of") if found else None]
 
 
 def events(found: Sequence[SeenEvent], caption: str = "Events") -> Content:
@@ -179,7 +179,7 @@ def events(found: Sequence[SeenEvent], caption: str = "Events") -> Content:
     return table(f"{caption}, the newest first", ("after", "kind", "what"), rows)
 
 
-def _worker_cells(one: SeenWorker) -> tuple[str, ...]:
+def _worker_row(one: SeenWorker) -> tuple[str, ...]:
     where = (one.name, one.placement, one.node or "-", one.state or "-")
     read = size(one.remote_bytes) if one.remote_bytes else "-"
     return (*where, f"{one.elements:,}", f"{one.batches:,}", str(one.threads or "-"), read)

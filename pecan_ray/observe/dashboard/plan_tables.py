@@ -24,9 +24,9 @@ def plan_tables(order_text: str) -> list[Content]:
     before = [str(name) for name in found.get("before", ())]
     after = [str(name) for name in found.get("after", ())]
     changed = before != after
-    said = "AutoOrder has changed the order." if changed else "AutoOrder has left the order as it is written."
+    message = "AutoOrder has changed the order." if changed else "AutoOrder has left the order as it is written."
     tables: list[Content] = [
-        element("p", said, *(f" {gain}" for gain in _performance_lines(found))),
+        element("p", message, *(f" {gain}" for gain in _performance_lines(found))),
         chain("As it is written", before, frozenset()),
     ]
     moved = frozenset(name for name in after if operators.get(name, {}).get("moved"))
@@ -69,13 +69,13 @@ def _read(order_text: str) -> Mapping[str, Any] | None:
 
 
 def _performance_lines(found: Mapping[str, Any]) -> list[str]:
-    said = []
+    messages = []
     for stretch in found.get("stretches", ()):
         speedup = stretch.get("measured_speedup") or stretch.get("expected_speedup")
         if speedup:
             how = "measured" if stretch.get("measured_speedup") else "expected"
-            said.append(f"That makes these operators {speedup:.2f} times as fast ({how}).")
-    return said
+            messages.append(f"That makes these operators {speedup:.2f} times as fast ({how}).")
+    return messages
 
 
 def _rows(names: Sequence[str], operators: Mapping[str, Mapping[str, Any]], which: str) -> list[tuple[Content, ...]]:

@@ -55,7 +55,7 @@ class Plot:
     plot_series: tuple[PlotSeries, ...]
     to_str: Spelled
     """Spells a value out."""
-    marks: tuple[Mark, ...] = ()
+    points: tuple[Mark, ...] = ()
     until: float = 0.0
     """The end of the time that is shown, at least."""
     most: float | None = None
@@ -71,7 +71,7 @@ def figure(plot: Plot) -> SafeHtml:
     first = min(0.0, *(curve.points[0][0] for curve in plot_series))
     last = max(plot.until, *(curve.points[-1][0] for curve in plot_series))
     most = plot.most or next_round_number(max(value for curve in plot_series for _, value in curve.points))
-    said = summary(plot, plot_series)
+    message = summary(plot, plot_series)
     return element(
         "figure",
         title,
@@ -79,7 +79,7 @@ def figure(plot: Plot) -> SafeHtml:
         element(
             "div",
             element("div", [element("span", plot.to_str(most * part)) for part in (1, 0.5, 0)], class_="values"),
-            drawing(plot, plot_series, (first, last, most)),
+            draw_lines(plot, plot_series, (first, last, most)),
             element(
                 "div",
                 [element("span", duration(first + (last - first) * part)) for part in (0, 0.5, 1)],
@@ -88,7 +88,7 @@ def figure(plot: Plot) -> SafeHtml:
             class_="canvas",
             aria_hidden="true",
         ),
-        element("figcaption", said, id=f"{plot.key}-said"),
+        element("figcaption", message, id=f"{plot.key}-said"),
         numbers(plot, plot_series),
         class_="plot",
     )
@@ -116,7 +116,7 @@ def legend(plot_series: Sequence[PlotSeries]) -> SafeHtml:
     )
 
 
-def drawing(plot: Plot, plot_series: Sequence[PlotSeries], scale: tuple[float, float, float]) -> SafeHtml:
+def draw_lines(plot: Plot, plot_series: Sequence[PlotSeries], scale: tuple[float, float, float]) -> SafeHtml:
     """Return the lines themselves."""
     first, last, most = scale
     span = max(last - first, 1e-9)
@@ -127,7 +127,7 @@ def drawing(plot: Plot, plot_series: Sequence[PlotSeries], scale: tuple[float, f
     grid = [element("line", x1=0, y1=y, x2=WIDE, y2=y, class_="grid") for y in (0, HIGH / 2, HIGH)]
     marks = [
         element("line", x1=f"{x:.1f}", y1=0, x2=f"{x:.1f}", y2=HIGH, class_="mark")
-        for x in (place(mark.seconds, 0)[0] for mark in plot.marks[-MOST_MARKS:])
+        for x in (place(mark.seconds, 0)[0] for mark in plot.points[-MOST_MARKS:])
     ]
     lines = []
     for number, curve in enumerate(plot_series):
@@ -177,20 +177,20 @@ def sampled_points(points: Sequence[tuple[float, float]]) -> list[tuple[float, f
 
 def summary(plot: Plot, plot_series: Sequence[PlotSeries]) -> str:
     """Say in words what a plot shows."""
-    said = []
+    messages = []
     for curve in plot_series:
         values = [value for _, value in curve.points]
         name = f"{curve.label}: " if len(plot_series) > 1 else ""
-        said.append(
+        messages.append(
             f"{name}{plot.to_str(values[-1])} at the end; between {plot.to_str(min(values))} and "
             f"{plot.to_str(max(values))}."
         )
-    if plot.marks:
-        shown = len(plot.marks[-MOST_MARKS:])
-        said.append(
+    if plot.points:
+        shown = len(plot.points[-MOST_MARKS:])
+        messages.append(
             f"Vertical lines: {shown} decision{'s' * (shown != 1)} to run other workers; a table below says why."
         )
-    return " ".join(said)
+    return " ".join(messages)
 
 
 def numbers(plot: Plot, plot_series: Sequence[PlotSeries]) -> SafeHtml:

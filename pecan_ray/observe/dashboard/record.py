@@ -25,7 +25,7 @@ class SeenDecision:
 
     seconds: float
     phase: str
-    wanted: str
+    target: str
     reason: str
 
 
@@ -87,7 +87,7 @@ class JobLine:
     elements: int
     local: int
     remote: int
-    wanted: str = ""
+    target: str = ""
     rate: float | None = None
     waited: float | None = None
     bad_elements: int = 0
@@ -105,7 +105,7 @@ class JobRecord:
 
     line: JobLine
     windows: tuple[SeenWindow, ...] = ()
-    decisions: tuple[SeenDecision, ...] = ()
+    decision_history: tuple[SeenDecision, ...] = ()
     """Those that have changed something."""
     running: tuple[RunningWorkers, ...] = ()
     cost: tuple[tuple[float, float], ...] = ()

@@ -65,7 +65,7 @@ def decide(
     request = OrderRequest(pipe.plan, elements=40, sample_all=True, mode="off")
     return with_kept_points(
         pipe.plan,
-        lambda plan: costs_of(plan, order_plan(request).stretches),
+        lambda plan: costs_of(plan, order_plan(request).sequences),
         name="ours",
         engine=engine,
         seed=0,
@@ -82,10 +82,10 @@ def kept_at(kept: Kept) -> list[str]:
 def test_what_takes_long_is_kept_at_the_best_point_and_what_is_computed_sooner_is_not(cache: Cache) -> None:
     kept = decide(pecan.PecanPipeline(source()).map(waits).autocache().map(small).batch(4), cache)
     assert kept_at(kept) == ["autocache"]
-    assert len(kept.said) == 1 and "cache at 'autocache':" in kept.said[0] and "against compute" in kept.said[0]
+    assert len(kept.notes) == 1 and "cache at 'autocache':" in kept.notes[0] and "against compute" in kept.notes[0]
     pipe = pecan.PecanPipeline(source()).map(small).map(large).autocache().map(small, name="again").batch(4)
     kept = decide(pipe, cache)
-    assert kept_at(kept) == [] and kept.plan == pipe.plan and "autocache: compute:" in kept.said[0]
+    assert kept_at(kept) == [] and kept.plan == pipe.plan and "autocache: compute:" in kept.notes[0]
     pipe = pecan.PecanPipeline(source()).map(waits).autocache(name="first").map(large).autocache(name="second").batch(4)
     assert kept_at(decide(pipe, cache)) == ["first"]
     pipe = pecan.PecanPipeline(source()).map(small).autocache(name="first").map(waits).autocache(name="second").batch(4)
@@ -102,7 +102,7 @@ def test_a_source_that_is_slow_is_kept_though_nobody_has_marked_it(cache: Cache,
     items = Slow([{"i": i} for i in range(ROWS)])
     kept = decide(pecan.PecanPipeline(items).map(large).autocache(name="large").map(small).batch(4), cache)
     assert kept_at(kept) == ["autocache_source"]
-    assert isinstance(kept.plan.ops[0], Autocache) and "source cache:" in kept.said[0]
+    assert isinstance(kept.plan.ops[0], Autocache) and "source cache:" in kept.notes[0]
 
 
 def test_files_that_do_not_say_how_many_elements_they_hold_are_judged_by_their_bytes(
@@ -124,7 +124,7 @@ def test_a_job_warns_of_what_is_random_and_kept_and_of_nothing_that_is_meant(
         config = pecan.Config(cache=cache, order_folder="", reorder=reorder, sample_elements=40, sample_seconds=60.0)
         order = JobOrder(pipe.batch(4).plan, name="ours", engine="python", seed=0, config=config)
         caplog.clear()
-        said = order.ordered(skip_bad=False, once=True, job=None).said
+        said = order.ordered(skip_bad=False, once=True, job=None).notes
         text = "\n".join(record.getMessage() for record in caplog.records if record.levelname == "WARNING")
         assert all(line.split(": ", 1)[1] in said for line in text.splitlines()), "the report has it too"
         return text
@@ -148,7 +148,7 @@ def test_each_input_of_a_join_has_its_own_and_a_later_job_finds_the_same_without
     one = pecan.PecanPipeline(source()).map(waits).autocache(name="one")
     other = pecan.PecanPipeline(source()).map(large).autocache(name="other").map(small)
     kept = decide(one.concat(other).batch(4), cache)
-    assert kept_at(kept) == ["one"] and len(kept.choices) == 2 == len(kept.said)
+    assert kept_at(kept) == ["one"] and len(kept.choices) == 2 == len(kept.notes)
 
     def pipe() -> PecanPipeline:
         return pecan.PecanPipeline(source()).map(waits).autocache().batch(4)
@@ -192,10 +192,10 @@ class Untold:
 
 def test_what_cannot_be_decided_or_named_is_computed_and_said(cache: Cache) -> None:
     pipe = pecan.PecanPipeline(source()).map(waits).autocache().batch(4)
-    assert "tensorflow engine keeps nothing" in decide(pipe, cache, engine="tensorflow").said[0]
-    assert "cannot be opened" in decide(pipe, Cache("/proc/nowhere")).said[0]
+    assert "tensorflow engine keeps nothing" in decide(pipe, cache, engine="tensorflow").notes[0]
+    assert "cannot be opened" in decide(pipe, Cache("/proc/nowhere")).notes[0]
     bare = pecan.PecanPipeline(source()).autocache().batch(4)
-    assert "did not show" in decide(bare, cache).said[0]
+    assert "did not show" in decide(bare, cache).notes[0]
     without = pecan.PecanPipeline(source()).map(waits).batch(4)
     assert decide(without, Cache("/proc/nowhere")) == Kept(without.plan)
     held = Untold(2)
@@ -203,7 +203,7 @@ def test_what_cannot_be_decided_or_named_is_computed_and_said(cache: Cache) -> N
     with pytest.raises(PlanError, match="Untold"):
         prefix_key(pipe.plan, "python", 0)
     kept = decide(pipe, cache)
-    assert kept_at(kept) == [] and "everything is computed" in kept.said[0] and "Untold" in kept.said[0]
+    assert kept_at(kept) == [] and "everything is computed" in kept.notes[0] and "Untold" in kept.notes[0]
 
 
 @pytest.mark.parametrize("bad", [Cache, lambda **k: Cache("s3://bucket/cache", **k)])
@@ -259,12 +259,12 @@ def test_a_store_for_all_machines_is_used_where_it_is_sooner_and_what_is_wrong_w
 ) -> None:
     def points(remote: Path) -> tuple[list[bool], tuple[str, ...]]:
         made = decide(pecan.PecanPipeline(source()).map(waits).autocache().batch(4), replace(cache, remote=remote))
-        return [op.remote for op in made.plan.all_ops() if isinstance(op, Autocache) and op.key], made.said
+        return [op.remote for op in made.plan.all_ops() if isinstance(op, Autocache) and op.key], made.notes
 
     used, said = points(tmp_path / "mounted")
     assert used == [True] and "kept here, and all of it in the remote store" in said[0]
     objects = EntryObjects(str(tmp_path / "mounted"))
-    assert [name for name in map(objects.named, objects.kinds()) if name] == ["ours: autocache behind waits"]
+    assert [name for name in map(objects.named, objects.entry_types()) if name] == ["ours: autocache behind waits"]
     (tmp_path / "file").write_text("")
     used, said = points(tmp_path / "file" / "below")
     assert used == [False] and said[-1].startswith("autocache: nothing is kept in the remote store: ")

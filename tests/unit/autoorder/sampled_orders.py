@@ -10,13 +10,13 @@ import numpy as np
 
 import pecan_ray as pecan
 from examples.photographs import parent_photographs
-from pecan_ray.autoorder.adopted import OpSequenceOrder, Ordering
+from pecan_ray.autoorder.accepted import OpSequenceOrder, Ordering
 from pecan_ray.autoorder.order import order_plan
 from pecan_ray.autoorder.order_request import OrderRequest
-from pecan_ray.autoorder.rewrites import Pushed, choices, rewritten
+from pecan_ray.autoorder.rewrites import Pushed, apply_rewrites, choices
 from pecan_ray.options import EngineName
+from pecan_ray.plan.op_sequences import op_sequences
 from pecan_ray.plan.operators import Plan
-from pecan_ray.plan.stretches import stretches
 from pecan_ray.reorder import Mode
 
 ELEMENTS = 48
@@ -28,7 +28,7 @@ TRIES = 4
 
 def order(pipe: pecan.PecanPipeline, mode: Mode = "safe", elements: int = ELEMENTS, **options: Any) -> OpSequenceOrder:
     """What became of the only stretch of a pipeline."""
-    (found,) = ordering(pipe, mode, elements, **options).stretches
+    (found,) = ordering(pipe, mode, elements, **options).sequences
     return found
 
 
@@ -40,7 +40,7 @@ def measured_ordering(pipe: pecan.PecanPipeline, *, moved: str) -> Ordering:
     """What became of a pipeline with one stretch, sampled again while other load hid the gain of moving `moved`."""
     for _ in range(TRIES):
         whole = ordering(pipe)
-        if any(move.name == moved for stretch in whole.stretches for move in stretch.adopted.moves):
+        if any(move.name == moved for stretch in whole.sequences for move in stretch.accepted.moves):
             break
     return whole
 
@@ -71,13 +71,13 @@ def half(image: Any) -> Any:
 
 def push_down(plan: Plan, engine: EngineName) -> tuple[Plan, tuple[Pushed, ...]]:
     """The plan with what gains most done in each place, unmeasured."""
-    names = [some[0].decoder for one in stretches(plan) for some in choices(one.ops, engine)]
-    return rewritten(plan, engine, names)
+    names = [some[0].decoder for one in op_sequences(plan) for some in choices(one.ops, engine)]
+    return apply_rewrites(plan, engine, names)
 
 
 def rejects(found: OpSequenceOrder) -> str:
     """Why orders were refused, in one line."""
-    return " | ".join(one.reason for one in found.refused)
+    return " | ".join(one.reason for one in found.rejected)
 
 
 def large_photographs(folder: Path) -> Path:

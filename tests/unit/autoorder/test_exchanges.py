@@ -19,15 +19,15 @@ from pecan_ray.autoorder.order_request import OrderRequest
 from pecan_ray.autoorder.sample import Sampled, sample_op_sequence
 from pecan_ray.autoorder.thumbnail import thumbnail
 from pecan_ray.autoorder.trial import Trial
+from pecan_ray.plan.op_sequences import op_sequences
 from pecan_ray.plan.splits import Element
-from pecan_ray.plan.stretches import stretches
 from tests.unit.autoorder.sampled_orders import half, images, tone
 
 FEW = 24
 
 
 def sampled(pipe: pecan.PecanPipeline) -> Sampled:
-    (stretch,) = stretches(pipe.plan)
+    (stretch,) = op_sequences(pipe.plan)
     return sample_op_sequence(stretch, pipe.engine, 0, SampleLimits(FEW))
 
 
@@ -35,14 +35,14 @@ def judged(pipe: pecan.PecanPipeline, *, exactly: bool = False) -> str:
     """Why the first two operators may not be exchanged; empty if they may be."""
     found = sampled(pipe)
     check = ExchangeCheck(found, exactly=exactly)
-    pair = found.stretch.names[:2]
+    pair = found.sequence.names[:2]
     return "" if check.may((pair[0], pair[1])) else check.rejects()[(pair[0], pair[1])]
 
 
 def measured(pipe: pecan.PecanPipeline) -> ExchangeResult:
     found = sampled(pipe)
     check = ExchangeCheck(found, exactly=False)
-    first, second = found.stretch.names
+    first, second = found.sequence.names
     assert check.may((first, second)), check.rejects()
     (exchange,) = check.found((second, first))
     return exchange
@@ -59,15 +59,18 @@ def mirror(image: Any, rng: np.random.Generator) -> Any:
 def test_little_of_what_operators_do_passes_and_is_told_and_shown() -> None:
     found = measured(images().map(gamma, on="image").map(half, on="image"))
     assert found.elements >= 12 and found.changed and 0 < found.share <= found.worst < 0.1
-    assert found.told().startswith("'half' before 'gamma' changes ") and "the most different of" in found.told()
+    assert (
+        found.description().startswith("'half' before 'gamma' changes ")
+        and "the most different of" in found.description()
+    )
     assert "split" in found.element
-    assert "rounds values elsewhere" in measured(images().map(tone, on="image").map(half, on="image")).told()
-    assert "equal" in measured(images().map(mirror, on="image").map(tone, on="image")).told()
+    assert "rounds values elsewhere" in measured(images().map(tone, on="image").map(half, on="image")).description()
+    assert "equal" in measured(images().map(mirror, on="image").map(tone, on="image")).description()
     found = measured(images().map(gamma, on="image").map(half, on="image"))
-    assert all(one.startswith("data:image/png;base64,") for one in found.pictures)
-    encoded = [np.frombuffer(base64.b64decode(one.partition(",")[2]), np.uint8) for one in found.pictures]
+    assert all(one.startswith("data:image/png;base64,") for one in found.images)
+    encoded = [np.frombuffer(base64.b64decode(one.partition(",")[2]), np.uint8) for one in found.images]
     decoded: list[Any] = [cv2.imdecode(one, cv2.IMREAD_COLOR) for one in encoded]
-    assert decoded[0].shape == decoded[1].shape == (128, 128, 3) and found.values[0] in found.told()
+    assert decoded[0].shape == decoded[1].shape == (128, 128, 3) and found.values[0] in found.description()
     assert thumbnail(np.zeros((3, 400, 300), np.float32)) and not thumbnail(np.zeros(7))
 
 
@@ -177,7 +180,7 @@ def test_an_order_is_verified_on_every_element_of_the_sample() -> None:
     spread = [np.rint(255 * (one - one.min()) / np.ptp(one)).astype(np.uint8) for one in smooth_ones]
     items = [{"image": image, "number": n} for n, image in enumerate(spread)]
     pipe = pecan.PecanPipeline(pecan.sources.Items(items)).map(marked).map(half, on="image")
-    (stretch,) = stretches(pipe.plan)
+    (stretch,) = op_sequences(pipe.plan)
     found = sample_op_sequence(stretch, "python", 0, SampleLimits(MANY))
     trial = Trial(found, None, "python", "safe")
     assert trial.exchanges.may(("marked", "half")), trial.exchanges.rejects()
@@ -188,8 +191,8 @@ def test_an_order_is_verified_on_every_element_of_the_sample() -> None:
 def test_each_kind_of_changes_can_be_switched_off() -> None:
     pipe = images().map(tone, on="image").map(half, on="image")
     request = OrderRequest(pipe.plan, elements=FEW, seconds=60.0)
-    (found,) = order_plan(replace(request, exchanges=False)).stretches
-    assert not found.adopted.changed and not any("tone" in one.order for one in found.refused)
+    (found,) = order_plan(replace(request, exchanges=False)).sequences
+    assert not found.accepted.changed and not any("tone" in one.order for one in found.rejected)
     encoded = [{"image": bytes(cv2.imencode(".jpg", np.full((512, 512, 3), 9 * n, np.uint8))[1])} for n in range(FEW)]
     decoding = pecan.PecanPipeline(pecan.sources.Items(encoded), config=pecan.Config(reorder_rewrites=False))
     decoding = decoding.map(pecan.images.Decode(), on="image").map(pecan.images.Resize(64, 64), on="image")

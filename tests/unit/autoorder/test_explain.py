@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import pecan_ray as pecan
-from pecan_ray.autoorder.adopted import VALUES_MAY_DIFFER
+from pecan_ray.autoorder.accepted import VALUES_MAY_DIFFER
 from pecan_ray.autoorder.explain import ExplainFormat
 from pecan_ray.cli import main
 from pecan_ray.cli.user_pipeline import find_pipeline

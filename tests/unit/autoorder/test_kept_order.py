@@ -64,11 +64,11 @@ def names(ordered: Ordered) -> list[str]:
 
 def test_an_order_is_found_once_and_run_by_all_later_jobs(cache_folder: Path) -> None:
     first = as_run(images())
-    assert names(first) == ["half", "tone", "batch"] and "AutoOrder moved half before tone" in first.said[0]
+    assert names(first) == ["half", "tone", "batch"] and "AutoOrder moved half before tone" in first.notes[0]
     (file,) = (cache_folder / "pecan_ray" / "orders").iterdir()
     again = as_run(images())
     assert names(again) == ["half", "tone", "batch"]
-    assert "AutoOrder runs half -> tone -> batch: it is kept in" in again.said[0] and str(file) in again.said[0]
+    assert "AutoOrder runs half -> tone -> batch: it is kept in" in again.notes[0] and str(file) in again.notes[0]
     # What is kept is run, whatever a look would find.
     file.write_text(json.dumps({**json.loads(file.read_text()), "orders": [["tone", "half"]], "facts": None}))
     assert names(as_run(images())) == ["tone", "half", "batch"]
@@ -111,15 +111,15 @@ def test_the_first_order_that_is_found_is_kept_unless_it_cannot_be_read_or_writt
 
 def test_an_order_that_a_job_could_not_run_is_replaced_by_the_one_as_written() -> None:
     first = as_run(images())
-    assert first.reverted is not None
-    first.reverted("half failed on an image")
+    assert first.on_fallback is not None
+    first.on_fallback("half failed on an image")
     again = as_run(images())
-    assert names(again) == ["tone", "half", "batch"] and "half failed on an image" in again.said[0]
+    assert names(again) == ["tone", "half", "batch"] and "half failed on an image" in again.notes[0]
     assert "half failed on an image" in images().explain()
     pipe = images(order_folder="")
     first = as_run(pipe)
-    assert first.reverted is not None
-    first.reverted("half failed on an image")
+    assert first.on_fallback is not None
+    first.on_fallback("half failed on an image")
     assert names(as_run(pipe)) == ["tone", "half", "batch"]
 
 
@@ -148,7 +148,7 @@ def test_a_saved_order_is_pinned_without_a_sample_and_beats_a_kept_one_and_a_see
     images().save_order(path)
     pinned = images(order_file=path, order_folder="")
     assert names(as_run(pinned)) == ["half", "tone", "batch"]
-    assert f"{path} pins it" in as_run(pinned).said[0] and as_run(pinned).reverted is None
+    assert f"{path} pins it" in as_run(pinned).notes[0] and as_run(pinned).on_fallback is None
     assert "measured" in pinned.explain() and f"{path} pins it" in pinned.explain()
     path.write_text('{"format": 1, "orders": [["tone", "half"]]}')
     assert names(as_run(images(order_file=path))) == ["tone", "half", "batch"]
@@ -217,11 +217,11 @@ def test_with_a_seed_results_are_those_of_the_order_as_written(cache_folder: Pat
     assert not np.array_equal(pixels(images()), written), "a half is rounded before it is toned down"
     for seed in (0, 7):
         assert np.array_equal(pixels(images(seed)), written)
-        assert any("a seed is given" in said for said in as_run(images(seed)).said)
+        assert any("a seed is given" in said for said in as_run(images(seed)).notes)
         assert "a seed is given" in images(seed).explain()
-    assert as_run(images(0, reorder="off")).said == ()
+    assert as_run(images(0, reorder="off")).notes == ()
     for named in ("strict", "pecan"):
-        assert not any("a seed is given" in said for said in as_run(images(0, reorder=named)).said)
+        assert not any("a seed is given" in said for said in as_run(images(0, reorder=named)).notes)
 
 
 def test_with_a_seed_an_order_is_found_that_leaves_results_equal() -> None:
@@ -268,8 +268,8 @@ def test_a_state_pins_its_order_whatever_is_kept_or_a_look_would_find(tmp_path: 
     OrderFolder(tmp_path).replace(pipe._order._key, KeptOrder((order[::-1],)))
     ordered = runs_under(pipe, (order,))
     assert [op.name for op in ordered.plan.ops] == [*order, "batch"] and ordered.order == (order,)
-    assert "the state was taken under it" in ordered.said[0]
-    assert ordered.reorder_after_epoch is None and ordered.reverted is None, "and nothing is kept of it"
+    assert "the state was taken under it" in ordered.notes[0]
+    assert ordered.reorder_after_epoch is None and ordered.on_fallback is None, "and nothing is kept of it"
 
 
 def test_a_state_names_operators_that_the_decoder_has_taken_over_too(tmp_path: Path) -> None:

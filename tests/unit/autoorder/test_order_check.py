@@ -14,7 +14,7 @@ import pytest
 import pecan_ray as pecan
 from pecan_ray.autoorder.late_look import JobEnd
 from pecan_ray.autoorder.order import order_plan
-from pecan_ray.autoorder.order_check import LEAST_COUNTED, order_refused, reorder_after_epoch
+from pecan_ray.autoorder.order_check import LEAST_COUNTED, order_rejection, reorder_after_epoch
 from pecan_ray.autoorder.order_request import OrderRequest
 from pecan_ray.engines.counting import OpCount
 
@@ -50,11 +50,11 @@ def test_later_jobs_go_back_to_the_users_order_if_results_are_others_by_now(
     tmp_path: Path, keeping_another_order: tuple[pecan.PecanPipeline, Path]
 ) -> None:
     equal = OrderRequest(pipeline(tmp_path, 90).plan, elements=16)
-    assert not order_refused(equal, [("threshold", "dim")]), "no value is over 90"
+    assert not order_rejection(equal, [("threshold", "dim")]), "no value is over 90"
     pipe, file = keeping_another_order
     kept = pipe._order._known()
     assert kept is not None and kept.changed
-    found = pipe._order._compare_again(kept, JobEnd(), False)
+    found = pipe._order._compare_order(kept, JobEnd(), False)
     assert found is not None and found.dropped and found.plan is None
     assert "results of the order that was kept are others" in str(pipe.explain())
     written = json.loads(file.read_text())
@@ -108,7 +108,7 @@ def test_an_operator_moves_where_the_whole_pass_says_otherwise_than_the_sample(
     pipe = pecan.PecanPipeline(pecan.sources.Items(items), name="sizes").map(work, on="image").map(fit, on="image")
     request = OrderRequest(pipe.plan, "python", "pecan", elements=24, seconds=60.0)
     ordering = order_plan(request)
-    assert ordering.stretches[0].adopted.order == ("fit", "work")
+    assert ordering.sequences[0].accepted.order == ("fit", "work")
     found = reorder_after_epoch(ordering, counts, request)
     if not changes:
         assert found is None

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import pecan_ray as pecan
-from pecan_ray.autoorder.adopted import OpSequenceOrder, Ordering
+from pecan_ray.autoorder.accepted import OpSequenceOrder, Ordering
 from pecan_ray.autoorder.element_spec import ElementSpec, equal, kind_of, rank_of
 from pecan_ray.autoorder.order import order_plan
 from pecan_ray.autoorder.order_request import OrderRequest
@@ -68,16 +68,16 @@ def crop(image: Any) -> Any:
 
 def test_the_default_puts_no_resize_before_a_blur_of_regions_in_pixels() -> None:
     assert pecan.Config().reorder == DEFAULT
-    (found,) = look(images().map(with_boxes).map(hide).map(half, on="image")).stretches
-    assert not found.adopted.changed
-    assert found.refused
+    (found,) = look(images().map(with_boxes).map(hide).map(half, on="image")).sequences
+    assert not found.accepted.changed
+    assert found.rejected
 
 
 @pytest.mark.parametrize("mode", ["safe", "strict"])
 def test_an_operator_that_changed_nothing_of_the_sample_is_not_crossed(mode: Mode) -> None:
     """Its results are equal in every order there, and are not where it has something to do."""
-    (found,) = look(noise_images().map(hide).map(crop, on="image"), mode).stretches
-    assert found.adopted.order == ("hide", "crop")
+    (found,) = look(noise_images().map(hide).map(crop, on="image"), mode).sequences
+    assert found.accepted.order == ("hide", "crop")
 
 
 def test_a_recorded_size_is_that_of_the_users_order() -> None:
@@ -86,8 +86,8 @@ def test_a_recorded_size_is_that_of_the_users_order() -> None:
 
     pipe = images().map(record).map(small, on="image")
     found = order(pipe)
-    assert not found.adopted.changed and "column 'size' of element" in rejects(found)
-    assert order(pipe, "pecan").adopted.changed, "the paper asks for the form alone"
+    assert not found.accepted.changed and "column 'size' of element" in rejects(found)
+    assert order(pipe, "pecan").accepted.changed, "the paper asks for the form alone"
 
 
 def test_what_follows_another_operator_by_a_variable_stays_behind_it() -> None:
@@ -105,7 +105,7 @@ def test_what_follows_another_operator_by_a_variable_stays_behind_it() -> None:
         return np.ascontiguousarray((mask[:, ::-1] if shared["flipped"] else mask)[:64, :64])
 
     found = order(pipe.map(draw).map(follow, on="mask"))
-    assert not found.adopted.changed and "column 'mask'" in rejects(found)
+    assert not found.accepted.changed and "column 'mask'" in rejects(found)
 
 
 def brighter(image: Any, rng: np.random.Generator) -> Any:
@@ -126,8 +126,8 @@ def test_a_column_that_is_made_between_two_operators_ends_no_trial(mode: Mode) -
     pipe = noise_images().map(brighter, on="image").map(with_mask).map(mirror)
     pipe = pipe.map(half, on="mask", name="half_mask").map(half, on="image")
     found = look(pipe, mode, seconds=4.0)
-    assert found.stretches[0].sample.complete
-    order_of = found.stretches[0].adopted.order
+    assert found.sequences[0].sample.complete
+    order_of = found.sequences[0].accepted.order
     assert order_of.index("with_mask") < order_of.index("half_mask")
 
 
@@ -163,17 +163,17 @@ def test_the_gain_of_a_stretch_is_told_and_judged_of_the_whole_pipeline() -> Non
     one = order(pipe, "pecan")
     fast = SpeedComparison(2.0, 0.01, 1e-3, 5e-4, ELEMENTS)
     seconds = one.sample.seconds
-    assert one.adopted.changed and seconds is not None
-    adopted = dataclasses.replace(one.adopted, mode="safe")
+    assert one.accepted.changed and seconds is not None
+    adopted = dataclasses.replace(one.accepted, mode="safe")
 
     def beside(reading_s: float) -> OpSequenceOrder:
         sample = dataclasses.replace(one.sample, reading_s=reading_s)
-        return dataclasses.replace(one, adopted=adopted, measured=fast, sample=sample)
+        return dataclasses.replace(one, accepted=adopted, measured=fast, sample=sample)
 
     (half,) = apply_pipeline_threshold(pipe.plan, [beside(seconds)])
     assert half.share == pytest.approx(0.5) and half.whole_speedup == pytest.approx(1 / 0.75)
     (none,) = apply_pipeline_threshold(pipe.plan, [beside(49 * seconds)])
-    assert not none.adopted.changed and none.measured is None and "1.01 times as fast" in rejects(none)
+    assert not none.accepted.changed and none.measured is None and "1.01 times as fast" in rejects(none)
     assert "the whole pipeline" in rejects(none) and "not worth another order" in rejects(none)
 
 
@@ -217,7 +217,7 @@ def test_what_an_image_of_pillow_notes_is_that_of_the_users_order() -> None:
 
     pipe = images().map(image.fromarray, on="image").map(darken, on="image").map(resized, on="image")
     found = order(pipe)
-    assert not found.adopted.changed and "column 'image.info.original" in rejects(found)
+    assert not found.accepted.changed and "column 'image.info.original" in rejects(found)
 
 
 def test_tensors_that_are_written_into_are_no_state() -> None:

@@ -19,7 +19,7 @@ from pecan_ray.autoorder.explain import explain
 from pecan_ray.autoorder.order import order_plan
 from pecan_ray.autoorder.order_request import OrderRequest
 from pecan_ray.autoorder.rewrites import choices, only_casts
-from pecan_ray.engines.inprocess import run_inprocess
+from pecan_ray.engines.in_process import run_in_process
 from pecan_ray.options import EngineName
 from pecan_ray.plan.operators import Map, Plan
 from tests.unit.autoorder.sampled_orders import push_down
@@ -154,7 +154,7 @@ def pipeline(steps: Sequence[tuple[str, Fn]], given: Sequence[Any]) -> pecan.Pec
 
 
 def pictures(plan: Plan, seed: int = 0) -> Any:
-    return np.concatenate([batch["image"] for batch in run_inprocess(plan, seed=seed)])
+    return np.concatenate([batch["image"] for batch in run_in_process(plan, seed=seed)])
 
 
 def fused(pipe: pecan.PecanPipeline) -> Plan:

@@ -13,12 +13,12 @@ import pytest
 
 import pecan_ray as pecan
 import pecan_ray.autoorder.in_rows as in_rows_rule
-from pecan_ray.autoorder.adopted import Ordering
+from pecan_ray.autoorder.accepted import Ordering
 from pecan_ray.autoorder.explain import explain
 from pecan_ray.autoorder.kept_order import KeptOrder, check_decoders
 from pecan_ray.autoorder.order import order_plan
 from pecan_ray.autoorder.order_request import OrderRequest
-from pecan_ray.autoorder.rewrites import rewritten
+from pecan_ray.autoorder.rewrites import apply_rewrites
 from pecan_ray.engines.contract import EngineOptions, Produced
 from pecan_ray.engines.items import Item
 from pecan_ray.engines.python.row_maps import RowMaps, stacked
@@ -222,12 +222,12 @@ def test_maps_of_tiny_elements_are_chosen_and_told(columns: bool) -> None:
     found = ordered(pipeline(scale, clip, half, columns=columns))
     assert found.decoders == ("scale+clip+half in rows exactly",)
     assert "rule rows at once" in explain("tiny", found)
-    plan, [done] = rewritten(found.plan, "python", found.decoders)
+    plan, [done] = apply_rewrites(found.plan, "python", found.decoders)
     assert isinstance(plan.ops[-1], BatchInRows) and "scale, clip, half run on many elements" in done.why
-    assert rewritten(found.plan, "tensorflow", found.decoders)[0] == found.plan
+    assert apply_rewrites(found.plan, "tensorflow", found.decoders)[0] == found.plan
     kept = KeptOrder.from_json(KeptOrder.of(found, "tiny", "key").to_json())
     again = kept.ordering(pipeline(scale, clip, half, columns=columns).plan, "strict")
-    assert again is not None and again.decoders == found.decoders and again.stretches[0].taken_over.pushed
+    assert again is not None and again.decoders == found.decoders and again.sequences[0].taken_over.pushed
 
 
 @pytest.mark.usefixtures("whatever_it_gains")
@@ -271,7 +271,7 @@ def run(plan: Plan, on_error: OnError = "raise", threads: int = 2) -> list[Produ
 
 
 def maps_in_rows(pipe: pecan.PecanPipeline, *names: str) -> Plan:
-    plan, told = rewritten(pipe.plan, "python", ("+".join(names) + " in rows",))
+    plan, told = apply_rewrites(pipe.plan, "python", ("+".join(names) + " in rows",))
     assert told
     return plan
 

@@ -18,8 +18,8 @@ from pecan_ray.autoorder.op_runner import SampleLimits
 from pecan_ray.autoorder.sample import sample_op_sequence
 from pecan_ray.engines.timers import ProcessTimer, ThreadTimer
 from pecan_ray.errors import ColumnError, PlanError
+from pecan_ray.plan.op_sequences import op_sequences
 from pecan_ray.plan.splits import Element, Split
-from pecan_ray.plan.stretches import stretches
 from pecan_ray.reorder import auto_order
 from tests.unit.autoorder.sampled_rows import COUNT, double, keep, profile, rows, sampled, touched
 
@@ -175,16 +175,16 @@ def test_stretches_end_at_barriers_and_each_branch_of_a_join_is_sampled_by_itsel
     left = rows().map(double, on="x", name="a").shuffle(4).map(double, on="x", name="b").map(keep, name="c")
     right = rows().map(double, on="x", name="d").batch(2).map(keep, name="on_batches").unbatch().map(keep, name="e")
     pipe = left.concat(right).map(keep, name="f").batch(2).map(keep, name="g")
-    assert [one.names for one in stretches(pipe.plan)] == [("a",), ("b", "c"), ("d",), ("e",), ("f",)]
-    assert [one.movable for one in stretches(rows().map(keep, keep_position=True).map(double, on="x").plan)] == [1]
+    assert [one.names for one in op_sequences(pipe.plan)] == [("a",), ("b", "c"), ("d",), ("e",), ("f",)]
+    assert [one.movable for one in op_sequences(rows().map(keep, keep_position=True).map(double, on="x").plan)] == [1]
 
     def half(x: Any) -> Any:
         return x[: len(x) // 2]
 
     left = rows().map(half, on="x").map(double, on="x")
     found = profile(left.concat(rows(10).map(half, on="x", name="right")).map(half, on="x", name="after").batch(4))
-    assert [len(one.ops) for one in found.stretches] == [2, 1, 1]
-    assert [one.elements for one in found.stretches] == [COUNT, 10, COUNT + 10]
+    assert [len(one.ops) for one in found.sequences] == [2, 1, 1]
+    assert [one.elements for one in found.sequences] == [COUNT, 10, COUNT + 10]
     assert found["after"].bytes_in == sum(op.bytes_out for op in (found["double"], found["right"]))
     assert [op.fixed for op in found.profiled if op.fixed] == ["concat", "concat", "Batch is a barrier"]
 
@@ -192,7 +192,7 @@ def test_stretches_end_at_barriers_and_each_branch_of_a_join_is_sampled_by_itsel
 def test_sources_that_are_empty_or_short_are_noted_and_wrong_columns_told() -> None:
     found = profile(pecan.PecanPipeline(pecan.sources.Items([])).map(keep).map(double, on="x").batch(2))
     assert found.elements == 0 and "no element" in found.notes[0]
-    assert auto_order(found.stretches[0].profiled, "pecan").order == ("keep", "double")
+    assert auto_order(found.sequences[0].profiled, "pecan").order == ("keep", "double")
     assert all("not reached" in op.profiled.fixed for op in found.ops)
     found = profile(rows(5).map(double, on="x"), elements=100)
     assert found.elements == 5 and found["double"].inflation == 1.0
@@ -213,7 +213,7 @@ def test_slow_operators_end_the_sample_in_time() -> None:
             pass
         return x
 
-    (stretch,) = stretches(rows(300).map(slow, on="x").map(double, on="x").plan)
+    (stretch,) = op_sequences(rows(300).map(slow, on="x").map(double, on="x").plan)
     found = sample_op_sequence(stretch, "python", 0, SampleLimits(300, deadline=0.5), clock=lambda: now).profile()
     assert 0.5 <= now < 0.7, "an operator that runs is not interrupted, and is watched by running it again"
     assert 0 < found.elements < 300 and "the time was over" in found.notes[0]
@@ -230,12 +230,12 @@ def test_a_slow_source_leaves_time_for_the_operators_and_bytes_that_are_held_are
                 yield element
 
     source = Slow([{"x": np.full(4, number)} for number in range(1000)])
-    (stretch,) = stretches(pecan.PecanPipeline(source).map(double, on="x").plan)
+    (stretch,) = op_sequences(pecan.PecanPipeline(source).map(double, on="x").plan)
     found = sample_op_sequence(stretch, "python", 0, SampleLimits(300, deadline=0.6), clock=lambda: clock[0]).profile()
     assert 0 < found.elements < 60 and "reading took the time" in found.notes[0]
     assert found.ops[0].elements_in == found.elements
     pipe = rows(100).map(double, on="x")
-    (stretch,) = stretches(pipe.plan)
+    (stretch,) = op_sequences(pipe.plan)
     limits = SampleLimits(elements=100, bytes=10 * 47)
     found = sample_op_sequence(stretch, "python", 0, limits).profile()
     assert 9 <= found.elements <= 12 and "they fill" in found.notes[0]

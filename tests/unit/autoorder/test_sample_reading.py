@@ -13,7 +13,7 @@ from pecan_ray import storage
 from pecan_ray.autoorder.op_accumulator import reading_seconds
 from pecan_ray.autoorder.op_runner import SampleLimits
 from pecan_ray.autoorder.python_runner import PythonRunner
-from pecan_ray.plan.stretches import stretches
+from pecan_ray.plan.op_sequences import op_sequences
 from tests.object_stores import reaching_s3, s3_bucket, serving_s3
 
 EACH, ELEMENT = 32, 20_000
@@ -44,7 +44,7 @@ def test_a_store_that_gives_few_bytes_a_second_is_seen_so_though_each_answer_has
         for shard in range(2):
             storage.write_file(f"{bucket}/{shard}.tar", tar_of(shard * EACH))
         pipe = pecan.PecanPipeline(pecan.sources.WebDataset(f"{bucket}/*.tar")).map(len, on="bin").batch(4)
-        (stretch,) = stretches(pipe.plan)
+        (stretch,) = op_sequences(pipe.plan)
         limits = SampleLimits(2 * EACH, time.perf_counter() + 600, spread=True)
         storage.limit_remote_io(rate)
         try:

@@ -98,7 +98,7 @@ def test_a_sample_changes_nothing_here_and_imports_nothing_from_here(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
     found = order_of(crop, tmp_path / "orders").ordered(skip_bad=False, once=True, job=None)
-    assert "AutoOrder left the order" not in "".join(found.said) or "ended" not in "".join(found.said)
+    assert "AutoOrder left the order" not in "".join(found.notes) or "ended" not in "".join(found.notes)
 
 
 KILLED = """
@@ -121,7 +121,7 @@ def test_a_plan_that_cannot_be_sent_is_sampled_here(tmp_path: Path) -> None:
     def look(element: dict[str, Any]) -> dict[str, Any]:
         return element if seen.readable() else {}
 
-    assert order_of(look, tmp_path).order_text().stretches
+    assert order_of(look, tmp_path).order_text().sequences
     seen.close()
 
 
@@ -159,17 +159,17 @@ def test_a_look_ends_with_the_last_job_that_waits_for_it(tmp_path: Path, monkeyp
     one = order_of(slow, tmp_path, 0.01)
     job = JobSize(3.0, 1.0, continues=True)
     first, second = (one.ordered(skip_bad=False, once=False, job=job) for _ in range(2))
-    assert first.said == second.said == (job_order.STILL_LOOKING,)
+    assert first.notes == second.notes == (job_order.STILL_LOOKING,)
     look = one._look
     assert look is not None
-    first.end.come()
-    first.end.come()
+    first.end.finish()
+    first.end.finish()
     assert not look.found.done(), "the second job goes on"
-    second.end.come()
+    second.end.finish()
     assert isinstance(look.found.exception(timeout=60), PecanError)
     third = one.ordered(skip_bad=False, once=False, job=job)
     assert one._look is not look, "a later job looks anew"
-    third.end.come()
+    third.end.finish()
     assert list(tmp_path.iterdir()) == [], "nothing is kept of what was not found"
 
 
@@ -178,7 +178,7 @@ def test_what_is_to_end_with_a_job_that_is_over_ends_at_once() -> None:
     with end.ends(lambda: ended.append("in time")):
         pass
     end.when(lambda: ended.append("kept"))
-    end.come()
-    end.come()
+    end.finish()
+    end.finish()
     end.when(lambda: ended.append("late"))
     assert ended == ["kept", "late"] and end.over

@@ -16,8 +16,8 @@ from pecan_ray.autoorder.order import TOO_SHORT, order_plan
 from pecan_ray.autoorder.order_request import JobSize, OrderRequest, num_elements, runs_allowed
 from pecan_ray.autoorder.sample import sample_op_sequence
 from pecan_ray.options import Config
+from pecan_ray.plan.op_sequences import op_sequences
 from pecan_ray.plan.splits import Element, Split
-from pecan_ray.plan.stretches import stretches
 from pecan_ray.sources.listing import LISTING_S, MOST_LISTED, list_splits
 
 
@@ -50,7 +50,7 @@ def same(element: Element) -> Element:
 
 def sampled(pipe: pecan.PecanPipeline, elements: int = 64, *, spread: bool = True) -> list[tuple[int, int]]:
     """The elements of a sample: (file, number)."""
-    (stretch,) = stretches(pipe.plan)
+    (stretch,) = op_sequences(pipe.plan)
     found = sample_op_sequence(stretch, "python", 0, SampleLimits(elements, spread=spread))
     return [(int(item.value["file"]), int(item.value["n"])) for item in found.held]
 
@@ -108,9 +108,9 @@ def test_a_look_may_take_two_percent_of_a_job_and_a_shorter_job_is_not_looked_at
     assert runs_allowed(pecan.PecanPipeline(Files([3])).plan, JobSize(1, 1)) == math.inf
     pipe = numbers(1000).map(slow).map(same)
     found = order_plan(OrderRequest(pipe.plan, job=JobSize(1.0, 2)))
-    assert found.notes == (TOO_SHORT,) and not found.final and not found.stretches
+    assert found.notes == (TOO_SHORT,) and not found.final and not found.sequences
     assert found.summary() == TOO_SHORT
-    assert order_plan(OrderRequest(pipe.plan, job=JobSize(100.0, 2))).stretches
+    assert order_plan(OrderRequest(pipe.plan, job=JobSize(100.0, 2))).sequences
 
 
 def slow(element: Element) -> Element:

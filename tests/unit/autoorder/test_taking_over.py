@@ -13,7 +13,7 @@ from skimage import data
 
 import pecan_ray as pecan
 from pecan_ray import images, part_decoding
-from pecan_ray.autoorder.adopted import Ordering
+from pecan_ray.autoorder.accepted import Ordering
 from pecan_ray.autoorder.order_request import JobSize
 from pecan_ray.errors import PlanError
 from pecan_ray.options import EngineName
@@ -74,19 +74,19 @@ def results(pipe: pecan.PecanPipeline) -> list[Any]:
 
 
 def rejects(found: Ordering) -> str:
-    return " | ".join(one.reason for stretch in found.stretches for one in stretch.refused)
+    return " | ".join(one.reason for stretch in found.sequences for one in stretch.rejected)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_results_beside_what_the_decoder_takes_over_are_told(engine: EngineName) -> None:
     found = looked_at(photographs(engine, images.Resize(64, 64)), taken=1)
-    (stretch,) = found.stretches
+    (stretch,) = found.sequences
     assert found.decoders == ("Decode+Resize",) and not found.changed
-    assert stretch.users_taken_over.measured is not None and stretch.users_taken_over.measured.faster
+    assert stretch.users_taken_over.measured is not None and stretch.users_taken_over.measured.is_better
     assert stretch.whole_speedup is not None and stretch.whole_speedup >= 1.05
     by_column = {one.column: one for one in stretch.detected_changes}
     assert by_column["number"].changed == 0
-    assert by_column["image"].changed > 0 and 0 < by_column["image"].apart < 0.3
+    assert by_column["image"].changed > 0 and 0 < by_column["image"].distance < 0.3
 
 
 def test_a_job_runs_what_was_found_and_explain_tells_it(cache_folder: Path) -> None:
@@ -132,7 +132,7 @@ def test_mode_strict_decodes_a_crop_alone_with_equal_pixels() -> None:
     pipe = photographs("python", *ops, reorder="strict")
     found = looked_at(pipe, "strict", taken=1)
     assert found.decoders == ("Decode+RandomCrop+Resize exactly",) and not found.changed
-    (stretch,) = found.stretches
+    (stretch,) = found.sequences
     assert all(one.changed == 0 for one in stretch.detected_changes)
     assert "Decode+RandomCrop+Resize exactly: of 24 images 24 were decoded in part" in found.notes
     exact = results(photographs("python", *ops, reorder="off"))
@@ -191,7 +191,7 @@ def test_each_of_several_decoders_is_judged_by_itself() -> None:
         pipe = pipe.map(images.Resize(64, 64), on=column, name=f"resize_{column}")
     found = looked_at(pipe.map(with_corner), taken=1)
     assert found.decoders == ("decode_image+resize_image",)
-    assert [one.column for one in found.stretches[0].detected_changes if one.changed] == ["image"]
+    assert [one.column for one in found.sequences[0].detected_changes if one.changed] == ["image"]
 
 
 # --- where nothing was run ---------------------------------------------------------------------------------

@@ -182,7 +182,7 @@ def test_workers_that_never_come_are_given_up_and_later_asked_for_again() -> Non
 @pytest.mark.parametrize("needed", [0.5, 1.0, 3.7, 12.0, 40.0])
 def test_it_converges_on_every_plant(rule: ScalingRule, noise: float, needed: float) -> None:
     plant = Plant(t_model=0.1, t_work=0.1 * needed)
-    meter = Meter(plant, noise=noise, waits=False)
+    meter = Meter(plant, noise=noise, waiting=False)
     run = drive(OnRemote(Autoscaler(rule=rule)), meter, Deployment(0, 1), longest=400)
     assert run.converged
     if not noise and rule is CACHEW:

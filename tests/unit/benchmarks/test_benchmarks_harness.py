@@ -79,7 +79,7 @@ from pathlib import Path
 from benchmarks.peers.cases import by_key
 from benchmarks.peers.harness import PeerSettings, RunningSide
 side = RunningSide("threads", by_key("tiny"), PeerSettings(), Path(sys.argv[1]))
-side.answer(300.0)
+side.response(300.0)
 side.freeze()
 print(side.pid, flush=True)
 os.kill(os.getpid(), getattr(signal, sys.argv[2]))

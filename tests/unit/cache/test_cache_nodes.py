@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pecan_ray.cache.fetch_turns import Fetcher
+from pecan_ray.cache.fetch_claims import Fetcher
 from pecan_ray.cache.rendezvous_hash import RendezvousHash
 from pecan_ray.options import MIB, Cache
 from pecan_ray.runtime.cache_node import NodeBlocks
@@ -50,13 +50,13 @@ ONE, OTHER = Fetcher("a", 1, 0), Fetcher("b", 1, 0)
 
 def test_whoever_misses_a_block_is_told_who_fetches_it_until_it_has_come_or_is_not_kept(tmp_path: Path) -> None:
     node = NodeBlocks(Cache(tmp_path, source_bytes=64 * MIB))
-    assert node.turns(["x", "y"], ONE) == ({}, {})
-    assert node.turns(["x", "y", "z"], OTHER) == ({}, {"x": ONE, "y": ONE})
+    assert node.claim_blocks(["x", "y"], ONE) == ({}, {})
+    assert node.claim_blocks(["x", "y", "z"], OTHER) == ({}, {"x": ONE, "y": ONE})
     node.put(SentBlock("x", "s3://data", b"bytes", 7, shared=True), ())
-    node.give_up(["y", "z"], ONE)
-    assert node.turns(["x", "y", "z"], ONE) == ({"x": 7}, {"z": OTHER})
+    node.cancel_fetch(["y", "z"], ONE)
+    assert node.claim_blocks(["x", "y", "z"], ONE) == ({"x": 7}, {"z": OTHER})
     node.put(SentBlock("z", "s3://data", b"bytes", 7), (("s3://data", 0),))
-    assert node.turns(["z"], ONE) == ({}, {}), "nobody waits for it"
+    assert node.claim_blocks(["z"], ONE) == ({}, {}), "nobody waits for it"
 
 
 def test_it_tells_of_its_processes_and_of_who_reads(tmp_path: Path) -> None:

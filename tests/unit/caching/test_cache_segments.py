@@ -98,9 +98,9 @@ def test_an_entry_is_checked_once_and_not_served_any_more_when_its_file_is_damag
         for _ in range(3):
             assert all(store.get(key, own=own) == entry(number) for number, key in enumerate(KEYS))
         assert checks == [SIZE] * len(KEYS)
-        (place,) = (place for place in store.places() if place.key == "key-2")
+        (place,) = (place for place in store.locations() if place.key == "key-2")
         overwrite(place.path, place.start + 1000, entry(2)[1000] ^ 1)
-        assert store.get("key-2", own=own) is None and "damaged" in store.trouble and "key-2" not in store
+        assert store.get("key-2", own=own) is None and "damaged" in store.last_error and "key-2" not in store
         assert store.get("key-3", own=own) == entry(3)
 
 
@@ -116,13 +116,13 @@ def test_what_the_system_took_out_of_memory_or_brought_back_with_another_entry_i
     for key in KEYS:
         store.get(key, own=False)
     checks.clear()
-    places = {place.key: place for place in store.places()}
+    places = {place.key: place for place in store.locations()}
     # The last page of the first entry, in which the next one begins, and 15 pages before it, which come with it.
     edge = places["key-1"].start // mmap.PAGESIZE * mmap.PAGESIZE
     last_in_block = (edge // (64 << 10)) * (64 << 10)
     held.memory.madvise(mmap.MADV_DONTNEED, last_in_block, edge + mmap.PAGESIZE - last_in_block)
-    assert not held.stays(places["key-0"].start, SIZE) and not held.stays(places["key-1"].start, SIZE)
-    assert held.stays(places["key-2"].start, SIZE)
+    assert not held.is_in_memory(places["key-0"].start, SIZE) and not held.is_in_memory(places["key-1"].start, SIZE)
+    assert held.is_in_memory(places["key-2"].start, SIZE)
     for key in ("key-1", "key-0", "key-2"):
         assert store.get(key, own=False) == entry(int(key[-1]))
     assert checks == [SIZE, SIZE], "the third one has stayed"
@@ -182,7 +182,7 @@ def test_a_file_that_is_cut_off_while_it_is_mapped_is_damaged(
         return real(fd, nbytes, **options)
 
     monkeypatch.setattr(mmap, "mmap", cut)
-    assert store.get("key-0", own=own) is None and "damaged" in store.trouble
+    assert store.get("key-0", own=own) is None and "damaged" in store.last_error
 
 
 def test_what_has_gone_into_memory_is_held_there_alone(tmp_path: Path, checks: list[int]) -> None:

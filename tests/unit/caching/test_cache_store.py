@@ -71,7 +71,7 @@ def test_what_was_put_comes_back_also_to_others_of_the_same_user(store: EntrySto
         assert path.stat().st_mode & 0o077 == 0, path
     assert store.put("parts", "plan", [b"one", b"", b"two"], elements=2, seconds=0.1)
     assert store.put("empty", "plan", [], elements=0, seconds=0.1)
-    assert (store.get("parts"), store.get("empty"), store.trouble) == (b"onetwo", b"", "")
+    assert (store.get("parts"), store.get("empty"), store.last_error) == (b"onetwo", b"", "")
 
 
 @pytest.mark.parametrize("size", [5000, 500_000])  # one is read, the other one mapped
@@ -112,7 +112,7 @@ def test_what_is_no_file_is_not_read_and_not_waited_for(kind: str, own: bool, fo
             path.mkdir()
         else:
             path.symlink_to("/dev/zero" if kind == "device" else folder / "elsewhere")
-        assert store.get("key-1", own=own) is None and path.name in store.trouble
+        assert store.get("key-1", own=own) is None and path.name in store.last_error
     with EntryStore(folder, max_bytes=64 * MB) as store:
         assert put(store, 1) and store.get("key-1", own=own) == entry(1) and store.remove() == 1
 
@@ -153,7 +153,7 @@ def test_an_index_that_lies_costs_entries_and_no_more(lies: list[Any], reopened:
             store.about(f"key-{number}")
             put(store, number, 30_000, kind=f"plan-{number % 2}")
         store.bound({"plan-0": MB // 4})
-        assert store.nbytes >= 0 and store.sizes() is not None and len(store.places()) <= 36
+        assert store.nbytes >= 0 and store.sizes() is not None and len(store.locations()) <= 36
         store.verify()
         store.remove()
         store.close()
@@ -202,7 +202,7 @@ def test_an_entry_larger_than_the_cache_is_not_kept_and_takes_nothing_away(folde
     with EntryStore(folder, max_bytes=MB) as store:
         put(store, 0, 1000)
         assert not put(store, 1, 2 * MB)
-        assert "does not fit" in store.trouble and store.get("key-0") is not None
+        assert "does not fit" in store.last_error and store.get("key-0") is not None
 
 
 def test_kinds_are_told_apart_and_removed(store: EntryStore, folder: Path) -> None:
@@ -236,7 +236,7 @@ def test_an_index_of_a_newer_version_is_refused_and_left_alone_and_an_older_one_
     assert (folder / "index.sqlite").read_bytes() == before
     say_version(folder, FORMAT_VERSION - 1)
     with EntryStore(folder, max_bytes=MB) as store:
-        assert store.get("key-1") is None and store.noted("speed") is None and not store.trouble
+        assert store.get("key-1") is None and store.read_note("speed") is None and not store.last_error
         assert segments(folder) == []
         assert put(store, 1) and store.get("key-1") == entry(1)
 
@@ -268,7 +268,7 @@ def _fill_with_a_limit(folder: Path) -> None:
         most = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
         resource.setrlimit(resource.RLIMIT_FSIZE, (3 * MB, most))
         kept = [put(store, number, MB) for number in range(1, 6)]
-        assert kept[0] and not all(kept) and "could not be written" in store.trouble
+        assert kept[0] and not all(kept) and "could not be written" in store.last_error
         for number, there in enumerate([True, *kept]):
             found = store.get(f"key-{number}")
             assert (found == entry(number, MB)) if there else found is None
@@ -298,7 +298,7 @@ WRITER = """
         for back in (number, number // 2):
             for key in (f"both-{back}", f"{mine}-{back}", f"{1 - mine}-{back}"):
                 found = store.get(key)
-                assert found is None or found == entry(back, len(found)), (key, store.trouble)
+                assert found is None or found == entry(back, len(found)), (key, store.last_error)
     print("done", len(store.sizes()))
     if len(sys.argv) > 3:
         os.kill(os.getpid(), 9)
@@ -353,7 +353,7 @@ def test_a_kind_takes_no_more_than_its_room_and_others_are_not_touched(folder: P
         store.bound(None)
         put(store, 200, MB, kind="new")
         assert kept(store)["new"] == MB
-        assert store.trouble == ""
+        assert store.last_error == ""
 
 
 ENTRY = bytes(1000)

@@ -44,7 +44,7 @@ def tiers_of(cache: Cache) -> TieredStore:
 
 def in_memory(store: TieredStore) -> set[str]:
     assert store.memory is not None
-    return {place.key for place in store.memory.places()}
+    return {place.key for place in store.memory.locations()}
 
 
 def test_an_entry_goes_into_memory_when_it_is_read_or_comes_from_elsewhere(store: TieredStore) -> None:
@@ -56,7 +56,7 @@ def test_an_entry_goes_into_memory_when_it_is_read_or_comes_from_elsewhere(store
     assert store.disk.about("far") == ("plan", 3, 2.0)
     store.disk.remove()
     assert store.get("a") == b"a" * 1000 and "a" in store, "it is read from there"
-    assert store.get("b") is None and "b" not in store and store.trouble == ""
+    assert store.get("b") is None and "b" not in store and store.last_error == ""
 
 
 def test_what_has_no_room_in_memory_is_read_from_the_disk(store: TieredStore) -> None:
@@ -81,9 +81,9 @@ def test_a_damaged_entry_in_memory_comes_from_the_disk(store: TieredStore) -> No
     store.put("a", "plan", [b"whole" * 100], elements=1, seconds=1.0)
     store.get("a")
     assert store.memory is not None
-    (place,) = store.memory.places()
+    (place,) = store.memory.locations()
     place.path.write_bytes(bytes(500))
-    assert store.get("a") == b"whole" * 100 and "damaged" in store.trouble
+    assert store.get("a") == b"whole" * 100 and "damaged" in store.last_error
 
 
 @pytest.mark.parametrize("theirs", ["open to others", "a link", "a file"])
@@ -101,7 +101,7 @@ def test_a_folder_in_memory_that_others_may_have_made_is_not_used(theirs: str, c
     with pytest.raises(CacheError):
         EntryStore(folder, max_bytes=MB, private=True)
     store = tiers_of(cache)
-    assert store.memory is None and "nothing is kept in memory" in store.trouble
+    assert store.memory is None and "nothing is kept in memory" in store.last_error
     assert store.put("a", "plan", [b"x"], elements=1, seconds=1.0) and store.get("a") == b"x"
     store.close()
     assert memory_speed(cache) is None

@@ -12,9 +12,9 @@ import numpy as np
 
 from pecan_ray.engines.contract import Produced
 from pecan_ray.pipeline import PecanPipeline
+from pecan_ray.plan.op_sequences import with_ops
 from pecan_ray.plan.operators import Autocache, Plan
 from pecan_ray.plan.splits import Split
-from pecan_ray.plan.stretches import with_ops
 from tests.unit.engines.engine_leases import column
 
 READS: Counter[int] = Counter()

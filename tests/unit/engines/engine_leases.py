@@ -53,7 +53,7 @@ class ListedLeases:
             assert lease.key not in self.lengths, f"the end of {lease.key} was reported twice"
             self.lengths[lease.key] = elements
 
-    def wanted(self) -> dict[LeaseKey, Spans]:
+    def target(self) -> dict[LeaseKey, Spans]:
         """Return the positions that were given out, splits that were read to their end cut to their lengths."""
         wanted: dict[LeaseKey, Spans] = {}
         for lease in self.given:
@@ -65,12 +65,12 @@ class ListedLeases:
         return {key: spans for key, spans in wanted.items() if spans}
 
 
-def whole_leases(sources: Sequence[Source], *, epoch: int = 0, repetitions: int = 1) -> list[Lease]:
+def whole_leases(sources: Sequence[Source], *, epoch: int = 0, num_passes: int = 1) -> list[Lease]:
     """Return a lease of every split of every source, as often as the data is repeated."""
     return [
-        Lease(epoch, split, branch=branch, repetition=repetition)
+        Lease(epoch, split, branch=branch, pass_index=pass_index)
         for branch, source in enumerate(sources)
-        for repetition in range(repetitions)
+        for pass_index in range(num_passes)
         for split in source.splits()
     ]
 

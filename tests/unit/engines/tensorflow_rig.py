@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import pecan_ray as pecan
 from pecan_ray.engines.contract import EngineOptions, Produced
-from pecan_ray.engines.inprocess import AllLeases
+from pecan_ray.engines.in_process import AllLeases
 from pecan_ray.engines.slots import HeapSlots
 from pecan_ray.engines.tensorflow import TensorFlowEngine
 from pecan_ray.plan.splits import OUTPUT_BITS

@@ -267,7 +267,7 @@ def test_a_share_of_the_splits_is_computed_again_in_each_epoch_and_kept_anew(cac
         leases = ListedLeases(whole_leases(list(plan.sources()), epoch=epoch))
         READS.clear()
         made = run_engine(plan, leases, cache=cache)
-        assert delivered(made) == leases.wanted()
+        assert delivered(made) == leases.target()
         draws.append(dict(rows_of(made)))
         renewed.append(frozenset(+READS))
     assert len(renewed[0]) == splits and all(5 <= len(again) <= 25 for again in renewed[1:])
@@ -329,7 +329,7 @@ def epoch(cache: Cache, between: Callable[[], object] | None = None, at: int = 4
             if number == at and between is not None:
                 between()
             found.append(produced)
-    assert delivered(found) == leases.wanted()
+    assert delivered(found) == leases.target()
     columns = [one.columns for one in found if one.rows]
     assert all((x == i % 256).all() for each in columns for x, i in zip(each["x"], each["i"], strict=True))
     return sorted_numbers(found)

@@ -12,7 +12,7 @@ import pytest
 import pecan_ray as pecan
 from pecan_ray.engines.contract import BadElement, EngineModule, EngineOptions
 from pecan_ray.engines.counting import EVERY, OpCount
-from pecan_ray.engines.inprocess import AllLeases
+from pecan_ray.engines.in_process import AllLeases
 from pecan_ray.engines.registry import ENGINES, build_engine
 from pecan_ray.engines.slots import HeapSlots
 from pecan_ray.options import EngineName
@@ -39,7 +39,7 @@ def test_every_engine_offers_the_same_functions_and_runs_a_quarantined_element_a
 
     plan = PecanPipeline(Items([1.0]), engine=name).map(noted, on="item").plan
     ops = [op for op in plan.ops if isinstance(op, ElementOp)]
-    module.run_again(ops, BadElement("noted", "", "", {"item": 2.0}), 0)
+    module.replay(ops, BadElement("noted", "", "", {"item": 2.0}), 0)
     assert len(seen) == 1
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pecan_ray.engines.contract import EngineOptions
-from pecan_ray.engines.inprocess import AllLeases, run_inprocess
+from pecan_ray.engines.in_process import AllLeases, run_in_process
 from pecan_ray.engines.registry import build_engine
 from pecan_ray.engines.slots import HeapSlots
 from pecan_ray.errors import PecanError
@@ -42,9 +42,9 @@ class InColumns(Numbered):
 def batches_of(pipe: PecanPipeline, engine: EngineName, threads: int) -> Iterator[dict[str, Any]]:
     """Yield what an engine makes of all leases, in order; with 0 threads what a debug run makes."""
     if not threads:
-        yield from run_inprocess(pipe.plan, engine=engine)
+        yield from run_in_process(pipe.plan, engine=engine)
         return
-    leases = AllLeases(tuple(pipe.plan.sources()), 0, plan_shape(pipe.plan).repetitions)
+    leases = AllLeases(tuple(pipe.plan.sources()), 0, plan_shape(pipe.plan).num_passes)
     with contextlib.closing(
         build_engine(engine, pipe.plan, EngineOptions(order="strict", threads=threads), HeapSlots())
     ) as built:

@@ -17,7 +17,7 @@ from PIL import Image
 
 import pecan_ray as pecan
 from pecan_ray.engines.contract import Produced
-from pecan_ray.engines.inprocess import run_inprocess
+from pecan_ray.engines.in_process import run_in_process
 from pecan_ray.engines.own_results import HeldValue, SharedBufferError, SharedBuffers, own_element
 from pecan_ray.errors import OpError, PlanError
 from pecan_ray.pipeline import PecanPipeline
@@ -269,7 +269,7 @@ def test_a_function_may_return_its_own_value_again(make: Callable[[], Fill]) -> 
     for shuffled in (False, True):
         pipe = numbers(SIXTY).map(make(), on="i")
         assert rows_of(run_engine((pipe.shuffle(20) if shuffled else pipe).batch(10))) == list(range(SIXTY))
-    elements = list(run_inprocess(numbers(SIXTY).map(make(), on="i").plan))
+    elements = list(run_in_process(numbers(SIXTY).map(make(), on="i").plan))
     assert sorted(first_number(one["i"]) for one in elements) == list(range(SIXTY))
 
 

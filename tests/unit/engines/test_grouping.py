@@ -42,7 +42,7 @@ def test_batches_hold_one_key_and_what_is_left_becomes_what_tail_says(tail: Tail
     leases = ListedLeases(whole_leases(tuple(pipe.plan.sources())))
     produced = run_engine(pipe, leases, order="strict")
     assert rows_of([one for one in produced if not one.partial]) == FULL
-    assert delivered(produced) == leases.wanted(), "elements that are repeated are delivered once"
+    assert delivered(produced) == leases.target(), "elements that are repeated are delivered once"
     batches = pipe.iter_batches(debug=True)
     assert [batch["i"].tolist() for batch in batches] == [*FULL, *last]
     report = batches.report()

@@ -46,7 +46,7 @@ def test_pairs_and_draws_are_those_of_one_worker_and_positions_those_of_the_firs
     leases = ListedLeases(of_first_source(pipe))
     produced = run_engine(plan, leases, order="strict")
     assert rows(produced) == whole and len(whole) == 45
-    assert delivered(produced) == leases.wanted() and {key[0] for key in delivered(produced)} == {0}
+    assert delivered(produced) == leases.target() and {key[0] for key in delivered(produced)} == {0}
     first, second, *others = of_first_source(pipe)
     some = [(0, 3 << OUTPUT_BITS), (5 << OUTPUT_BITS, END)]
     parts = [*others[::-1], Lease(0, second.split, tuple(some)), first]

@@ -13,7 +13,7 @@ import pytest
 import pecan_ray as pecan
 from pecan_ray import sources
 from pecan_ray.engines.contract import BadElement, EngineOptions, Leases, Produced
-from pecan_ray.engines.inprocess import AllLeases
+from pecan_ray.engines.in_process import AllLeases
 from pecan_ray.engines.lease_tracker import LeaseTracker
 from pecan_ray.engines.leases_behind import LeasesBehind
 from pecan_ray.engines.positions import SkippedPositions
@@ -171,10 +171,10 @@ def test_what_a_worker_gives_back_passes_the_filter_that_it_was_behind(pipe: pec
 
 class LateLeases:
     def __init__(self) -> None:
-        self.asked, self.come = threading.Event(), threading.Event()
+        self.requested, self.come = threading.Event(), threading.Event()
 
     def take(self, branch: int = 0) -> Lease | None:
-        self.asked.set()
+        self.requested.set()
         assert self.come.wait(10)
         return Lease(0, Split(0))
 
@@ -187,7 +187,7 @@ def test_a_thread_of_a_stretch_that_was_left_gets_no_lease_of_the_next_one() -> 
     leases = LeaseTracker(late)
     asking = threading.Thread(target=lambda: got.append(leases.take()))
     asking.start()
-    assert late.asked.wait(10)
+    assert late.requested.wait(10)
     closing = threading.Thread(target=leases.close)
     closing.start()
     until(lambda: leases._closed, "it is not closed")

@@ -15,7 +15,7 @@ import pytest
 
 import pecan_ray as pecan
 from pecan_ray.engines.contract import Produced
-from pecan_ray.engines.inprocess import run_inprocess
+from pecan_ray.engines.in_process import run_in_process
 from pecan_ray.engines.python import complete_calls
 from pecan_ray.engines.serializable import why_not_serializable
 from pecan_ray.errors import BatchShapeError, OpError, OutputTypeError, PlanError, SourceError
@@ -328,8 +328,8 @@ def test_one_that_changes_its_array_in_place_and_returns_none_ends_the_job_by_na
 def test_in_debug_mode_too_but_not_where_some_give_a_value() -> None:
     lists = PecanPipeline(Items([{"x": [row, 1]} for row in range(TWENTY)]))
     with pytest.raises(OutputTypeError, match="sort returned None"):
-        list(run_inprocess(lists.map(lambda x: x.sort(), on="x", name="sort").plan))
-    found = [one["x"] for one in run_inprocess(lists.map(lambda x: x if x[0] % 3 == 2 else None, on="x").plan)]
+        list(run_in_process(lists.map(lambda x: x.sort(), on="x", name="sort").plan))
+    found = [one["x"] for one in run_in_process(lists.map(lambda x: x if x[0] % 3 == 2 else None, on="x").plan)]
     assert len(found) == TWENTY and found[:3] == [None, None, [2, 1]]
     words = PecanPipeline(Items([{"s": str(row)} for row in range(TWENTY)], split_rows=TWENTY))
     kept = column(run_engine(words.map(lambda s: s if len(s) > 1 else None, on="s").batch(5), order="strict"), "s")
@@ -359,7 +359,7 @@ def test_a_part_of_a_column_beside_whole_ones_is_refused_by_name(cut: str) -> No
     with pytest.raises(OpError, match=rf"^{cut} failed on element 0 .* the 10 of the batch: .* is a part of"):
         run_engine(batches().map(CUTS[cut], name=cut))
     with pytest.raises(ValueError, match=r"returned column '[jx]|text' with . rows"):
-        list(run_inprocess(batches().map(CUTS[cut]).plan))
+        list(run_in_process(batches().map(CUTS[cut]).plan))
 
 
 OF_THEIR_OWN_LENGTHS: dict[str, Any] = {

@@ -70,7 +70,7 @@ def test_batches_are_those_of_the_engines_own_graph(make: Callable[..., Any], si
     batches, given = read(make, size)
     graph, _ = read(make, size, on_error="skip")  # which asks about elements one by one
     assert shown(batches) == shown(graph)
-    assert delivered(batches) == given.wanted()
+    assert delivered(batches) == given.target()
     assert len(given.lengths) == SHARDS
 
 
@@ -88,7 +88,7 @@ def test_a_lease_of_some_elements_gives_these(spans: tuple[tuple[int, int], ...]
     ends = [(first << OUTPUT_BITS, stop if stop == END else stop << OUTPUT_BITS) for first, stop in spans]
     leases = [Lease(0, split, spans=tuple(ends)) for split in sources[0].splits()]
     batches, given = read(plain, 4, leases)
-    assert delivered(batches) == given.wanted()
+    assert delivered(batches) == given.target()
     graph, _ = read(plain, 4, leases, on_error="skip")
     assert shown(batches) == shown(graph)
 

@@ -16,7 +16,7 @@ import pecan_ray as pecan
 from pecan_ray import Config, PecanPipeline
 from pecan_ray.by_value import dumps
 from pecan_ray.engines.foreign import as_array
-from pecan_ray.engines.inprocess import run_inprocess
+from pecan_ray.engines.in_process import run_in_process
 from pecan_ray.engines.nesting import MOST_LEVELS
 from pecan_ray.engines.plain import decode, encode
 from pecan_ray.engines.python.tensor_pickling import pickled
@@ -228,7 +228,7 @@ def test_a_value_that_holds_itself_is_an_error_of_its_element_or_left_out(make: 
 
 
 def test_what_is_deep_comes_whole_as_far_as_python_goes_and_a_recursion_without_end_is_told_in_few_words() -> None:
-    value = list(run_inprocess(numbers(TEN).map(lambda i: nested(MOST_LEVELS - 10), on="i").plan))[3]["i"]
+    value = list(run_in_process(numbers(TEN).map(lambda i: nested(MOST_LEVELS - 10), on="i").plan))[3]["i"]
     while isinstance(value, list):
         (value,) = value
     assert value == 1

@@ -111,7 +111,7 @@ def test_the_rest_of_a_group_is_packed_by_any_worker_and_no_token_is_lost_or_rep
         received += [one for one in run_engine(pipe, missing(leases, received), threads=2) if chance.random() < 0.5]
     received += run_engine(pipe, missing(leases, received), order="strict")
     assert sorted(tokens_of(received)) == [token for one in given for token in one["tokens"]]
-    assert delivered(received) == leases.wanted()
+    assert delivered(received) == leases.target()
 
 
 def test_other_columns_are_packed_along_and_rows_draw_random_numbers_of_their_own() -> None:
@@ -221,7 +221,7 @@ def test_a_debug_run_has_the_same_batches_as_the_engine_and_every_element_is_in_
     produced = run_engine(pipe, leases=leases, threads=3)
     assert Counter(i for one in produced for i in numbers_in(restore_arrays(one.columns))) == Counter(range(ROWS))
     assert [one.rows for one in produced if one.rows].count(SIZE) == ROWS // SIZE
-    assert delivered(produced) == leases.wanted()
+    assert delivered(produced) == leases.target()
     behind = pipe.map(lambda batch: {"sizes": [len(image) for image in batch["images"]]}, name="sizes").prefetch(2)
     found = [one.columns["sizes"] for one in run_engine(behind, order="strict") if one.rows]
     assert found[1] == [4 + i % 5 for i in range(SIZE, 2 * SIZE)], "functions behind it take the batch"

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 import pecan_ray as pecan
 from pecan_ray import pass_numbers
-from pecan_ray.engines.inprocess import run_inprocess
+from pecan_ray.engines.in_process import run_in_process
 from pecan_ray.errors import OpError, PlanError
 from pecan_ray.options import EngineName
 from pecan_ray.pass_numbers import PassCounts, warn_if_epochs_restart
@@ -40,7 +40,7 @@ def noisy_pipe() -> PecanPipeline:
 
 
 def of_passes(pipe: PecanPipeline, *numbers: int) -> Draws:
-    return [floats(run_inprocess(pipe.plan, epoch=number)) for number in numbers]
+    return [floats(run_in_process(pipe.plan, epoch=number)) for number in numbers]
 
 
 def floats(batches: Any) -> list[float]:
@@ -82,7 +82,7 @@ def test_a_look_at_single_batches_or_at_speed_and_a_refused_call_are_no_pass_but
     failing = PecanPipeline(Arrays(x=np.arange(4))).map(at_three, on="x")
     for number in range(2):
         batches = failing.iter_batches(debug=True)
-        assert next(batches) == next(run_inprocess(failing.plan, epoch=number))
+        assert next(batches) == next(run_in_process(failing.plan, epoch=number))
         with pytest.raises((ValueError, OpError)):
             list(batches)
 
@@ -101,7 +101,7 @@ def test_ranks_agree_a_state_sets_the_count_and_a_run_that_could_not_begin_leave
     assert counts.begin(PARTS, PLACE).first_epoch == 4
     assert counts.resume(PARTS, PLACE, 5, first_epoch=4, ended=True).first_epoch == 4
     resumed = counts.resume(PARTS, PLACE, 5, first_epoch=0, ended=False)
-    resumed.reach(7)
+    resumed.note_epoch(7)
     with pytest.raises(KeyboardInterrupt), counts.begin(PARTS, PLACE):
         raise KeyboardInterrupt
     assert counts.begin(PARTS, PLACE).first_epoch == 8
@@ -127,7 +127,7 @@ Change = Callable[[pecan.PecanPipeline], pecan.PecanPipeline]
 
 
 def rows(pipe: pecan.PecanPipeline, epoch: int = 0, seed: int = 0, key: str = "i") -> list[int]:
-    batches = run_inprocess(pipe.plan, engine=pipe.engine, epoch=epoch, seed=seed)
+    batches = run_in_process(pipe.plan, engine=pipe.engine, epoch=epoch, seed=seed)
     return [int(i) for batch in batches for i in np.atleast_1d(batch[key])]
 
 
@@ -206,7 +206,7 @@ def of_fives(engine: EngineName = "python", rows: int = ROWS, column: str = "i")
 
 def ours(pipe: PecanPipeline, engine: EngineName, column: str = "i") -> list[Any]:
     """Return what a pipeline yields: numbers, or lists of them for batches."""
-    return [np.asarray(one[column]).tolist() for one in run_inprocess(pipe.plan, engine=engine)]
+    return [np.asarray(one[column]).tolist() for one in run_in_process(pipe.plan, engine=engine)]
 
 
 PLANS: dict[str, Make] = {
@@ -263,7 +263,7 @@ DRAWING: dict[str, tuple[int, Drawing]] = {
 @pytest.mark.parametrize("plan", DRAWING)
 def test_each_pass_shuffles_and_augments_anew(plan: str, engine: EngineName) -> None:
     length, make = DRAWING[plan]
-    made = list(run_inprocess(make(of_fives(engine), NOISY[engine]).plan, engine=engine))
+    made = list(run_in_process(make(of_fives(engine), NOISY[engine]).plan, engine=engine))
     assert len(made) == 3 * length
     passes = [made[first : first + length] for first in range(0, 3 * length, length)]
     orders = [[int(one["i"]) for one in elements] for elements in passes]
@@ -273,7 +273,7 @@ def test_each_pass_shuffles_and_augments_anew(plan: str, engine: EngineName) -> 
         assert len(set(map(tuple, orders))) == 3, "no order comes twice"
     if length % ROWS == 0:
         assert all(sorted(order) == sorted([*range(ROWS)] * (length // ROWS)) for order in orders)
-    again = [float(one["x"]) for one in run_inprocess(make(of_fives(engine), NOISY[engine]).plan, engine=engine)]
+    again = [float(one["x"]) for one in run_in_process(make(of_fives(engine), NOISY[engine]).plan, engine=engine)]
     assert again == drawn, "and all of it is the same when it runs again"
 
 
@@ -281,14 +281,14 @@ def dealt(pipe: PecanPipeline, leases: list[Lease], **options: Any) -> list[int]
     """Return what a worker yields that is given these leases, each position of which must come once."""
     given = ListedLeases(leases)
     produced = run_engine(pipe, given, **options)
-    assert delivered(produced) == given.wanted()
+    assert delivered(produced) == given.target()
     return [int(value) for value in np.concatenate([one.columns["i"] for one in produced if one.rows])]
 
 
 @pytest.mark.parametrize("order", ["strict", "relaxed"])
 def test_each_worker_drains_its_shuffle_with_what_it_has_of_a_pass(order: str) -> None:
     pipe = of_fives().shuffle(ROWS).repeat(3).batch(5)
-    leases = whole_leases(tuple(pipe.plan.sources()), repetitions=3)
+    leases = whole_leases(tuple(pipe.plan.sources()), num_passes=3)
     for mine in (leases[::2], leases[1::2]):  # two of the four splits of each pass
         got = dealt(pipe, mine, threads=2, order=order)
         passes = [got[first : first + 10] for first in range(0, 30, 10)]
@@ -298,17 +298,17 @@ def test_each_worker_drains_its_shuffle_with_what_it_has_of_a_pass(order: str) -
 
 def test_what_is_kept_back_is_drained_and_later_passes_may_come_first_and_late_leases_with_the_one_at_hand() -> None:
     pipe = of_fives(rows=7).batch(4).unbatch().repeat(2).batch(1)
-    assert dealt(pipe, whole_leases(tuple(pipe.plan.sources()), repetitions=2), order="strict") == [*range(7)] * 2
+    assert dealt(pipe, whole_leases(tuple(pipe.plan.sources()), num_passes=2), order="strict") == [*range(7)] * 2
     tokens = PecanPipeline(Items([{"tokens": [n, n]} for n in range(1, 4)])).pack(8).repeat(2).batch(2)
-    (batch,) = run_inprocess(tokens.plan)
+    (batch,) = run_in_process(tokens.plan)
     assert [sorted(row) for row in batch["tokens"].tolist()] == [[0, 0, 1, 1, 2, 2, 3, 3]] * 2
     pipe = of_fives(rows=10).concat(of_fives(rows=5)).repeat(4).batch(1)
-    leases = [one for one in whole_leases(tuple(pipe.plan.sources()), repetitions=4) if one.repetition in (1, 3)]
+    leases = [one for one in whole_leases(tuple(pipe.plan.sources()), num_passes=4) if one.pass_index in (1, 3)]
     assert dealt(pipe, leases, order="strict") == [*range(10), *range(5)] * 2
     assert dealt(pipe, leases[:-1], order="strict") == [*range(10), *range(5), *range(10)]
     pipe = of_fives().shuffle(ROWS).repeat(2).batch(1)
     *first, late = whole_leases(tuple(pipe.plan.sources()))
-    second = [replace(lease, repetition=1) for lease in (*first, late)]
+    second = [replace(lease, pass_index=1) for lease in (*first, late)]
     got = dealt(pipe, [*first, second[0], late, *second[1:]], order="strict")
     assert sorted(got[:15]) == list(range(15))
     assert sorted(got[15:]) == sorted([*range(ROWS), *range(15, ROWS)])
@@ -333,7 +333,7 @@ def test_only_what_is_taken_is_read_in_each_pass_and_nothing_kept_of_it(engine: 
     assert set(read) <= {0, 1, 2}, "the splits behind are not read"
     if engine == "python":
         large = of_fives().map(lambda e: {"i": e["i"], "large": Large()}).take(ROWS).repeat(3)
-        assert max(len(alive) for _ in run_inprocess(large.plan)) <= 3
+        assert max(len(alive) for _ in run_in_process(large.plan)) <= 3
 
 
 EMPTY: dict[str, Make] = {
@@ -356,7 +356,7 @@ def none_of(pipe: PecanPipeline) -> PecanPipeline:
 @pytest.mark.parametrize("plan", EMPTY)
 def test_an_endless_repeat_of_nothing_is_an_error(plan: str, engine: EngineName) -> None:
     pipe = EMPTY[plan](of_fives(engine))
-    assert (plan_shape(pipe.plan).repetitions is None) == ("dealt" in plan)
+    assert (plan_shape(pipe.plan).num_passes is None) == ("dealt" in plan)
     with pytest.raises(PlanError, match=r"repeat.* has no end, and .*none \(filter\)"):
         ours(pipe, engine)
 
@@ -372,7 +372,7 @@ def test_a_repeat_of_an_empty_source_or_with_few_elements_is_none(engine: Engine
     some = of_fives(engine, 100).filter(rare, name="rare").take(30).repeat().take(60)
     assert len(ours(some, engine)) == 60, "passes without an element do not end one that has yielded some"
     few = of_fives(engine).filter(lambda e: e["i"] % 10 == 3, name="few").repeat().shuffle(100).batch(10)
-    first = next(iter(run_inprocess(few.plan, engine=engine)))
+    first = next(iter(run_in_process(few.plan, engine=engine)))
     assert set(np.asarray(first["i"]).tolist()) <= {3, 13}, "what is held back is no empty pass"
 
 
@@ -384,7 +384,7 @@ def test_a_repeat_that_yields_nothing_any_more_is_an_error_in_the_end() -> None:
         seen.add(int(element["i"]))
         return not known
 
-    made = run_inprocess(of_fives().filter(new).take(ROWS).repeat().plan)
+    made = run_in_process(of_fives().filter(new).take(ROWS).repeat().plan)
     assert len(list(itertools.islice(made, ROWS))) == ROWS
     with pytest.raises(PlanError, match=r"100 passes .* have yielded no element.*: new \(filter\) lets no"):
         next(made)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import pecan_ray as pecan
 from pecan_ray.engines.contract import EngineOptions
-from pecan_ray.engines.inprocess import run_inprocess
+from pecan_ray.engines.in_process import run_in_process
 from pecan_ray.engines.side_by_side import MAX_OPEN_BYTES, ONE_AFTER_THE_OTHER, Streams, in_turn
 from pecan_ray.engines.slots import HeapSlots
 from pecan_ray.engines.tensorflow import TensorFlowEngine
@@ -144,7 +144,7 @@ def sorted_shards(engine: EngineName = "python") -> PecanPipeline:
 
 def rows_of(pipe: PecanPipeline, epoch: int = 0) -> list[Rows]:
     """The rows of each batch of a pass."""
-    return [batch["i"] for batch in run_inprocess(pipe.plan, engine=pipe.engine, epoch=epoch)]
+    return [batch["i"] for batch in run_in_process(pipe.plan, engine=pipe.engine, epoch=epoch)]
 
 
 def classes(batches: list[Rows]) -> float:
@@ -208,16 +208,16 @@ class Given:
 def test_all_of_each_lease_comes_in_its_order_and_passes_one_after_the_other(
     leases: list[tuple[int, int]], rejects: list[bool], count: int, turn: int
 ) -> None:
-    listed = [Lease(0, Split(index), repetition=number) for index, (number, _) in enumerate(sorted(leases))]
+    listed = [Lease(0, Split(index), pass_index=number) for index, (number, _) in enumerate(sorted(leases))]
     sizes = [size for _, size in sorted(leases)]
     given = Given(list(listed), iter(rejects))
 
     def read(lease: Lease) -> Iterator[tuple[int, int, int]]:
-        return ((lease.repetition, lease.split.index, row) for row in range(sizes[lease.split.index]))
+        return ((lease.pass_index, lease.split.index, row) for row in range(sizes[lease.split.index]))
 
     came = list(in_turn(given.take, Streams(count, turn), read, lambda _: 1))
     assert sorted(came) == [
-        (one.repetition, one.split.index, n) for one in listed for n in range(sizes[one.split.index])
+        (one.pass_index, one.split.index, n) for one in listed for n in range(sizes[one.split.index])
     ]
     assert [number for number, _, _ in came] == sorted(number for number, _, _ in came)
     for index in range(len(listed)):

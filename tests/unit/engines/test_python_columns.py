@@ -156,7 +156,7 @@ def both(source: Source, leases: list[Lease], size: int, build: Any = None, **op
         assert (by_columns(plan, one) is None) == isinstance(one, ByRows)
         given = ListedLeases(leases)
         produced = run_engine(plan, given, **options)
-        assert delivered(produced) == given.wanted()
+        assert delivered(produced) == given.target()
         bad = [(error.where, error.error) for batch in produced for error in batch.bad]
         found.append((told(produced), given.lengths, bad))
     return found
@@ -169,7 +169,7 @@ def test_batches_are_those_of_the_rows(folder: Path, kind: str, size: int) -> No
     columns, rows = both(source, whole_leases([source]), size, order="strict")
     assert columns == rows
     assert sum(batch[2][0] for batch in columns[0]) == sum(columns[1].values()) == ROWS
-    relaxed, _ = both(source, whole_leases([source], repetitions=2), size, threads=4)
+    relaxed, _ = both(source, whole_leases([source], num_passes=2), size, threads=4)
     assert sum(batch[2][0] for batch in relaxed[0]) == 2 * ROWS
     assert [batch[2][2] for batch in relaxed[0] if batch[2][0] < size] in ([], [True]), "one partial batch at most"
 
@@ -192,7 +192,7 @@ def test_what_is_missing_of_splits_comes_as_from_rows(
         if data.draw(st.booleans()):
             spans.append((places[-1] + 1, END))
         if spans:
-            leases.append(Lease(3, split, tuple(spans), repetition=1))
+            leases.append(Lease(3, split, tuple(spans), pass_index=1))
     columns, rows = both(source, leases, data.draw(st.integers(1, 12)), order="strict")
     assert columns == rows
 

@@ -173,12 +173,12 @@ def test_every_position_is_carried_once_and_what_was_not_acknowledged_is_produce
     leases = ListedLeases(whole_leases(tuple(case.pipe.plan.sources())))
     produced = run_engine(case.pipe, leases, **first)
     assert counted_rows(produced) == Counter(map(as_tuple, case.rows))
-    assert delivered(produced) == leases.wanted()
+    assert delivered(produced) == leases.target()
     assert leases.lengths == {lease.key: lease.split.elements for lease in leases.given}
     received = [batch for batch in produced if chance.random() < 0.5]
     again = run_engine(case.pipe, missing(leases, received), **later)
     assert counted_rows([*received, *again]) == Counter(map(as_tuple, case.rows))
-    assert delivered([*received, *again]) == leases.wanted()
+    assert delivered([*received, *again]) == leases.target()
 
 
 def counted_rows(produced: list[Produced]) -> Counter[Any]:

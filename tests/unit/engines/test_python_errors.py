@@ -13,7 +13,7 @@ import pytest
 
 from pecan_ray.engines import positions
 from pecan_ray.engines.contract import BadElement, EngineOptions, Produced
-from pecan_ray.engines.inprocess import AllLeases
+from pecan_ray.engines.in_process import AllLeases
 from pecan_ray.engines.positions import MOST_BAD, MOST_INTERVALS, SkippedPositions
 from pecan_ray.engines.python import run_here
 from pecan_ray.errors import BatchShapeError, ColumnError, OpError, OutputTypeError, PecanError, SourceError
@@ -84,7 +84,7 @@ def test_an_error_names_operator_file_and_element_and_skip_records_what_is_left_
     assert bad_of(produced) == [
         BadElement("refuses_17", "element 7 of data/1.bin", FAILED, None, Origin(0, 0, 0, 1, 7))
     ]
-    assert delivered(produced) == leases.wanted(), "positions of bad elements count as dealt with"
+    assert delivered(produced) == leases.target(), "positions of bad elements count as dealt with"
 
 
 def test_an_error_in_a_generator_of_outputs_leaves_out_all_of_them() -> None:
@@ -179,7 +179,7 @@ def test_what_a_source_raises_is_a_source_error_that_says_where(error: type[Exce
     (bad,) = bad_of(produced)
     assert (bad.op, bad.where, "the disk is wet" in bad.error) == ("read Numbered", "element 4 of data/0.bin", True)
     assert leases.lengths == {(0, 0, 0): 4, (0, 0, 1): 10}, "nothing is missing behind the break"
-    assert delivered(produced) == leases.wanted()
+    assert delivered(produced) == leases.target()
 
 
 def test_an_error_does_not_wait_for_elements_that_are_stuck() -> None:
@@ -387,7 +387,7 @@ def test_a_break_ends_the_split_and_tells_how_much_is_lost(
     produced = run_engine(PecanPipeline(source).batch(64), leases, on_error="skip")
     assert [bad.elements_left_out for bad in bad_of(produced)] == ([left_out] if left_out else [])
     assert leases.lengths == ({} if length is None else {KEY: length})
-    assert delivered(produced) == leases.wanted()
+    assert delivered(produced) == leases.target()
     assert [bad.elements_left_out for bad in bad_in(PecanPipeline(Counted(1, 600, length_known=False)))] == [1]
 
 
@@ -421,7 +421,7 @@ def test_an_element_that_is_read_again_has_the_same_identity() -> None:
     assert first == [("threes", Origin(0, 0, 0, 0, number)) for number in (0, 3, 6, 9)]
     assert len(again) == 2 and set(again) == {first[1], first[3]}
     assert identities(pipe, [Lease(1, split, spans=spans_of((3, 4)))]) != first[1:2], "another epoch counts again"
-    assert identities(pipe, [Lease(0, split, repetition=1, spans=spans_of((3, 4)))]) != first[1:2]
+    assert identities(pipe, [Lease(0, split, pass_index=1, spans=spans_of((3, 4)))]) != first[1:2]
     batches = PecanPipeline(source).batch(4).map(refuse_batch, name="four")
     (bad,) = bad_in(batches, [Lease(0, split, spans=spans_of((0, 12)))])
     assert (bad.identity, bad.origin, bad.elements_left_out) == (("four", Origin(0, 0, 0, 0, 4)), None, 4)

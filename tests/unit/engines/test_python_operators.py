@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pecan_ray.engines.contract import Produced
-from pecan_ray.engines.inprocess import run_inprocess
+from pecan_ray.engines.in_process import run_in_process
 from pecan_ray.engines.python.channel_arithmetic import PerChannelFunction, is_channel_arithmetic
 from pecan_ray.engines.python.rows import RowsColumn
 from pecan_ray.errors import BatchShapeError, ColumnError, OpError, PlanError
@@ -100,7 +100,7 @@ def test_a_length_that_cannot_be_told_follows_the_on_error_policy() -> None:
     assert batches_of(produced, "n") == [[1, 2]]
     (bad,) = [bad for batch in produced for bad in batch.bad]
     assert (bad.op, bad.where, bad.element["n"]) == ("bucket_by_length", "element 1 of split 0", 0)
-    assert delivered(produced) == leases.wanted()
+    assert delivered(produced) == leases.target()
     with pytest.raises(ColumnError, match=r"there is no column 'y' in element 0 of split 0; there are \['n', 'x'\]"):
         in_order(of_lengths(1).bucket_by_length([1], sizes=3, length="y"))
     with pytest.raises(OpError, match=r"column 'n' of element 0 of split 0 is int, which has no length.*pass length="):
@@ -115,7 +115,7 @@ def test_unbatch_gives_back_the_rows_that_functions_on_batches_leave() -> None:
     assert batches_of(produced) == [[0, 2], [4]] and [batch.rows for batch in produced] == [2, 1]
     leases = ListedLeases(whole_leases(tuple(pipe.plan.sources())))
     rows = run_engine(pipe.unbatch().batch(2), leases)
-    assert sorted(column(rows, "i")) == [0, 2, 4] and delivered(rows) == leases.wanted()
+    assert sorted(column(rows, "i")) == [0, 2, 4] and delivered(rows) == leases.target()
     (rest,) = run_engine(numbers(6, 300).batch(3).map(lambda batch: {"i": batch["i"][:0]}).unbatch().batch(2))
     assert (rest.rows, delivered([rest])[0, 0, 0].contains_all(0, 6 << OUTPUT_BITS)) == (0, True), "none at all"
     refused: list[tuple[Any, bool, str]] = [
@@ -136,7 +136,7 @@ def test_functions_may_write_deep_into_elements_that_are_repeated() -> None:
 
     source = Items([{"target": {"boxes": np.ones(1), "names": ["cat"]}}])
     for pipe in (PecanPipeline(source).take(1).repeat(3), PecanPipeline(source).repeat(3)):
-        made = [batch["target"] for batch in run_inprocess(pipe.map(scaled, on="target").batch(1).plan)]
+        made = [batch["target"] for batch in run_in_process(pipe.map(scaled, on="target").batch(1).plan)]
         assert [one["boxes"].tolist() for one in made] == [[[2.0]]] * 3
         assert [one["names"].tolist() for one in made] == [[["cat", "scaled"]]] * 3
 

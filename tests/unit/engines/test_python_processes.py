@@ -20,7 +20,7 @@ import numpy as np
 import psutil
 import pytest
 
-from pecan_ray.engines.python.call_results import AnswerColumns, AnswerWriter, unpack_results
+from pecan_ray.engines.python.call_results import ResponseColumns, ResponseWriter, unpack_results
 from pecan_ray.engines.python.processes import Processes
 from pecan_ray.errors import OpError
 from pecan_ray.options import OnError
@@ -99,16 +99,16 @@ def test_a_function_runs_in_another_process_and_what_it_raises_is_raised_here(pr
 
 def test_calls_made_ahead_are_answered_in_their_order_and_each_as_it_deserves(processes: Processes) -> None:
     half, scale, die = (processes.function(name) for name in ("halved", "scaled", "dying"))
-    half.ahead([(2, {}), (3, {}), (4, {})])
+    half.prefetch([(2, {}), (3, {}), (4, {})])
     assert half(2) == 1
     with pytest.raises(ValueError, match="3 is odd"):
         half(3)
     assert half(4) == 2
     assert half(6) == 3  # was not among them
     shared = [1.0]
-    scale.ahead([(shared, {"by": 2}), (shared, {"by": 3})])
+    scale.prefetch([(shared, {"by": 2}), (shared, {"by": 3})])
     assert [scale(shared, by=2), scale(shared, by=3)] == [2.0, 3.0]
-    die.ahead([(0, {}), (7, {}), (0, {})])
+    die.prefetch([(0, {}), (7, {}), (0, {})])
     assert die(0) is None
     with pytest.raises(RuntimeError, match="ended with exit code 7"):
         die(7)
@@ -192,8 +192,8 @@ OF_SEVERAL_FORMS: dict[str, list[Any]] = {
 }
 
 
-def written(*results: Any) -> AnswerWriter:
-    writer = AnswerWriter(len(results))
+def written(*results: Any) -> ResponseWriter:
+    writer = ResponseWriter(len(results))
     for result in results:
         add = writer.add_error if isinstance(result, Exception) else writer.add
         add(result)
@@ -223,11 +223,11 @@ def test_what_goes_in_comes_out_and_travels_as_columns_where_it_is_of_one_form(n
     results = OF_ONE_FORM.get(name) or OF_SEVERAL_FORMS[name]
     for one, other in zip(through(results), results, strict=True):
         assert_same(one, other)
-    assert isinstance(pickle.loads(written(*results).message()), AnswerColumns) == (name in OF_ONE_FORM)
+    assert isinstance(pickle.loads(written(*results).message()), ResponseColumns) == (name in OF_ONE_FORM)
 
 
 def test_arrays_are_of_their_own_and_can_be_written_into() -> None:
-    writer, own = AnswerWriter(3), np.zeros(2)
+    writer, own = ResponseWriter(3), np.zeros(2)
     for number in range(3):
         own[:] = number
         writer.add({"x": own})
@@ -240,7 +240,7 @@ def test_arrays_are_of_their_own_and_can_be_written_into() -> None:
 
 
 def test_a_column_takes_no_more_memory_than_is_bounded() -> None:
-    writer = AnswerWriter(10_000)
+    writer = ResponseWriter(10_000)
     writer.add({"x": np.ones(1 << 14)})
     assert len(writer.message()) < 1 << 18
     assert unpack_results(writer.message())[0].value()["x"].sum() == 1 << 14
@@ -347,7 +347,7 @@ def test_so_is_one_that_raises_and_one_in_a_debug_run_in_a_process_of_functions_
     with pytest.raises(OpError, match=r"forking: a child process .* element 7 of split 0"):
         list(KINDS["map"](at_seven(lambda: None)).iter_batches(epochs=1, debug=True))
     found: list[int] = []
-    with pytest.raises(OpError, match=r"forking failed on element .*: ForkedError: forking: a child process"):
+    with pytest.raises(OpError, match=r"forking failed on element .*: ForkError: forking: a child process"):
         gone_through(numbers().map(at_seven(raises), name="forking", processes=True).batch(4), found, "skip")
     forking = Numbered(20, make=lambda number: at_seven(lambda: None)({"i": number}))
     with pytest.raises(OpError, match=r"read Numbered: a child process .* while element 7 of split 0"):

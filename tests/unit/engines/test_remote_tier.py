@@ -26,8 +26,8 @@ from pecan_ray.engines.entry_objects import ENDING, HEAD, MAGIC, EntryObjects
 from pecan_ray.engines.remote_tier import RemoteTier
 from pecan_ray.errors import PlanError
 from pecan_ray.options import Cache
+from pecan_ray.plan.op_sequences import with_ops
 from pecan_ray.plan.operators import Autocache, Plan
-from pecan_ray.plan.stretches import with_ops
 from tests.flaky_http import FlakyProxy
 from tests.object_stores import reaching_gcs, reaching_s3, s3_bucket
 from tests.ray.waiting import until
@@ -85,7 +85,7 @@ def epoch(cache: Cache, *, remote: bool = True) -> list[int]:
     leases = ListedLeases(whole_leases(list(plan.sources())))
     with running(plan, leases, cache=cache) as (_, batches):
         found = list(batches)
-    assert delivered(found) == leases.wanted()
+    assert delivered(found) == leases.target()
     return sorted_numbers(found)
 
 
@@ -115,17 +115,17 @@ def test_what_one_node_has_computed_another_one_reads(url: str, tmp_path: Path) 
 
 def test_an_entry_is_there_for_who_looks_and_whole(url: str) -> None:
     objects = EntryObjects(url)
-    assert objects.get(KIND, "a") is None and objects.kinds() == []
+    assert objects.get(KIND, "a") is None and objects.entry_types() == []
     body: list[bytes | memoryview] = [b"one", memoryview(b"two")]
     objects.put(KIND, "a", body, elements=7, seconds=1.5)
     found = objects.get(KIND, "a")
     assert found is not None and bytes(found.data) == b"onetwo"
-    assert (found.facts.elements, found.facts.seconds, found.facts.kind) == (7, 1.5, KIND)
+    assert (found.info.elements, found.info.seconds, found.info.kind) == (7, 1.5, KIND)
     large = bytes(range(256)) * (80 << 10)  # of several pieces
     objects.put(KIND, "large", [large], elements=1, seconds=0.0)
     found = objects.get(KIND, "large")
     assert found is not None and found.data == large
-    assert objects.kinds() == [KIND] and objects.remove(KIND) == 2 and objects.get(KIND, "a") is None
+    assert objects.entry_types() == [KIND] and objects.remove(KIND) == 2 and objects.get(KIND, "a") is None
 
 
 def test_damaged_objects_are_dropped_and_those_of_a_newer_version_left_alone_and_either_is_said(
@@ -192,13 +192,13 @@ def test_a_store_that_was_away_is_asked_again_and_has_what_it_missed(
     tier.put(KIND, "a", [b"x"], elements=1, seconds=1.0)
     until(lambda: bool(said), "the failure is said")
     until(tier.flush, "what failed is still to be written")
-    refused = proxy.refused
+    refused = proxy.rejected
     for _ in range(200):
         assert tier.get(KIND, "a") is None and not tier.holds(KIND, "a")
         tier.put(KIND, "a", [b"x"], elements=1, seconds=1.0)
         assert tier.flush()
     # The listing that was under way beside the write that failed may still try again for as long as it waits.
-    assert proxy.refused - refused < 100, "it is left alone"
+    assert proxy.rejected - refused < 100, "it is left alone"
     proxy.outage = None
     now[0] += remote_tier.AWAY_S + 1
     tier.put(KIND, "a", [b"x"], elements=1, seconds=1.0)
@@ -268,7 +268,7 @@ def test_writing_is_behind_and_bounded(s3: tuple[str, FlakyProxy], monkeypatch: 
     said: list[str] = []
     tier = RemoteTier(EntryObjects(url), said.append)
     assert tier.get(KIND, "nothing") is None
-    until(lambda: tier.lacks(KIND, "0"), "it is listed")
+    until(lambda: tier.is_missing(KIND, "0"), "it is listed")
     monkeypatch.setattr(remote_tier, "BEHIND_BYTES", 1000)
     proxy.outage = "hang"
     for number in range(5):
@@ -288,7 +288,7 @@ def test_what_others_write_is_found_after_a_while(s3: tuple[str, FlakyProxy]) ->
     url, _ = s3
     now = [0.0]
     tier = RemoteTier(EntryObjects(url), lambda text: None, clock=lambda: now[0])
-    until(lambda: tier.lacks(KIND, "a"), "it is listed")
+    until(lambda: tier.is_missing(KIND, "a"), "it is listed")
     EntryObjects(url).put(KIND, "a", [b"x"], elements=1, seconds=1.0)
     assert tier.get(KIND, "a") is None, "nothing is asked for that was not listed"
     now[0] += remote_tier.LISTED_AGAIN_S + 1
@@ -316,7 +316,7 @@ def test_a_damaged_entry_that_a_listing_still_names_is_written_again(
         tier = RemoteTier(EntryObjects(url), lambda text: None)
         assert tier.get(KIND, key) is None and named.wait(60)
         dropped.set()
-        until(lambda: tier.lacks(KIND, key), "the listing has ended, and the entry is known to be away")
+        until(lambda: tier.is_missing(KIND, key), "the listing has ended, and the entry is known to be away")
         tier.put(KIND, key, [b"y"], elements=1, seconds=1.0)
         tier.close()
     found = EntryObjects(url).get(KIND, key)
@@ -329,10 +329,10 @@ def test_a_stores_speed_is_measured_once_and_kept(tmp_path: Path) -> None:
     with EntryStore(tmp_path / "folder", max_bytes=64 << 20) as store:
         speed = remote_speed(store, objects)
         assert speed.measurements >= 3 and speed.read_seconds(1 << 20, 8) > 0 and 0 <= speed.waiting <= 1
-        assert [list(objects.entries(kind)) for kind in objects.kinds()] in ([], [[]]), "nothing is left of it"
+        assert [list(objects.entries(kind)) for kind in objects.entry_types()] in ([], [[]]), "nothing is left of it"
         shutil.rmtree(tmp_path / "mounted")
         assert remote_speed(store, EntryObjects(url)) == speed
-        assert json.loads(store.noted(f"{SPEED} {url}") or "")["waiting"] == speed.waiting
+        assert json.loads(store.read_note(f"{SPEED} {url}") or "")["waiting"] == speed.waiting
 
 
 def test_the_command_looks_at_a_remote_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -36,8 +36,8 @@ ON = {"parquet": "small", "csv": "n", "arrays": "label", "items": "small"}
 def run(source: Source, build: Build, leases: list[Lease] | None = None, **options: Any) -> Any:
     """Return batches, the positions that they carry, and bad elements."""
     plan = build(PecanPipeline(source)).plan
-    passes = plan_shape(plan).repetitions or 1
-    listed = ListedLeases(whole_leases([source], repetitions=passes) if leases is None else leases)
+    passes = plan_shape(plan).num_passes or 1
+    listed = ListedLeases(whole_leases([source], num_passes=passes) if leases is None else leases)
     produced = run_engine(plan, listed, **options)
     batches = [(in_words(one.columns), one.rows, list(one.row_parts)) for one in produced if one.rows]
     spans = together(produced) if plan_shape(plan).serial else delivered(produced)
@@ -171,7 +171,7 @@ def test_what_is_missing_of_splits_is_shuffled_and_filtered(bounds: list[int], f
     source = Arrays(n=np.arange(ROWS), split_rows=ROWS)
     places = sorted({bound << (OUTPUT_BITS - fine) for bound in bounds})
     spans = [*zip(places[::2], places[1::2], strict=False), (places[-1] + 1, END)]
-    lease = Lease(2, next(source.splits()), tuple(spans), repetition=1)
+    lease = Lease(2, next(source.splits()), tuple(spans), pass_index=1)
     both(source, lambda pipe: pipe.shuffle(buffer).filter(is_odd, on="n").batch(7), [lease])
 
 

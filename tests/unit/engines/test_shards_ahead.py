@@ -25,7 +25,7 @@ WAIT_S = 60.0
 class LeasesBesideOthers(ListedLeases):
     """Leases that may be taken beside another one, as a job gives them that has enough for all workers."""
 
-    def take_beside(self, branch: int, reading: int, streams: int) -> Lease | None:
+    def take_concurrent(self, branch: int, reading: int, streams: int) -> Lease | None:
         assert (reading, streams) == (1, 2)
         return self.take(branch)
 
@@ -51,24 +51,24 @@ def python(num_shards: int, index: int) -> Any:
     return plain(num_shards, index).map(lambda n: tf.numpy_function(np.negative, [n], tf.int64))
 
 
-class Asked:
+class RangeRequest:
     """A function that makes a dataset, and tells which shards it has made."""
 
     def __init__(self, make: Any) -> None:
         self._make = make
-        self.made: set[int] = set()
+        self.produced: set[int] = set()
         self._changed = threading.Condition()
 
     def __call__(self, num_shards: int, index: int) -> Any:
         made = self._make(num_shards, index)
         with self._changed:
-            self.made.add(index)
+            self.produced.add(index)
             self._changed.notify_all()
         return made
 
     def wait_for(self, index: int) -> bool:
         with self._changed:
-            return self._changed.wait_for(lambda: index in self.made, WAIT_S)
+            return self._changed.wait_for(lambda: index in self.produced, WAIT_S)
 
 
 def begun(make: Any, leases: Any = LeasesBesideOthers) -> tuple[Any, Iterator[Any]]:
@@ -84,21 +84,21 @@ def values(produced: Any) -> list[str]:
 
 @pytest.mark.parametrize("make", [plain, mapped, shuffled, counting])
 def test_a_shard_is_opened_while_the_one_before_it_is_read_and_changes_nothing(make: Any) -> None:
-    asked = Asked(make)
+    asked = RangeRequest(make)
     leases, batches = begun(asked)
     first = next(batches)
-    assert asked.wait_for(1) and asked.made == {0, 1}, "two at a time"
+    assert asked.wait_for(1) and asked.produced == {0, 1}, "two at a time"
     produced = [first, *batches]
-    assert delivered(produced) == leases.wanted()
+    assert delivered(produced) == leases.target()
     assert values(produced) == values(begun(make, ListedLeases)[1])
 
 
 def test_a_shard_that_calls_python_is_not_overtaken() -> None:
     """What it calls may draw from the process's random generators, which belong to one shard at a time."""
-    asked = Asked(python)
+    asked = RangeRequest(python)
     _, batches = begun(asked)
     for number, _ in enumerate(batches):
-        assert asked.made == set(range(number * SHARDS // ROWS + 1))
+        assert asked.produced == set(range(number * SHARDS // ROWS + 1))
 
 
 def test_an_error_of_a_shard_that_was_opened_ahead_comes_in_its_turn() -> None:
@@ -120,7 +120,7 @@ def test_an_error_of_a_shard_that_was_opened_ahead_comes_in_its_turn() -> None:
 
 def test_a_shard_that_was_opened_ahead_is_given_up_with_the_assignment() -> None:
     before = set(iterating._all)
-    asked = Asked(mapped)
+    asked = RangeRequest(mapped)
     _, batches = begun(asked)
     next(batches)
     assert asked.wait_for(1)

@@ -20,7 +20,7 @@ import tensorflow as tf
 import pecan_ray as pecan
 from pecan_ray import errors
 from pecan_ray.engines.contract import EngineOptions, Produced
-from pecan_ray.engines.inprocess import AllLeases, run_inprocess
+from pecan_ray.engines.in_process import AllLeases, run_in_process
 from pecan_ray.engines.leases_behind import LeasesBehind
 from pecan_ray.engines.slots import HeapSlots
 from pecan_ray.engines.tensorflow import TensorFlowEngine
@@ -149,7 +149,7 @@ def test_parts_of_a_split_are_those_of_the_python_engine() -> None:
         for pipe in (numbers(), numbers().map(lambda row: {"i": row["i"]}))
     ]
     by_python = pecan.split(pecan.PecanPipeline(next(numbers().plan.sources())), [0.7, 0.3], seed=1)
-    assert found == [[sorted(int(row["i"]) for row in run_inprocess(part.plan)) for part in by_python]] * 2
+    assert found == [[sorted(int(row["i"]) for row in run_in_process(part.plan)) for part in by_python]] * 2
 
 
 def test_what_a_lease_asks_for_is_delivered_and_a_plan_that_begins_behind_its_first_batches_yields_the_others() -> None:
@@ -224,10 +224,10 @@ def test_a_process_ends_while_graphs_are_under_way_of_which_one_was_closed() -> 
 import numpy as np
 import pecan_ray as pecan
 from pecan_ray.engines.contract import EngineOptions
-from pecan_ray.engines.inprocess import AllLeases
+from pecan_ray.engines.in_process import AllLeases
 from pecan_ray.engines.slots import HeapSlots
 from pecan_ray.engines.tensorflow import TensorFlowEngine
-from pecan_ray.engines.tensorflow.chunks import cuts
+from pecan_ray.engines.tensorflow.chunks import chunk_bounds
 
 rows = pecan.sources.Items([{"x": np.full(4, n, np.float32)} for n in range(10_000)])
 plan = pecan.PecanPipeline(rows, engine="tensorflow").map(lambda x: x * 2, on="x").batch(4).plan

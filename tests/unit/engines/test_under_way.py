@@ -23,7 +23,7 @@ from pecan_ray.engines.python.chain import Chain
 from pecan_ray.engines.python.processes import Processes
 from pecan_ray.engines.slots import HeapSlots
 from pecan_ray.engines.stages import OFTEN_FOR_S, OFTEN_S, SELDOM_S, StageAccumulator, ThreadStage, stages_now
-from pecan_ray.engines.under_way import LONG_S, CallTimer, ThreadActivity, counted_from, long_retry
+from pecan_ray.engines.under_way import LONG_S, CallTimer, ThreadActivity, count_from, long_retry
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.operators import ElementOp
 from pecan_ray.plan.splits import AtWork, Origin, Split
@@ -172,9 +172,9 @@ def test_of_two_that_stand_still_for_as_long_either_may_wait_and_what_the_storag
         told = timer.longest(60.0, seen)
         assert told is not None and told.at == AtWork("ponders", source_refs[0] if known else None)
     reads = UnderWay("reads", 10.0)
-    assert counted_from(reads, 0.0, 20.0) == reads
-    assert counted_from(reads, 100.0, 100.0 + LONG_S) == UnderWay("reads", 100.0)
-    assert counted_from(reads, 100.0, 99.0 + LONG_S) is counted_from(None, 0.0, 50.0) is None
+    assert count_from(reads, 0.0, 20.0) == reads
+    assert count_from(reads, 100.0, 100.0 + LONG_S) == UnderWay("reads", 100.0)
+    assert count_from(reads, 100.0, 99.0 + LONG_S) is count_from(None, 0.0, 50.0) is None
 
 
 def test_a_file_that_the_storage_does_not_give_is_named_with_the_error() -> None:

@@ -12,18 +12,18 @@ import pytest
 import pecan_ray as pecan
 from pecan_ray.autoorder.kept_order import KeptOrder, OrderFolder
 from pecan_ray.engines.contract import EngineOptions
-from pecan_ray.engines.inprocess import AllLeases, run_inprocess, run_produced
+from pecan_ray.engines.in_process import AllLeases, run_in_process, run_produced
 from pecan_ray.engines.registry import build_engine
 from pecan_ray.engines.slots import HeapSlots
-from pecan_ray.engines.users_order import UsersOrder, orders_of
+from pecan_ray.engines.users_order import UsersOrder, run_order_of
 from pecan_ray.errors import BatchShapeError, OpError, OrderError
 from pecan_ray.job import events
-from pecan_ray.job.instructions import Answer, KillWorker, Log, UseUsersOrder
+from pecan_ray.job.instructions import KillWorker, Log, Response, UseUsersOrder
 from pecan_ray.job.messages import AskAssignment, Assigned, WorkerProgress
 from pecan_ray.job.start_worker import StartWorker
 from pecan_ray.options import Workers
+from pecan_ray.plan.op_sequences import Names, apply_op_order
 from pecan_ray.plan.operators import Plan
-from pecan_ray.plan.stretches import Names, reordered
 from tests.unit.engines.engine_leases import ListedLeases, delivered, run_engine, whole_leases
 from tests.unit.job.job_rig import JobRig, of_kind, said
 
@@ -58,8 +58,8 @@ def pipeline(gray: int | None = GRAY) -> pecan.PecanPipeline:
 
 
 def in_another_order(plan: Plan, orders: dict[Names, Names] = BOTH) -> tuple[Plan, UsersOrder]:
-    other = reordered(plan, orders)
-    return other, UsersOrder(other, orders_of(plan), lambda: plan)
+    other = apply_op_order(plan, orders)
+    return other, UsersOrder(other, run_order_of(plan), lambda: plan)
 
 
 def found(produced: list[Any]) -> list[tuple[int, int]]:
@@ -77,11 +77,11 @@ def test_an_element_that_fails_is_run_in_the_users_order_and_so_are_the_others(f
     plan, users = in_another_order(pipe.plan)
     leases = ListedLeases(whole_leases(tuple(plan.sources())))
     produced = run_engine(plan, leases, users_order=users, on_error=on_error, threads=2)
-    assert found(produced) == EXPECTED and delivered(produced) == leases.wanted()
+    assert found(produced) == EXPECTED and delivered(produced) == leases.target()
     assert not any(batch.bad for batch in produced)
     assert users.taken
-    assert "element 0 of split 10 fails in AutoOrder's order darken -> to_rgb (darken failed on" in users.said
-    assert "but not in yours, to_rgb -> darken: the job goes back to your order" in users.said
+    assert "element 0 of split 10 fails in AutoOrder's order darken -> to_rgb (darken failed on" in users.reason
+    assert "but not in yours, to_rgb -> darken: the job goes back to your order" in users.reason
 
 
 @pytest.mark.parametrize("reorder", ["safe", "strict", "pecan"])
@@ -98,7 +98,7 @@ def test_a_job_of_every_mode_goes_back_to_the_users_order_and_later_ones_begin_i
         rows = [(int(n), int(i.max())) for batch in batches for n, i in zip(batch["n"], batch["image"], strict=True)]
     assert sorted(rows) == EXPECTED and "the job goes back to your order" in caplog.text
     kept = OrderFolder(tmp_path).load(key)
-    assert kept is not None and kept.orders == (("to_rgb", "darken"),)
+    assert kept is not None and kept.op_order == (("to_rgb", "darken"),)
     assert "element 0 of split 10 fails in AutoOrder's order darken -> to_rgb" in kept.why
 
 
@@ -107,14 +107,14 @@ def test_a_batch_that_cannot_be_made_in_this_process_is_made_in_the_users_order(
     pipe = pecan.PecanPipeline(pecan.sources.Items(items(None))).map(turn_wide, on="image").map(wide, on="image")
     pipe = (pipe.shuffle(16) if shuffled else pipe).batch(8)
     plan, users = in_another_order(pipe.plan, {("turn_wide", "wide"): ("wide", "turn_wide")})
-    usual = list(run_inprocess(pipe.plan))
+    usual = list(run_in_process(pipe.plan))
     produced = [one for one in run_produced(plan, users_order=users) if one.rows]
     assert len(produced) == len(usual) == ELEMENTS // 8
     for one, other in zip(produced, usual, strict=True):
         np.testing.assert_array_equal(one.columns["n"], other["n"])
         np.testing.assert_array_equal(one.columns["image"], other["image"])
-    assert users.taken and users.said.startswith("AutoOrder's order of operators led to this: batch: column 'image'")
-    assert users.said.endswith("The job goes back to your order")
+    assert users.taken and users.reason.startswith("AutoOrder's order of operators led to this: batch: column 'image'")
+    assert users.reason.endswith("The job goes back to your order")
 
 
 def wide(image: Any) -> Any:
@@ -149,7 +149,7 @@ def test_what_fails_in_both_orders_is_an_error_of_the_users_order() -> None:
     plan, users = in_another_order(pipe.plan)
     with pytest.raises(OpError, match="darken failed on element 0 of split 10: AssertionError"):
         run_engine(plan, users_order=users)
-    assert not users.taken and not users.said
+    assert not users.taken and not users.reason
     produced = run_engine(plan, users_order=users, on_error="quarantine")
     assert found(produced) == [row for row in EXPECTED if row[0] != GRAY]
     (bad,) = [bad for batch in produced for bad in batch.bad]
@@ -158,7 +158,7 @@ def test_what_fails_in_both_orders_is_an_error_of_the_users_order() -> None:
     plan, users = in_another_order(twice.plan, {("wide", "abs"): ("abs", "wide")})
     with pytest.raises(BatchShapeError):
         list(run_produced(plan, users_order=users))
-    assert not users.said, "and so is a batch that cannot be made in either"
+    assert not users.reason, "and so is a batch that cannot be made in either"
 
 
 def test_the_users_plan_is_not_loaded_before_it_is_needed_and_run_when_that_is_told() -> None:
@@ -166,11 +166,11 @@ def test_the_users_plan_is_not_loaded_before_it_is_needed_and_run_when_that_is_t
         raise AssertionError("nothing has failed")
 
     pipe = pipeline(gray=None).batch(8)
-    plan = reordered(pipe.plan, BOTH)
-    assert found(run_engine(plan, users_order=UsersOrder(plan, orders_of(pipe.plan), load))) == EXPECTED
+    plan = apply_op_order(pipe.plan, BOTH)
+    assert found(run_engine(plan, users_order=UsersOrder(plan, run_order_of(pipe.plan), load))) == EXPECTED
     plan, users = in_another_order(pipeline().batch(8).plan)
     users.taken = True
-    assert found(run_engine(plan, users_order=users)) == EXPECTED and not users.said
+    assert found(run_engine(plan, users_order=users)) == EXPECTED and not users.reason
 
 
 @pytest.mark.parametrize("on_error", ["raise", "skip"])
@@ -208,28 +208,30 @@ def reordered_job(workers: int = 2) -> tuple[JobRig, list[str]]:
 
 
 def version_for(rig: JobRig, worker: str) -> int:
-    (answer,) = of_kind(Answer, rig.ask(worker, AskAssignment()))
+    (answer,) = of_kind(Response, rig.ask(worker, AskAssignment()))
     assert isinstance(answer.reply, Assigned)
     return answer.reply.plan_version
 
 
-FELL_BACK = WorkerProgress(fell_back="an element failed")
+FELL_BACK = WorkerProgress(fallback_reason="an element failed")
 
 
 @pytest.mark.parametrize("why", ["an element failed", "other results"])
 def test_a_worker_that_fell_back_and_results_that_differ_take_the_whole_job_with_them(why: str) -> None:
     rig, (first, second) = reordered_job()
-    rig.handle(events.SplitsListed(0, ()))
+    rig.handle(events.SplitPageReceived(0, ()))
     assert version_for(rig, first) == 1
-    done = rig.handle(events.OrderDropped(why) if why == "other results" else events.WorkerTold(first, FELL_BACK))
+    done = rig.handle(
+        events.OrderDropped(why) if why == "other results" else events.WorkerProgressReported(first, FELL_BACK)
+    )
     assert of_kind(UseUsersOrder, done) == [UseUsersOrder(first), UseUsersOrder(second)]
     assert said(done) == why
-    for worker, progress in ((first, FELL_BACK), (second, WorkerProgress(fell_back="another one too"))):
-        assert rig.handle(events.WorkerTold(worker, progress)) == []
+    for worker, progress in ((first, FELL_BACK), (second, WorkerProgress(fallback_reason="another one too"))):
+        assert rig.handle(events.WorkerProgressReported(worker, progress)) == []
     assert version_for(rig, second) == 0, "within the epoch that has begun in the other order"
     rig.handle(events.PlanChanged("a better order"))
-    facts = rig.job.facts(rig.now)
-    assert facts.reverted == why
+    facts = rig.job.stats(rig.now)
+    assert facts.fallback_reason == why
     assert [one.text for one in facts.events if one.kind == "reorder"] == [why]
 
 
@@ -238,9 +240,9 @@ def test_a_worker_that_gives_up_for_the_order_is_replaced_and_counts_as_no_loss(
     done = rig.handle(events.OrderFailed(first, "an element failed"))
     assert of_kind(KillWorker, done) == [KillWorker(first)] and len(of_kind(StartWorker, done)) == 1
     assert UseUsersOrder(second) in done and isinstance(of_kind(Log, done)[0], Log)
-    assert rig.job.facts(rig.now).workers_lost == 0 and rig.job.error is None
+    assert rig.job.stats(rig.now).workers_lost == 0 and rig.job.error is None
     assert rig.handle(events.OrderFailed(first, "an element failed")) == []
     rig, (first, _) = reordered_job()
-    rig.handle(events.SplitsListed(0, ()))
+    rig.handle(events.SplitPageReceived(0, ()))
     rig.ask(first, AskAssignment(FELL_BACK))
-    assert rig.job.facts(rig.now).reverted == "an element failed", "an idle one tells with its question"
+    assert rig.job.stats(rig.now).fallback_reason == "an element failed", "an idle one tells with its question"

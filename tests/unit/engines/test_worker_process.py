@@ -60,7 +60,7 @@ def draws(key: tuple[int | str, ...] | None, count: int = 3) -> list[tuple[int, 
     generators.begin(key)
     found = [draw() for _ in range(count)]
     seed_all()
-    generators.seed_again()
+    generators.reset_seeds()
     return found + [draw() for _ in range(count)]
 
 
@@ -251,14 +251,14 @@ def test_a_library_that_a_function_is_the_first_to_import_is_warned_of_once(tmp_
     program = """
 import numpy as np
 import pecan_ray as pecan
-from pecan_ray.engines.inprocess import run_inprocess
+from pecan_ray.engines.in_process import run_in_process
 
 def late(x):
     import torch, cupy
     return x
 
 pipe = pecan.PecanPipeline(pecan.sources.Arrays(x=np.arange(5))).map(late, on="x", seed_globals=True).batch(5)
-print(len(list(run_inprocess(pipe.plan))))
+print(len(list(run_in_process(pipe.plan))))
 """
     path = os.pathsep.join([str(tmp_path), *sys.path])
     ran = subprocess.run([sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": path}, capture_output=True)

@@ -23,11 +23,11 @@ pytestmark = pytest.mark.usefixtures("each_event_loop")
 class Gated:
     def __init__(self, count: int = 3) -> None:
         self.gate = threading.Semaphore(0)
-        self.closed, self.asked = threading.Event(), threading.Event()
+        self.closed, self.requested = threading.Event(), threading.Event()
         self._left = iter(range(count))
 
     def __next__(self) -> int:
-        self.asked.set()
+        self.requested.set()
         self.gate.acquire()
         if self.closed.is_set():
             raise StopIteration
@@ -82,7 +82,7 @@ def test_to_close_ends_the_wait_of_another_task() -> None:
         gated = Gated()
         async with AsyncBatches(lambda: gated) as batches:
             waiting = asyncio.ensure_future(all_of(batches))
-            await asyncio.to_thread(gated.asked.wait)
+            await asyncio.to_thread(gated.requested.wait)
         assert await waiting == [] and gated.closed.is_set()
 
     asyncio.run(loop())

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from pecan_ray.errors import PlanError
-from pecan_ray.integrations.keras_ahead import FetchAhead
 from pecan_ray.integrations.keras_iterators import KerasIterators
+from pecan_ray.integrations.keras_prefetch import PrefetchLimit
 from pecan_ray.job.delivery_log import MOST_AHEAD
 
 Batch = tuple[int, int]
@@ -35,34 +35,34 @@ class Run:
 
 def test_epochs_of_one_batch_are_passes_and_what_is_fetched_in_vain_comes_again() -> None:
     run = Run(1)
-    run.iterators.made()
+    run.iterators.note_created()
     seen = []
     for _ in range(3):  # Keras makes the next iterator when the next epoch has begun
         run.iterators.begin_epoch()
-        run.iterators.made()
+        run.iterators.note_created()
         seen.append(run.iterators.next())
         run.iterators.end_epoch()
     assert seen == [(0, 0), (1, 0), (2, 0)]
     run = Run()
     run.iterators.begin_epoch()
-    run.iterators.made()
+    run.iterators.note_created()
     assert [run.iterators.next() for _ in range(5)] == [(0, at) for at in range(5)]
-    run.iterators.made()
+    run.iterators.note_created()
     run.iterators.end_epoch()
     assert [run.iterators.next(), run.iterators.next()] == [(1, 0), (1, 1)], "by a thread that fetches ahead"
     run.iterators.begin_epoch()
-    run.iterators.made()
+    run.iterators.note_created()
     assert [run.iterators.next() for _ in range(3)] == [(1, 0), (1, 1), (1, 2)]
 
 
 def test_batches_that_keras_only_looks_at_come_again_in_its_first_epoch() -> None:
     run = Run()
-    run.iterators.made()
+    run.iterators.note_created()
     assert [run.iterators.next(), run.iterators.next()] == [(0, 0), (0, 1)], "for their shapes"
-    run.iterators.made()
+    run.iterators.note_created()
     run.iterators.end_epoch()
     run.iterators.begin_epoch()
-    run.iterators.made()
+    run.iterators.note_created()
     assert [run.iterators.next() for _ in range(3)] == [(0, 0), (0, 1), (0, 2)]
 
 
@@ -101,7 +101,7 @@ def test_to_close_ends_the_job_and_the_next_iterator_begins_another_one() -> Non
 
 
 def test_a_thread_that_fetches_stays_as_near_as_a_state_needs_it_and_ends_with_its_iterator() -> None:
-    ahead, fetched, ends = FetchAhead(), list[int](), list[PlanError]()
+    ahead, fetched, ends = PrefetchLimit(), list[int](), list[PlanError]()
     ahead.wait(lambda: 100)  # nobody tells what was used
 
     def fetch() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from pecan_ray.job.facts import JobEvent
+from pecan_ray.job.stats import JobEvent
 from pecan_ray.observe.report import Report, WorkerReport
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.sampling.budget import BadCount

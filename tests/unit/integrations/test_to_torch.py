@@ -99,7 +99,7 @@ def test_batches_go_to_a_device_and_what_is_no_tensor_stays() -> None:
 class Ahead:
     """A client of which a test says which batch the thread that looks ahead has met."""
 
-    def each_ahead(self, prepare: Any) -> None:
+    def on_next_batch(self, prepare: Any) -> None:
         self.prepare = prepare
 
     def meets(self, columns: Any) -> threading.Thread:

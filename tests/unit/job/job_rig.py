@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from pecan_ray.job import events
 from pecan_ray.job.delivery_log import Delivery
-from pecan_ray.job.instructions import Answer, Instruction, Log
+from pecan_ray.job.instructions import Instruction, Log, Response
 from pecan_ray.job.ledger_check import check_ledger
 from pecan_ray.job.ledger_shape import Assignment, LedgerShape
 from pecan_ray.job.messages import (
@@ -56,7 +56,7 @@ class JobRig:
         self.now = 0.0
         self.log: list[tuple[float, events.Event]] = []
         self.done: list[list[Instruction]] = []
-        self._asked: dict[tuple[str, str], int] = {}
+        self._requested: dict[tuple[str, str], int] = {}
         self._reported: dict[int, int] = {}
 
     def handle(self, event: events.Event, after: float = 0.0) -> list[Instruction]:
@@ -74,7 +74,7 @@ class JobRig:
         """Let all trainers come and room be found; return the workers that are to be started."""
         nodes = hosts or (("node", 4.0),)
         for rank in range(self.spec.shape.world_size):
-            self.handle(events.TrainerCame(rank, f"t{rank}", nodes[rank % len(nodes)][0]))
+            self.handle(events.TrainerRegistered(rank, f"t{rank}", nodes[rank % len(nodes)][0]))
         done = self.handle(events.RoomFound(nodes, remote))
         return [start.worker for start in of_kind(StartWorker, done)]
 
@@ -93,7 +93,7 @@ class JobRig:
 
     def list_splits(self, splits: int) -> None:
         """Let so many splits become known, and no more."""
-        self.handle(events.SplitsListed(0, tuple(Split(index) for index in range(splits))))
+        self.handle(events.SplitPageReceived(0, tuple(Split(index) for index in range(splits))))
         self.handle(events.ListingEnded(0))
 
     # --- what workers ask ----------------------------------------------------------------------------------
@@ -102,24 +102,24 @@ class JobRig:
         self, worker: str, request: WorkerQuestion, channel: str = "main", again: bool = False
     ) -> list[Instruction]:
         """Let a worker ask something; `again`: under the number of its last question."""
-        number = self._asked.get((worker, channel), 0) + (not again)
-        self._asked[worker, channel] = number
-        return self.handle(events.WorkerAsked(worker, channel, number, request))
+        number = self._requested.get((worker, channel), 0) + (not again)
+        self._requested[worker, channel] = number
+        return self.handle(events.WorkerRequestReceived(worker, channel, number, request))
 
-    def answer(self, worker: str, request: WorkerQuestion) -> Reply:
+    def response(self, worker: str, request: WorkerQuestion) -> Reply:
         """Let a worker ask something that has an answer at once."""
-        (answer,) = [one for one in of_kind(Answer, self.ask(worker, request)) if one.worker == worker]
+        (answer,) = [one for one in of_kind(Response, self.ask(worker, request)) if one.worker == worker]
         return answer.reply
 
     def assign(self, worker: str) -> Assignment:
         """Let a worker get work that there is."""
-        reply = self.answer(worker, AskAssignment())
+        reply = self.response(worker, AskAssignment())
         assert isinstance(reply, Assigned)
         return reply.assignment
 
     def take(self, worker: str, most: int = 1) -> tuple[Lease, ...]:
         """Let a worker take leases."""
-        reply = self.answer(worker, AskLeases(self.job.ledger.epoch, 0, most))
+        reply = self.response(worker, AskLeases(self.job.ledger.epoch, 0, most))
         assert isinstance(reply, tuple)
         return reply
 
@@ -130,7 +130,7 @@ class JobRig:
 
     def end(self, worker: str, **told: object) -> Reply:
         """Let a worker end its assignment."""
-        return self.answer(worker, EndAssignment(self.job.ledger.epoch, **told))  # type: ignore[arg-type]  # its fields
+        return self.response(worker, EndAssignment(self.job.ledger.epoch, **told))  # type: ignore[arg-type]  # its fields
 
     # --- what trainers report ------------------------------------------------------------------------------
 

@@ -56,7 +56,7 @@ def test_a_bad_element_that_worker_and_trainer_report_counts_once_and_is_told_on
     first = said(rig.ask(worker, EndData(0, {}, left_out=(bad(1),))))
     assert "left out element 1 of a.jpg in decode: torn" in first
     assert said(rig.report(left_out=(bad(1), bad(2)))).count("left out") == 1
-    assert rig.job.facts(0.0).bad_elements == 2
+    assert rig.job.stats(0.0).bad_elements == 2
 
 
 def test_only_the_first_bad_elements_are_told_one_by_one() -> None:
@@ -65,8 +65,8 @@ def test_only_the_first_bad_elements_are_told_one_by_one() -> None:
     assert "left out element 0" in said(rig.report(left_out=(bad(0, count=10 * MOST_LOGGED),))), "however many it had"
     done = rig.report(left_out=tuple(bad(number) for number in range(1, 3 * MOST_LOGGED)))
     assert said(done).count("left out") == MOST_LOGGED - 1
-    assert rig.job.facts(0.0).bad_elements == 13 * MOST_LOGGED - 1
-    assert rig.job.orders(0).quarantine == (), "nothing is to be kept"
+    assert rig.job.stats(0.0).bad_elements == 13 * MOST_LOGGED - 1
+    assert rig.job.trainer_update(0).quarantine == (), "nothing is to be kept"
 
 
 def test_what_waits_for_a_trainer_is_bounded() -> None:
@@ -74,11 +74,11 @@ def test_what_waits_for_a_trainer_is_bounded() -> None:
     queue.add(replace(bad(number), kept=bytes(size)) for number in range(6))
     assert [len(one.kept) for one in queue.waiting] == [size] * 4 + [0] * 2
     assert queue.waiting[5].error == "torn (not kept: too much waited to be)"
-    queue.took(2)
-    queue.took(2)
+    queue.note_taken(2)
+    queue.note_taken(2)
     queue.add([replace(bad(6), kept=bytes(size))])
     assert [len(one.kept) for one in queue.waiting] == [size] * 2 + [0] * 2 + [size]
-    queue.took(100)
+    queue.note_taken(100)
     assert (queue.waiting, queue.taken) == ((), 7)
 
 
@@ -96,7 +96,7 @@ def test_the_report_says_where_the_number_of_lost_elements_is_an_estimate_or_the
 
 def reported(rig: JobRig) -> str:
     """The text of the report that a trainer gives."""
-    return f"{Report.of_job(rig.job.facts(0.0), TrainerProgress(), None)}\n"
+    return f"{Report.of_job(rig.job.stats(0.0), TrainerProgress(), None)}\n"
 
 
 def test_a_share_that_is_used_up_to_the_last_element_is_within_the_budget() -> None:
@@ -118,7 +118,7 @@ def test_what_a_remote_worker_cannot_open_a_local_one_reads(seed: int, unseen: f
     world = played(replace(TWO_NODES, seed=seed, unseen=unseen, shuffled=shuffled, ranks=1 + seed % 2))
     state = world.job.state
     assert state.error is None and state.bad.count == 0 and state.rows == 2 * 12 * 7
-    told = [event.text for event in state.told if "is taken out" in event.text]
+    told = [event.text for event in state.story if "is taken out" in event.text]
     assert len(told) == (unseen == 1.0)
 
 
@@ -128,7 +128,7 @@ class TwoWorkers:
     def __init__(self, splits: int) -> None:
         self.rig = JobRig(workers=Workers(1, 1), on_error="skip")
         self.local, self.remote = self.rig.come(("here", 4.0), remote=(4.0,))
-        self.rig.handle(events.SplitsListed(0, tuple(Split(n, f"/{n}.txt", 0, 100) for n in range(splits))))
+        self.rig.handle(events.SplitPageReceived(0, tuple(Split(n, f"/{n}.txt", 0, 100) for n in range(splits))))
         self.rig.handle(events.ListingEnded(0))
 
     def refuse(self, worker: str, *leases: Lease) -> str:

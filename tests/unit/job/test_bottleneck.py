@@ -12,7 +12,7 @@ from pecan_ray.plan.stage_seconds import StageSeconds
 
 WAITS = RunTime(ray_s=2, controller_s=1, first_batch_s=1, waited_s=60, trained_s=40)
 """For 60 % of the time behind the first batch."""
-FULL: dict[str, Any] = {"watched_s": 100.0, "threads_s": 200.0, "cpu_s": 190.0}
+FULL: dict[str, Any] = {"observed_s": 100.0, "threads_s": 200.0, "cpu_s": 190.0}
 """A worker with two threads, both on CPUs."""
 COMPUTES = StageSeconds(**FULL, reading_s=10, batching_s=10, operators=(("decode", 40.0), ("resize", 140.0)))
 IDLES = StageSeconds(100.0, 200.0, 5.0, reading_s=10, operators=(("resize", 5.0),))

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pecan_ray.errors import ClusterError, JournalError, OpError, PecanError
 from pecan_ray.job import codec, events
 from pecan_ray.job.codec import FORMAT_VERSION, MESSAGES, JobMessage, decode, encode
-from pecan_ray.job.events import Event, JobFailed, SplitsListed, TrainerCame
+from pecan_ray.job.events import Event, JobFailed, SplitPageReceived, TrainerRegistered
 from pecan_ray.job.instructions import Instruction
 from pecan_ray.job.messages import EndData
 from pecan_ray.plan.splits import Split
@@ -94,12 +94,12 @@ def test_every_event_and_instruction_comes_back_as_it_was(kind: type[Any]) -> No
 
 def test_lists_and_spans_come_back_as_tuples_numbers_of_numpy_as_numbers_and_payloads_as_they_were() -> None:
     spans: dict[tuple[int, int, int], Iterable[Span]] = {(0, 0, 1): Spans([(0, 4)]), (0, 0, 2): [(1, 2)]}
-    told = events.WorkerAsked("w", "main", 1, EndData(0, spans, rows=int(np.int64(3))))
+    told = events.WorkerRequestReceived("w", "main", 1, EndData(0, spans, rows=int(np.int64(3))))
     back = decode(encode(told))
-    assert isinstance(back, events.WorkerAsked) and isinstance(back.request, EndData)
+    assert isinstance(back, events.WorkerRequestReceived) and isinstance(back.request, EndData)
     assert back.request.spans == {(0, 0, 1): ((0, 4),), (0, 0, 2): ((1, 2),)} and back.request.rows == 3
     split = Split(0, payload={"groups": [1, 2], "path": Path("a")}, files=("x",))
-    assert decode(encode(SplitsListed(0, (split,)))) == SplitsListed(0, (split,))
+    assert decode(encode(SplitPageReceived(0, (split,)))) == SplitPageReceived(0, (split,))
 
 
 class LocalError(Exception):
@@ -141,18 +141,18 @@ DAMAGED: tuple[Any, ...] = (
             for version in (None, 0, FORMAT_VERSION + 1, "1")
         ),
         *(({"type": name}, "no event and no instruction") for name in (None, "TrainerWent", "object", 7, ["x"])),
-        *(({"fields": fields}, "TrainerCame in a journal is damaged") for fields in DAMAGED),
+        *(({"fields": fields}, "TrainerRegistered in a journal is damaged") for fields in DAMAGED),
     ],
 )
 def test_another_version_an_unknown_type_and_damage_are_refused(changes: dict[str, object], match: str) -> None:
     with pytest.raises(JournalError, match=match):
-        decode({**encode(TrainerCame(0, "t", "n")), **changes})
+        decode({**encode(TrainerRegistered(0, "t", "n")), **changes})
 
 
 def test_a_field_that_is_left_out_has_its_default() -> None:
-    written = encode(TrainerCame(0, "t", "n", (("map", "1"),)))
-    del written["fields"]["described"]
-    assert decode(written) == TrainerCame(0, "t", "n")
+    written = encode(TrainerRegistered(0, "t", "n", (("map", "1"),)))
+    del written["fields"]["description"]
+    assert decode(written) == TrainerRegistered(0, "t", "n")
 
 
 def test_what_cannot_be_written_is_refused_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,7 +163,7 @@ def test_what_cannot_be_written_is_refused_and_named(monkeypatch: pytest.MonkeyP
     Odd.__annotations__["value"] = complex
     monkeypatch.setitem(codec.MESSAGES, "Odd", Odd)
     cases: list[tuple[Any, str]] = [
-        (SplitsListed(0, (Split(0, payload=lambda: None),)), "cannot be written"),
+        (SplitPageReceived(0, (Split(0, payload=lambda: None),)), "cannot be written"),
         (Split(0), "Split is no event"),
         (Odd(1j), "complex"),
     ]

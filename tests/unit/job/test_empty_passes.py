@@ -23,7 +23,7 @@ from pecan_ray.sources import Arrays
 from tests.unit.job.job_rig import JobRig, elements
 
 SPLITS = 3
-ENDLESS = LedgerShape(repetitions=None, batch_size=2)
+ENDLESS = LedgerShape(num_passes=None, batch_size=2)
 
 
 def none(element: Any) -> bool:
@@ -126,7 +126,7 @@ def test_a_run_that_goes_on_from_a_state_in_the_middle_does_not_count_from_the_b
     watch = EmptyPassWatchdog(ledger, empty_passes(), continues=True)
     for _ in range(5 * SPLITS):
         lease = ledger.take("worker")
-        assert isinstance(lease, Lease) and lease.repetition >= 500
+        assert isinstance(lease, Lease) and lease.pass_index >= 500
         ledger.consumed("worker", 0, {lease.key: lease.spans})
         assert watch.too_many() is None
 

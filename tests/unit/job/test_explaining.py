@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from pecan_ray.job import events
-from pecan_ray.job.comparing import compare
 from pecan_ray.job.deadline_budget import FEWEST_LEFT, RESERVE, SHORTEST_S, DeadlineBudget
-from pecan_ray.job.facts import JobFacts
-from pecan_ray.job.job_cost import cost_by_epoch, cost_by_operator, spent
+from pecan_ray.job.job_cost import cost_between, cost_by_epoch, cost_by_operator
 from pecan_ray.job.ledger_shape import LedgerShape
-from pecan_ray.job.messages import Orders, TrainerProgress
+from pecan_ray.job.messages import TrainerProgress, TrainerUpdate
 from pecan_ray.job.next_step import next_step, next_step_of
-from pecan_ray.job.placing import PlacementStep
+from pecan_ray.job.placement_comparison import compare
+from pecan_ray.job.policy_runner import PlacementStep
+from pecan_ray.job.stats import JobStats
 from pecan_ray.job.windows import StepTotals
 from pecan_ray.observe.placement import explain_placement, explain_with_next_step
 from pecan_ray.observe.progress import who_works
@@ -64,13 +64,13 @@ def test_a_pace_is_what_is_left_of_the_time_for_each_batch_that_is_left(
     for rank, totals, at in reports:
         deadline_budget.report(rank, totals, at)
     assert deadline_budget.longest_s(now, 0) == pytest.approx((1 - RESERVE) * longest_s, rel=0.01)
-    assert not deadline_budget.take_said()
+    assert not deadline_budget.take_messages()
 
 
 def test_a_deadline_that_is_over_is_said_once_and_at_the_very_end_the_pace_stays() -> None:
     deadline_budget = DeadlineBudget(10.0, epochs=1, epoch_batches=1000)
     assert [deadline_budget.longest_s(20.0, 0), deadline_budget.longest_s(21.0, 0)] == [SHORTEST_S, SHORTEST_S]
-    assert len(deadline_budget.take_said()) == 1, "nothing is fast enough"
+    assert len(deadline_budget.take_messages()) == 1, "nothing is fast enough"
     deadline_budget = DeadlineBudget(10.0, epochs=1, epoch_batches=100)
     before = deadline_budget.longest_s(1.0, 0)
     deadline_budget.report(0, steps(101 - FEWEST_LEFT, 1.0), 9.0)
@@ -79,19 +79,19 @@ def test_a_deadline_that_is_over_is_said_once_and_at_the_very_end_the_pace_stays
 
 def test_a_length_that_is_not_known_is_said_and_learned_from_a_part_of_the_first_epoch() -> None:
     deadline_budget = DeadlineBudget(100.0, epochs=4, epoch_batches=None)
-    assert "is not known yet" in deadline_budget.take_said()[0]
+    assert "is not known yet" in deadline_budget.take_messages()[0]
     deadline_budget.report(0, steps(9, 0.9), 1.0)
     assert deadline_budget.longest_s(1.0, 0.09) is None
     deadline_budget.report(0, steps(50, 5.0), 5.1)
     assert deadline_budget.longest_s(5.1, 0.5) == pytest.approx((1 - RESERVE) * 94.9 / 350, rel=0.01)
-    assert "about 100 batches" in deadline_budget.take_said()[0]
+    assert "about 100 batches" in deadline_budget.take_messages()[0]
 
 
 # --- money -------------------------------------------------------------------------------------------------
 
 
 def test_a_job_costs_what_ran_and_when_and_epochs_and_operators_have_their_parts_of_that() -> None:
-    cost = spent(HOUR_LONG, PRICES, 1, until=3600.0, waiting=0.5)
+    cost = cost_between(HOUR_LONG, PRICES, 1, until=3600.0, waiting=0.5)
     assert (cost.host, cost.remote, cost.wasted_share) == pytest.approx((3.6, 0.36, 0.5))
     parts = cost_by_epoch(HOUR_LONG, PRICES, 1, (1000.0, 2700.0, 3600.0))
     assert [part.remote for part in parts] == pytest.approx([0.0, 0.18, 0.18])
@@ -100,7 +100,7 @@ def test_a_job_costs_what_ran_and_when_and_epochs_and_operators_have_their_parts
     shares = cost_by_operator(cost, [("decode", 3.0), ("crop", 1.0)])
     assert shares == pytest.approx({"decode": 0.75 * 2.16, "crop": 0.25 * 2.16})
     assert cost_by_operator(cost, []) == {}
-    dear = spent(HOUR_LONG, PRICES, 1, [0.0, 10.0], until=3600.0)
+    dear = cost_between(HOUR_LONG, PRICES, 1, [0.0, 10.0], until=3600.0)
     assert dear.remote == pytest.approx(10.0 / 2), "by the nodes that its workers were on"
 
 
@@ -112,7 +112,7 @@ def test_a_jobs_controller_knows_what_epochs_and_operators_have_cost() -> None:
     rig.handle(events.OrderKnown(changed=False, op_seconds=(("other", 1.0),)))
     for rank, waited_s in enumerate((0.0, 900.0)):
         rig.report(rank, progress=TrainerProgress(elapsed_s=1800.0, waited_s=waited_s))
-    assert rig.job.placement.op_seconds == rig.job.facts(rig.now).op_seconds == (("decode", 3.0), ("crop", 1.0))
+    assert rig.job.placement.op_seconds == rig.job.stats(rig.now).op_seconds == (("decode", 3.0), ("crop", 1.0))
     cost, late = rig.job.cost(1800.0), rig.job.cost(1800.0, since=1350.0)
     assert cost is not None and late is not None
     assert (cost.host, cost.wasted_share) == pytest.approx((1.8, 0.25))
@@ -138,9 +138,9 @@ TIMELINE = (
 )
 
 
-def facts(objective: Objective = COST, prices: Prices | None = None) -> JobFacts:
+def facts(objective: Objective = COST, prices: Prices | None = None) -> JobStats:
     policy = AutoPlacement(prices=PRICES, objective=objective)
-    return JobFacts(
+    return JobStats(
         "job",
         seconds=20.0,
         deployments=((0.0, Deployment(1, 2)),),
@@ -196,7 +196,7 @@ def test_what_was_wanted_is_what_the_others_lost_by(objective: Objective, wanted
 
 
 def test_fixed_numbers_of_workers_were_compared_with_nothing() -> None:
-    fixed = JobFacts("job", deployments=((0.0, Deployment(2, 0)),))
+    fixed = JobStats("job", deployments=((0.0, Deployment(2, 0)),))
     assert "2 local + 0 remote run; AutoPlacement decides nothing" in explain_placement(fixed)
     stopped = replace(facts(), comparison=compare(TIMELINE, AutoPlacement(prices=PRICES), stopped=True))
     told = explain_placement(replace(stopped, deployments=((0.0, Deployment(1, 1)),))).splitlines()
@@ -270,12 +270,12 @@ def decided(phase: str, target: Deployment = HERE) -> Decision:
 )
 def test_the_newest_decision_is_what_comes_next(last: Decision | None, told: str, acts: bool) -> None:
     step = next_step(HERE, last, decides=True)
-    assert str(step).startswith(f"AutoPlacement {told}") and step.acts == acts
+    assert str(step).startswith(f"AutoPlacement {told}") and step.changes_workers == acts
     assert not str(step).endswith(".")
 
 
 def test_where_nobody_decides_it_is_said_that_nothing_comes() -> None:
-    fixed = next_step_of(JobFacts("job", deployments=((0.0, Deployment(2, 0)),)))
+    fixed = next_step_of(JobStats("job", deployments=((0.0, Deployment(2, 0)),)))
     assert str(fixed).startswith("AutoPlacement does nothing: the numbers of workers are fixed, 2 local + 0 remote")
     stopped = next_step(HERE, decided("converged"), decides=True, stopped=True)
     assert str(stopped) == "AutoPlacement does nothing more: scale() has fixed the numbers of workers"
@@ -299,5 +299,7 @@ def test_while_it_looks_the_report_says_where_it_goes() -> None:
 
 @pytest.mark.parametrize(("placing", "told"), [("", ""), ("keeps", ", which AutoPlacement keeps")])
 def test_the_progress_line_says_whether_the_workers_stay(placing: Any, told: str) -> None:
-    client: Any = SimpleNamespace(state=SimpleNamespace(orders=Orders(running=2, wanted=(1, 2), placing=placing)))
+    client: Any = SimpleNamespace(
+        state=SimpleNamespace(update=TrainerUpdate(running=2, target=(1, 2), placement_note=placing))
+    )
     assert who_works(client) == f"2 of 3 workers (1 local, 2 remote){told}"

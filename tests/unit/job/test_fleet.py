@@ -10,12 +10,12 @@ import pytest
 from pecan_ray.job import events
 from pecan_ray.job.events import PoolRequestsReceived
 from pecan_ray.job.first_worker import first_names, first_worker
-from pecan_ray.job.fleet import Fleet
 from pecan_ray.job.instructions import DrainWorker, Instruction, KillWorker
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.messages import WorkerProgress
 from pecan_ray.job.sharing import STALE_S, PoolBid, Sharing
 from pecan_ray.job.start_worker import StartWorker
+from pecan_ray.job.worker_table import WorkerTable
 from pecan_ray.options import AutoWorkers, Sharding, Visitation, Workers
 from pecan_ray.placement.pool import Demand
 from pecan_ray.placement.trial_history import ControlState, Known
@@ -27,30 +27,30 @@ def started(done: list[Instruction]) -> list[StartWorker]:
     return of_kind(StartWorker, done)
 
 
-def fleet_of(hosts: dict[str, float]) -> Fleet:
-    fleet = Fleet("job")
-    fleet.hosts = hosts
-    return fleet
+def fleet_of(hosts: dict[str, float]) -> WorkerTable:
+    worker_table = WorkerTable("job")
+    worker_table.hosts = hosts
+    return worker_table
 
 
-def run(fleet: Fleet, done: list[Instruction]) -> None:
+def run(worker_table: WorkerTable, done: list[Instruction]) -> None:
     """Let what was requested come up."""
     for start in started(done):
-        worker = fleet.workers[start.worker]
+        worker = worker_table.workers[start.worker]
         worker.running, worker.node = True, start.host or "far"
 
 
 def test_local_workers_are_spread_by_the_power_of_the_trainers_nodes() -> None:
-    fleet = fleet_of({"big": 12.0, "small": 4.0, "none": 0.0})
-    starts = started(fleet.scale(Deployment(4, 2), 0.0))
+    worker_table = fleet_of({"big": 12.0, "small": 4.0, "none": 0.0})
+    starts = started(worker_table.scale(Deployment(4, 2), 0.0))
     assert Counter(start.host for start in starts) == {"big": 3, "small": 1, "": 2}
     assert {start.sharing for start in starts if start.host == "big"} == {3}
     assert [start.worker for start in starts if not start.host] == ["pecan:job:remote-0", "pecan:job:remote-1"]
 
 
 def test_a_local_worker_has_no_cpus_of_its_own_where_a_node_has_too_few() -> None:
-    fleet = fleet_of({"none": 0.0})
-    (start,) = started(fleet.scale(Deployment(1, 0), 0.0))
+    worker_table = fleet_of({"none": 0.0})
+    (start,) = started(worker_table.scale(Deployment(1, 0), 0.0))
     assert (start.host, start.reserve) == ("none", False)
     rig = JobRig(workers=Workers(4), cpus_per_worker=4.0)
     rig.come(("small", 2.0), ("big", 8.0))
@@ -59,47 +59,49 @@ def test_a_local_worker_has_no_cpus_of_its_own_where_a_node_has_too_few() -> Non
 
 
 def test_scaling_requests_what_is_missing_under_names_that_are_never_used_again() -> None:
-    fleet = fleet_of({"n": 4.0})
-    run(fleet, fleet.scale(Deployment(2, 3), 0.0))
-    assert fleet.scale(Deployment(2, 3), 1.0) == []
-    assert len(started(fleet.scale(Deployment(2, 5), 1.0))) == 2
-    names = set(fleet.workers)
-    fleet.gone("pecan:job:remote-4")
-    (again,) = started(fleet.scale(Deployment(2, 5), 1.0))
+    worker_table = fleet_of({"n": 4.0})
+    run(worker_table, worker_table.scale(Deployment(2, 3), 0.0))
+    assert worker_table.scale(Deployment(2, 3), 1.0) == []
+    assert len(started(worker_table.scale(Deployment(2, 5), 1.0))) == 2
+    names = set(worker_table.workers)
+    worker_table.remove("pecan:job:remote-4")
+    (again,) = started(worker_table.scale(Deployment(2, 5), 1.0))
     assert again.worker not in names
 
 
 def test_what_is_too_many_goes_when_nobody_is_awaited_and_those_that_do_not_run_yet_go_first_and_at_once() -> None:
-    fleet = fleet_of({"n": 4.0})
-    run(fleet, fleet.scale(Deployment(2, 0), 0.0))
-    awaited = fleet.scale(Deployment(1, 1), 1.0)
-    assert fleet.too_many() == []
-    run(fleet, awaited)
-    assert [worker.placement for worker in fleet.too_many()] == ["local"]
-    waiting = started(fleet.scale(Deployment(4, 1), 2.0))
-    fleet.scale(Deployment(1, 1), 3.0)
-    assert [worker.name for worker in fleet.too_many()] == [start.worker for start in waiting]
-    done = [fleet.drain(worker) for worker in fleet.too_many()]
+    worker_table = fleet_of({"n": 4.0})
+    run(worker_table, worker_table.scale(Deployment(2, 0), 0.0))
+    awaited = worker_table.scale(Deployment(1, 1), 1.0)
+    assert worker_table.too_many() == []
+    run(worker_table, awaited)
+    assert [worker.placement for worker in worker_table.too_many()] == ["local"]
+    waiting = started(worker_table.scale(Deployment(4, 1), 2.0))
+    worker_table.scale(Deployment(1, 1), 3.0)
+    assert [worker.name for worker in worker_table.too_many()] == [start.worker for start in waiting]
+    done = [worker_table.drain(worker) for worker in worker_table.too_many()]
     assert done == [KillWorker(start.worker) for start in waiting]
-    assert isinstance(fleet.drain(fleet.too_many()[0]), DrainWorker)
+    assert isinstance(worker_table.drain(worker_table.too_many()[0]), DrainWorker)
 
 
 def test_the_dearest_remote_workers_are_drained_first() -> None:
-    fleet = fleet_of({"n": 4.0})
-    run(fleet, fleet.scale(Deployment(1, 3), 0.0))
-    for worker, price in zip((one for one in fleet.workers.values() if not one.host), (0.1, 0.9, 0.4), strict=True):
+    worker_table = fleet_of({"n": 4.0})
+    run(worker_table, worker_table.scale(Deployment(1, 3), 0.0))
+    for worker, price in zip(
+        (one for one in worker_table.workers.values() if not one.host), (0.1, 0.9, 0.4), strict=True
+    ):
         worker.price = price
-    assert fleet.remote_per_hour() == pytest.approx(1.4)
-    fleet.scale(Deployment(1, 1), 1.0)
-    assert sorted(worker.price or 0.0 for worker in fleet.too_many()) == [0.4, 0.9]
-    next(one for one in fleet.workers.values() if not one.host).price = None
-    assert fleet.remote_per_hour() is None, "it is not known of all"
+    assert worker_table.remote_per_hour() == pytest.approx(1.4)
+    worker_table.scale(Deployment(1, 1), 1.0)
+    assert sorted(worker.price or 0.0 for worker in worker_table.too_many()) == [0.4, 0.9]
+    next(one for one in worker_table.workers.values() if not one.host).price = None
+    assert worker_table.remote_per_hour() is None, "it is not known of all"
 
 
 def test_the_numbers_that_a_trainer_fixes_before_room_is_found_hold_from_the_beginning() -> None:
     rig = JobRig(workers=AutoWorkers())
-    rig.handle(events.TrainerCame(0, "t0", "node"))
-    rig.handle(events.ScaleAsked(2, 1))
+    rig.handle(events.TrainerRegistered(0, "t0", "node"))
+    rig.handle(events.ScaleRequested(2, 1))
     done = rig.handle(events.RoomFound((("node", 8.0),), (8.0,)))
     assert Counter(start.placement for start in started(done)) == {"local": 2, "remote": 1}
 
@@ -107,7 +109,7 @@ def test_the_numbers_that_a_trainer_fixes_before_room_is_found_hold_from_the_beg
 def test_a_whole_plan_is_given_one_worker_by_autoplacement() -> None:
     rig = JobRig(LedgerShape(serial=True), AutoWorkers())
     assert len(rig.come(("node", 8.0), remote=(8.0,))) == 1
-    assert any("one worker at a time" in event.text for event in rig.job.told)
+    assert any("one worker at a time" in event.text for event in rig.job.story)
 
 
 def test_a_job_without_any_worker_starts_one_that_shares_the_cpus_of_others() -> None:
@@ -119,7 +121,7 @@ def test_a_job_without_any_worker_starts_one_that_shares_the_cpus_of_others() ->
     done = rig.handle(events.WorkerPending(start.worker, "still none"))
     assert not started(done), "once"
     rig.place(start.worker)
-    assert list(rig.job.fleet.workers) == [start.worker], "the other one is too many"
+    assert list(rig.job.worker_table.workers) == [start.worker], "the other one is too many"
     rig.list_splits(1)
     rig.assign(start.worker)
 
@@ -139,7 +141,7 @@ def test_a_worker_whose_process_is_being_started_is_waited_for(has_place: events
         assert not start.reserve, "tasks use the CPUs, perhaps"
     else:
         rig.place(worker)
-        assert list(rig.job.fleet.workers) == [worker]
+        assert list(rig.job.worker_table.workers) == [worker]
 
 
 @pytest.mark.parametrize(("room", "sides"), [((8.0,), ["remote"]), ((), [])])
@@ -148,7 +150,7 @@ def test_autoplacement_without_any_worker_asks_on_the_other_side_as_well(
 ) -> None:
     rig = JobRig(workers=AutoWorkers(max_local=4))
     (worker,) = rig.come(("node", 4.0), remote=room)
-    first = rig.job.fleet.workers[worker].placement
+    first = rig.job.worker_table.workers[worker].placement
     other = "remote" if first == "local" else "local"
     done = rig.handle(events.WorkerPending(worker, "no CPU"))
     asked = [start.placement for start in started(done) if start.reserve]
@@ -159,19 +161,19 @@ def test_another_job_gets_a_local_worker_of_autoplacement_where_more_than_the_le
     rig = JobRig(workers=AutoWorkers(min_local=1))
     first, *_ = rig.come(("node", 8.0), remote=(8.0,))
     rig.place(first)
-    assert rig.handle(events.RoomAsked("other")) == [], "the last one stays"
-    for start in started(rig.job.fleet.scale(Deployment(2, 0), 0.0)):
+    assert rig.handle(events.RoomRequested("other")) == [], "the last one stays"
+    for start in started(rig.job.worker_table.scale(Deployment(2, 0), 0.0)):
         rig.place(start.worker)
-    assert len(of_kind(DrainWorker, rig.handle(events.RoomAsked("other")))) == 1
+    assert len(of_kind(DrainWorker, rig.handle(events.RoomRequested("other")))) == 1
     fixed = JobRig(workers=Workers(3))
     fixed.begin()
-    assert fixed.handle(events.RoomAsked("other")) == [], "the user has fixed the number"
+    assert fixed.handle(events.RoomRequested("other")) == [], "the user has fixed the number"
 
 
 def test_a_worker_that_says_nothing_is_named_before_it_is_taken_for_lost() -> None:
     rig = JobRig(workers=Workers(1), trainer_timeout_s=1000.0)
     [worker] = rig.begin()
-    quiet = rig.spec.silent_after_s / 2
+    quiet = rig.spec.lost_after_s / 2
     assert "said nothing" not in said(rig.handle(events.TimePassed(), after=quiet - 1))
     (text,) = said(rig.handle(events.TimePassed(), after=2)).splitlines()
     assert text.startswith(f"{worker} has said nothing for {quiet + 1:.0f} s: native code holds its GIL, ")
@@ -189,12 +191,12 @@ def test_at_most_once_drops_what_is_removed_at_once_and_nothing_of_a_worker_that
     rig.job.placement.fast_removal = fast
     done: list[Instruction] = []
     if fast:
-        rig.job.staffing.drain(rig.job.fleet.workers[goes], rig.now, done)
+        rig.job.worker_starts.drain(rig.job.worker_table.workers[goes], rig.now, done)
     else:
-        done += rig.handle(events.ScaleAsked(1, 0))
+        done += rig.handle(events.ScaleRequested(1, 0))
     assert (KillWorker(goes) in done) is fast
     rig.report(settled=(goes,))
-    facts = rig.job.facts(rig.now)
+    facts = rig.job.stats(rig.now)
     told = [one.text for one in facts.events if one.kind == "dropped"]
     assert (facts.dropped_open_ends, len(told), len(facts.dropped)) == ((1, 1, 1) if fast else (0, 0, 0))
     if fast:
@@ -231,7 +233,7 @@ def test_it_is_what_the_controller_asks_for_first(
     workers: Workers | AutoWorkers, options: dict[str, Any], remote: tuple[float, ...]
 ) -> None:
     rig = JobRig(workers=workers, **options)
-    rig.handle(events.TrainerCame(0, "t0", "node"))
+    rig.handle(events.TrainerRegistered(0, "t0", "node"))
     asked = of_kind(StartWorker, rig.handle(events.RoomFound((("node", 4.0),), remote)))
     assert first_worker(rig.spec, "node", 4.0) == asked[0]
     assert first_names(rig.spec, {"node": 4.0}) == {one.worker for one in asked if one.host}, "those that may be kept"
@@ -305,7 +307,7 @@ def test_a_job_of_fixed_workers_needs_those_that_it_has() -> None:
     assert [(one.demand.holds, one.demand.wants) for one in rig.job.pool_requests()] == [(3, 3)]
     rig.handle(events.TrainerLeft(0, "t0", 0))
     assert not rig.job.pool_requests(), "a job that has ended, and whose processes wait, wants nothing"
-    assert rig.job.fleet.wanted == Deployment(3, 0)
+    assert rig.job.worker_table.target == Deployment(3, 0)
 
 
 @pytest.mark.parametrize("bounded", [False, True])
@@ -315,17 +317,17 @@ def test_a_job_lets_workers_go_that_are_worth_more_elsewhere_and_says_so(bounded
     rig = JobRig(LedgerShape(batch_size=10), AutoWorkers(max_local=4 if bounded else None, max_remote=0))
     (first,) = rig.come()
     rig.place(first)
-    placing, four = rig.job.placement.placing, Deployment(4, 0)
+    placing, four = rig.job.placement.policy_runner, Deployment(4, 0)
     assert placing is not None
-    for start in of_kind(StartWorker, rig.job.fleet.scale(four, 0.0)):
+    for start in of_kind(StartWorker, rig.job.worker_table.scale(four, 0.0)):
         rig.place(start.worker)
     placing.target = four
     placing.policy.state = ControlState(known=Known(each=(50.0, 0.0), step_s=0.05))
     drained = of_kind(DrainWorker, rig.handle(bids_heard(*[1000.0] * 9)))
     assert len(drained) == (0 if bounded else 2), "beside one it would be more than three times slower"
-    assert any("at most 2" in event.text for event in rig.job.told) is not bounded
-    rig.handle(PoolRequestsReceived((), (("local", ("node",)),), (("node", 4.0),), gone=("rival",)))
-    assert any("no longer bounded" in event.text for event in rig.job.told) is not bounded
+    assert any("at most 2" in event.text for event in rig.job.story) is not bounded
+    rig.handle(PoolRequestsReceived((), (("local", ("node",)),), (("node", 4.0),), finished_jobs=("rival",)))
+    assert any("no longer bounded" in event.text for event in rig.job.story) is not bounded
 
 
 def shared_local(*cost_reductions: float) -> PoolRequestsReceived:
@@ -343,10 +345,10 @@ def test_the_only_worker_moves_to_the_other_side_once_trainers_have_something_fr
     (first,) = rig.come(remote=(4.0,))
     rig.handle(shared_local(*[1000.0] * 9))
     assert rig.job.scaling.sharing.applied_shares["local"] == 0
-    assert rig.job.fleet.wanted == Deployment(1, 0), "it has not even come up"
+    assert rig.job.worker_table.target == Deployment(1, 0), "it has not even come up"
     rig.place(first)
     rig.handle(shared_local(*[1000.0] * 9))
-    assert rig.job.fleet.wanted == Deployment(1, 0)
-    rig.job.fleet.workers[first].delivered = WorkerProgress(3, 1)
+    assert rig.job.worker_table.target == Deployment(1, 0)
+    rig.job.worker_table.workers[first].delivered = WorkerProgress(3, 1)
     rig.handle(shared_local(*[1000.0] * 9))
-    assert rig.job.fleet.wanted == (Deployment(1, 0) if sharding == "off" else Deployment(0, 1))
+    assert rig.job.worker_table.target == (Deployment(1, 0) if sharding == "off" else Deployment(0, 1))

@@ -15,11 +15,11 @@ from pecan_ray.job.share_group import (
     BeginRun,
     EndGroup,
     Finish,
-    Hand,
     LeaveBehind,
     MoveToDisk,
     Place,
     Produce,
+    SendEntry,
     ShareGroup,
 )
 
@@ -39,19 +39,19 @@ class GroupPlay:
         self.runs: list[BeginRun] = []
         self.at = self.base = 0
         """How many entries the lineage of the run that is under way has given, and with which epoch it began."""
-        self.made = 0
+        self.produced = 0
         self.owed = 0
 
     def do(self, instructions: Any) -> None:
         for one in instructions:
-            if isinstance(one, Hand):
+            if isinstance(one, SendEntry):
                 self.got[one.reader].append(one.entry)
             elif isinstance(one, Finish):
                 self.skipped[one.reader] = one.skipped
             elif isinstance(one, BeginRun):
                 self.runs.append(one)
-                if one.anew is not None:
-                    self.at, self.base = 0, one.anew
+                if one.restart_from is not None:
+                    self.at, self.base = 0, one.restart_from
                 self.owed += 1
             elif isinstance(one, MoveToDisk):
                 self.moved.append(one.entry)
@@ -68,13 +68,13 @@ class GroupPlay:
         if not self.each or (epochs is not None and epoch >= epochs):
             self.do(self.group.ran_out())
             return True
-        self.at, self.made = self.at + 1, self.made + 1
-        lineage = sum(run.anew is not None for run in self.runs) - 1
+        self.at, self.produced = self.at + 1, self.produced + 1
+        lineage = sum(run.restart_from is not None for run in self.runs) - 1
         self.do(self.group.produced((lineage, epoch, number), 1, self.base + epoch))
         return True
 
     def wish(self, reader: str, count: int = 1) -> None:
-        self.do(self.group.wish(reader, count))
+        self.do(self.group.request(reader, count))
         while self.produce():
             pass
 
@@ -103,7 +103,7 @@ def test_what_a_slow_reader_lacks_waits_on_disk_until_that_fails() -> None:
     play.join("slow")
     assert play.read("fast") == all_of(0)
     assert play.moved == [(0, 0, number) for number in range(EACH - 1)]
-    assert play.read("slow", 2) == all_of(0)[:2] and play.group.facts("slow").skipped == 0
+    assert play.read("slow", 2) == all_of(0)[:2] and play.group.stats("slow").skipped == 0
     play.group.disk_failed()
     assert play.read("slow") == [(0, 0), (0, 1), (0, 4)] and play.skipped["slow"] == 2
 
@@ -129,7 +129,7 @@ def test_a_reader_that_never_reads_on_is_left_behind_and_the_others_go_on() -> N
     for name in "abab":
         play.read(name)
     assert [entry[1:] for entry in play.got["a"]] == [entry[1:] for entry in play.got["b"]] == all_of(0, 1, 2)
-    assert play.got["c"] == stuck["c"] and play.group.wish("c") == []
+    assert play.got["c"] == stuck["c"] and play.group.request("c") == []
 
 
 def test_time_in_which_nobody_waits_or_the_group_stood_still_is_no_reason_to_leave_a_reader_behind() -> None:
@@ -157,12 +157,12 @@ def test_a_late_reader_with_max_lag_waits_for_the_next_epoch() -> None:
     play.read("first", 3)
     play.join("late")
     play.wish("late")
-    assert play.got["late"] == [] and play.group.facts("late").waits
+    assert play.got["late"] == [] and play.group.stats("late").waiting
     while len(play.skipped) < 2:
         play.wish("first")
         play.wish("late")
     assert [entry[1:] for entry in play.got["late"]] == all_of(1)
-    assert play.made == 2 * EACH, "it shares the second epoch of the first reader"
+    assert play.produced == 2 * EACH, "it shares the second epoch of the first reader"
 
 
 def test_where_nobody_reads_the_rest_of_an_epoch_a_run_begins_anew() -> None:
@@ -172,7 +172,7 @@ def test_where_nobody_reads_the_rest_of_an_epoch_a_run_begins_anew() -> None:
     play.join("late", 2)
     play.do(play.group.leave("first"))
     assert play.read("late") == all_of(0, 1)
-    assert play.runs == [BeginRun(3, anew=0), BeginRun(2, anew=2)] and play.group.place == Place(4)
+    assert play.runs == [BeginRun(3, restart_from=0), BeginRun(2, restart_from=2)] and play.group.place == Place(4)
 
 
 def test_a_later_reader_of_one_program_gets_no_epoch_again_that_is_still_kept() -> None:
@@ -185,7 +185,9 @@ def test_a_later_reader_of_one_program_gets_no_epoch_again_that_is_still_kept() 
     assert play.read("pass 2", 3) == all_of(2)[:3]
     play.do(play.group.leave("pass 2"))
     play.group.join("pass 3", 1, behind=2)
-    assert play.read("pass 3") == all_of(0) and play.runs[-1] == BeginRun(1, anew=3), "nobody reads the rest of epoch 2"
+    assert play.read("pass 3") == all_of(0) and play.runs[-1] == BeginRun(1, restart_from=3), (
+        "nobody reads the rest of epoch 2"
+    )
     play.join("of another program")
     assert play.read("of another program") == all_of(0)
 
@@ -200,7 +202,7 @@ def test_a_run_that_gives_nothing_ends_all_readers(epochs: int | None) -> None:
 def test_an_entry_larger_than_the_window_is_refused() -> None:
     play = GroupPlay(capacity=3)
     play.join("a")
-    play.do(play.group.wish("a"))
+    play.do(play.group.request("a"))
     with pytest.raises(PlanError, match="4 bytes does not fit into a window of 3"):
         play.group.produced((0, 0, 0), 4, 0)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pecan_ray.job.blocks import RunBlocks
 from pecan_ray.job.joins import Joins
-from pecan_ray.job.lots import cut, elements_in
+from pecan_ray.job.lease_sizes import cut, elements_in
 from pecan_ray.job.trainer_events import ReceivedBatch
 from pecan_ray.job.trainer_queue import TrainerQueue
 from pecan_ray.plan.splits import OUTPUT_BITS, Lease, LeaseKey, Split
@@ -47,7 +47,7 @@ def blocks(source: Sequence[Sequence[bool]], run: list[Lease], worker: str, rand
     """Make what a worker does of a run: its rows in some pieces."""
     cutter, rows = RunBlocks(), list[Row]()
     for lease in run:
-        cutter.add(replace(lease, begins=lease.split.index == lease.spans[0][0] == 0))
+        cutter.add(replace(lease, starts_epoch=lease.split.index == lease.spans[0][0] == 0))
         (start, stop) = lease.spans[0][0] >> OUTPUT_BITS, lease.spans[0][1] >> OUTPUT_BITS
         mine = source[lease.split.index]
         rows += [(lease.split.index, n) for n in range(start, min(stop, len(mine))) if mine[n]]
@@ -55,9 +55,9 @@ def blocks(source: Sequence[Sequence[bool]], run: list[Lease], worker: str, rand
         some = random.randint(1, len(rows))
         made, rows = rows[:some], rows[some:]
         block = cutter.next(row_parts(made))
-        yield ReceivedBatch(0, worker, 0, block.spans, some, some, places=block.places, payload=made)
+        yield ReceivedBatch(0, worker, 0, block.spans, some, some, row_range=block.row_range, payload=made)
     if (last := cutter.rest(row_parts(rows))) is not None:
-        yield ReceivedBatch(0, worker, 0, last.spans, len(rows), len(rows), places=last.places, payload=rows)
+        yield ReceivedBatch(0, worker, 0, last.spans, len(rows), len(rows), row_range=last.row_range, payload=rows)
 
 
 def row_parts(rows: Sequence[Row]) -> list[tuple[LeaseKey, int, int]]:
@@ -65,7 +65,7 @@ def row_parts(rows: Sequence[Row]) -> list[tuple[LeaseKey, int, int]]:
 
 
 def rows_of(batch: ReceivedBatch) -> list[Row]:
-    return [row for piece in batch.pieces for row in piece.block.payload[piece.start : piece.stop]]
+    return [row for piece in batch.slices for row in piece.block.payload[piece.start : piece.stop]]
 
 
 @given(SOURCE, st.integers(1, 4), st.booleans(), st.randoms(use_true_random=False))
@@ -78,7 +78,7 @@ def test_batches_are_those_of_one_worker_in_whatever_blocks_rows_come(
         came += [block for run in runs(source, random) for block in blocks(source, run, "other", random)]
     random.shuffle(came)
     acknowledged: dict[LeaseKey, Spans] = {}
-    received = [one for block in came for one in queue.come(block)]
+    received = [one for block in came for one in queue.receive(block)]
     for block in received:
         for key, intervals in block.spans.items():
             for start, stop in intervals:

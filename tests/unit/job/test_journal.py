@@ -29,7 +29,7 @@ from pecan_ray.job.journal import (
     digest,
     entries,
     handled,
-    opening,
+    journal_header,
     packed,
     pages,
     replay,
@@ -45,15 +45,15 @@ from tests.protocol.draw import draw
 from tests.protocol.scenario import Fault, Scenario
 
 SPEC = JobSpec("kept", LedgerShape(world_size=2), Workers(2, 1))
-PAGE = events.SplitsListed(0, (Split(0, "é\n"), Split(1, "b")))
+PAGE = events.SplitPageReceived(0, (Split(0, "é\n"), Split(1, "b")))
 """The only one of the short job's listing."""
 
 
 def written(spec: JobSpec = SPEC) -> list[JournalEntry]:
     state = JobState(spec, 10.0)
-    told: list[JournalEntry] = [opening(spec, 10.0)]
+    told: list[JournalEntry] = [journal_header(spec, 10.0)]
     happened: list[events.Event] = [
-        *(events.TrainerCame(rank, f"i{rank}", "host") for rank in range(spec.shape.world_size)),
+        *(events.TrainerRegistered(rank, f"i{rank}", "host") for rank in range(spec.shape.world_size)),
         events.RoomFound((("host", 4.0),), (4.0, 4.0)),
         PAGE,
         events.OrderKnown(changed=False),
@@ -79,30 +79,30 @@ def whole(body: bytes) -> bytes:
 
 def read(data: bytes, spec: JobSpec = SPEC) -> tuple[int, list[bytes]]:
     job = replay((entry for entry, _ in entries(data)), spec, [PAGE])
-    return job.events, job.plans
+    return job.events, job.plan_versions
 
 
 def test_what_was_written_comes_back_and_leads_to_the_same_job() -> None:
     job = replay(written(), SPEC, [PAGE])
-    assert job.events == len(written()) - 2 and job.plans == [b"\x00plan"] and job.at == 10.0 + job.events - 1
+    assert job.events == len(written()) - 2 and job.plan_versions == [b"\x00plan"] and job.at == 10.0 + job.events - 1
     listed = [page for page, _ in pages(packed(PAGE))]
     again = replay((entry for entry, _ in entries(data_of(written()))), SPEC, listed)
     assert list(again.state.ledger.queues) == list(job.state.ledger.queues)
-    assert [event.text for event in again.state.told] == [event.text for event in job.state.told]
-    assert again.state.fleet.workers == job.state.fleet.workers
+    assert [event.text for event in again.state.story] == [event.text for event in job.state.story]
+    assert again.state.worker_table.workers == job.state.worker_table.workers
 
 
 def test_a_snapshot_stands_for_what_was_before_it() -> None:
     job = replay(written(), SPEC, [PAGE])
-    whole: list[JournalEntry] = [opening(SPEC, 10.0), snapshot(job.state, job.plans, job.at, job.pages)]
+    whole: list[JournalEntry] = [journal_header(SPEC, 10.0), snapshot(job.state, job.plan_versions, job.at, job.pages)]
     event = events.TimePassed()
     state = replay((entry for entry, _ in entries(data_of(whole))), SPEC, [PAGE])
     assert state.pages == 1 and list(state.state.ledger.queues) == list(job.state.ledger.queues)
-    assert state.events == 0 and state.plans == job.plans and state.at == job.at
+    assert state.events == 0 and state.plan_versions == job.plan_versions and state.at == job.at
     assert digest(state.state.handle(event, 50.0)) == digest(job.state.handle(event, 50.0))
     before = len(snapshot(job.state, [], 0.0, 1).state)
     many = tuple(Split(index, f"part-{index}") for index in range(2, 10_000))
-    job.state.handle(events.SplitsListed(0, many), 60.0)
+    job.state.handle(events.SplitPageReceived(0, many), 60.0)
     assert len(snapshot(job.state, [], 0.0, 1).state) < before + 10_000, (
         "a million splits would stop the job for seconds"
     )
@@ -139,7 +139,7 @@ def test_a_damaged_entry_is_refused() -> None:
     [
         ([], "does not begin"),
         (written()[1:], "does not begin"),
-        ([*written(), opening(SPEC, 10.0)], "begins twice"),
+        ([*written(), journal_header(SPEC, 10.0)], "begins twice"),
         (written(replace(SPEC, name="another")), "one of job another"),
         (written(replace(SPEC, error_budget=0.5)), "another run of that name"),
         ([written()[0], Handled(events.TimePassed(), 11.0, 123)], "leads to something else than it did"),
@@ -171,7 +171,7 @@ def test_a_worker_that_is_gone_when_it_is_looked_for_is_replaced_and_nobody_is_b
         done = state.handle(events.WorkerLost(name, "restart", "it is gone"), 31.0)
         assert [one.worker for one in done if isinstance(one, StartWorker)] == [f"pecan:kept:local-{number + 2}"]
         assert state.error is None
-    assert state.fleet.losses.count == 0
+    assert state.worker_table.losses.count == 0
     state.handle(events.WorkerFailed(LOCAL[0], ValueError("its controller was gone")), 31.0)
     assert state.error is None
     state.handle(events.WorkerFailed(LOCAL[1], ValueError("no such luck")), 32.0)

@@ -18,7 +18,7 @@ from pecan_ray.job import events
 from pecan_ray.job.active_clock import TICK_S
 from pecan_ray.job.instructions import EndJob, FindRoom, RejectTrainer
 from pecan_ray.job.ledger_shape import LedgerShape
-from pecan_ray.job.registering import GiveUp, Hindered, Registration, TurnedAway
+from pecan_ray.job.registration import NoResponse, Registration, Rejected, StopWithError
 from pecan_ray.job.spec import JobSpec
 from pecan_ray.job.start_worker import StartWorker
 from pecan_ray.job.state import JobState
@@ -123,11 +123,11 @@ class Process:
         if controller is None:
             controller = Controller(self.cluster, self.world_size)
         elif alone:
-            asked = events.OtherRunCame(self._incarnation)
+            asked = events.OtherRunRegistered(self._incarnation)
             self._retry(controller, controller.handle(asked), "taken")
             return
         described = (("world_size", str(self.world_size)), ("options", self.options))
-        came = events.TrainerCame(self.rank, self._incarnation, f"node-{self.rank % 2}", described)
+        came = events.TrainerRegistered(self.rank, self._incarnation, f"node-{self.rank % 2}", described)
         if (refused := controller.handle(came)) is not None or not controller.alive:
             self._retry(controller, refused, "gone")
         elif self.alive:  # not killed while it was registering
@@ -141,9 +141,9 @@ class Process:
     def _retry(self, controller: Controller, refused: PecanError | None, how: Any) -> None:
         if not self.alive:
             return
-        hindrance = TurnedAway(refused) if refused is not None else Hindered(how, "")
+        hindrance = Rejected(refused) if refused is not None else NoResponse(how, "")
         step = self.registration.decide(hindrance, self.cluster.now)
-        if isinstance(step, GiveUp):
+        if isinstance(step, StopWithError):
             self.error = step.error
         else:
             self.cluster.after(LOOK_AGAIN_S, None, self._try)
@@ -151,7 +151,7 @@ class Process:
     def _send_heartbeat(self) -> None:
         """Be heard once a second; what was said before it was killed may arrive afterwards."""
         if self.alive and self.joined is not None and self.joined.alive:
-            met = self.joined.job.orders(self.rank).met
+            met = self.joined.job.trainer_update(self.rank).met
             self.cluster.message(self.joined.take, events.TrainerWaiting(self.rank, self._incarnation, met))
             self.cluster.after(1.0, None, self._send_heartbeat)
 
@@ -191,9 +191,9 @@ def test_a_launch_takes_the_place_of_one_that_was_killed_whatever_that_was_doing
         assert len(jobs) == 1 and new[0].joined is not None, f"{told}: ranks are in several jobs, or in none"
         job = new[0].joined.job
         assert new[0].joined.world_size == second and job.trainers.complete and job.error is None, told
-        assert {one.came.incarnation for one in job.trainers.ranks.values()} == {f"new-{r}" for r in range(second)}, (
-            told
-        )
+        assert {one.registration.incarnation for one in job.trainers.ranks.values()} == {
+            f"new-{r}" for r in range(second)
+        }, told
         latest = max(process.joined_at for process in new)
         assert latest < max(killed + 1.0, begins + within_s) + SOON_S, f"{told}: joined after {latest:.1f} s"
 

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pecan_ray.job.dropped import DroppedData
+from pecan_ray.job.lease_sizes import SideBySide, cut, elements_in, interleave_size, lot
 from pecan_ray.job.ledger import Ledger
 from pecan_ray.job.ledger_check import check_ledger
 from pecan_ray.job.ledger_shape import Assignment, LedgerShape
 from pecan_ray.job.leftovers import Group, Leftovers, by_element, merged
-from pecan_ray.job.lots import SideBySide, cut, elements_in, lot, piece
 from pecan_ray.job.pending_leases import WorkerLeaseState
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, Split
 from pecan_ray.sampling.spans import Spans
@@ -40,7 +40,7 @@ def test_a_position_in_two_places_is_found() -> None:
     lease = ledger.take(first)
     check_ledger(ledger)
     assert isinstance(lease, Lease)
-    ledger.workers[second].give(lease)
+    ledger.workers[second].assign(lease)
     with pytest.raises(AssertionError, match="two places"):
         check_ledger(ledger)
 
@@ -48,8 +48,8 @@ def test_a_position_in_two_places_is_found() -> None:
 def test_what_a_lost_worker_held_goes_through_filters_again() -> None:
     state = WorkerLeaseState()
     lease = Lease(0, Split(0), ((0, 4 << OUTPUT_BITS),))
-    state.give(lease)
-    state.give(replace(lease, spans=((6 << OUTPUT_BITS, 8 << OUTPUT_BITS),), passed=True))
+    state.assign(lease)
+    state.assign(replace(lease, spans=((6 << OUTPUT_BITS, 8 << OUTPUT_BITS),), passed=True))
     (held,) = state.pending_leases.values()
     assert not held.rest().passed, "nobody knows which of its elements are behind them"
 
@@ -82,9 +82,9 @@ def test_a_worker_takes_no_more_than_leaves_work_for_all(
     assert ledger.share("w0") == share
 
 
-@pytest.mark.parametrize(("repetitions", "share"), [(1, 4), (3, 12), (None, 1 << 20)])
-def test_passes_to_come_count_as_waiting(repetitions: int | None, share: int) -> None:
-    ledger, _ = ledger_of(LedgerShape(repetitions=repetitions), 1, 8, listed=False)
+@pytest.mark.parametrize(("num_passes", "share"), [(1, 4), (3, 12), (None, 1 << 20)])
+def test_passes_to_come_count_as_waiting(num_passes: int | None, share: int) -> None:
+    ledger, _ = ledger_of(LedgerShape(num_passes=num_passes), 1, 8, listed=False)
     assert ledger.share("w0") == 4, "of a source that is still being listed, nobody knows how much a pass is"
     ledger.end_listing(0)
     assert min(ledger.share("w0"), 1 << 20) == share
@@ -156,7 +156,9 @@ def test_what_a_worker_reads_beside_others_leaves_each_worker_its_share() -> Non
 
     def taken(workers: int) -> int:
         reading = 0
-        while reading < 10 and (not reading or piece(SideBySide(10, reading, workers), 10 - reading, None, 32)):
+        while reading < 10 and (
+            not reading or interleave_size(SideBySide(10, reading, workers), 10 - reading, None, 32)
+        ):
             reading += 1
         return reading
 
@@ -184,7 +186,7 @@ def test_pieces_of_known_length_are_half_a_share_at_most_and_leave_the_end_of_an
     held += hold("w1", 5) if workers > 1 else []
     left = sum(elements_in(lease) or 0 for lease in ledger.queues)
     assert left == splits * rows - sum(elements_in(lease) or 0 for lease in held)
-    assert not piece(SideBySide(10, 1, workers), 1, 10 * workers, batch), "too little for ten that share it"
+    assert not interleave_size(SideBySide(10, 1, workers), 1, 10 * workers, batch), "too little for ten that share it"
     check_ledger(ledger)
 
 
@@ -209,7 +211,7 @@ def test_a_lease_has_a_unit_for_each_element_each_part_of_one_and_an_end_that_no
         (element, element + quarter),
         (5 * element, END),
     ]
-    lease = Lease(3, Split(7), spans=((0, 4 * element),), branch=1, repetition=2)
+    lease = Lease(3, Split(7), spans=((0, 4 * element),), branch=1, pass_index=2)
     assert merged(by_element(lease)) == (lease,), "what meets again is one"
 
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from pecan_ray.job import events
-from pecan_ray.job.fleet import Fleet
 from pecan_ray.job.job_sampler import WORKER_BYTES, JobSampler, available_cpus
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.messages import TrainerProgress, WorkerProgress
-from pecan_ray.job.placing import DISCARDED, MOST_STEPS, Placing, begin, fitting
+from pecan_ray.job.policy_runner import DISCARDED, MOST_STEPS, PolicyRunner, begin, worker_capacity
 from pecan_ray.job.room import HostUse, Room
 from pecan_ray.job.windows import StepTotals
+from pecan_ray.job.worker_table import WorkerTable
 from pecan_ray.options import AutoWorkers
 from pecan_ray.placement import Observation
 from pecan_ray.plan.stage_seconds import StageSeconds
@@ -25,7 +25,7 @@ from tests.unit.job.job_rig import JobRig, said
 ROOM = Room(host_cpus=(4.0, 8.0), remote_cpus=(3.0, 3.0, 16.0))
 
 
-def placing(**options: Any) -> Placing:
+def placing(**options: Any) -> PolicyRunner:
     return begin(AutoWorkers(**options), ROOM, cpus_per_worker=2.0, visitation="exactly_once", trainers=1)
 
 
@@ -35,18 +35,18 @@ def placing(**options: Any) -> Placing:
 def work_done(elements: int, seconds: float, blocked: float = 0.0, cpu_s: float = 0.0) -> WorkerProgress:
     """Return what a worker of one thread has done."""
     return WorkerProgress(
-        elements, stages=StageSeconds(watched_s=seconds, threads_s=seconds, cpu_s=cpu_s, blocked_s=blocked)
+        elements, stages=StageSeconds(observed_s=seconds, threads_s=seconds, cpu_s=cpu_s, blocked_s=blocked)
     )
 
 
-def fleet_of(*told: WorkerProgress, cpus: float = 8.0) -> Fleet:
+def fleet_of(*told: WorkerProgress, cpus: float = 8.0) -> WorkerTable:
     """Return local workers that have done so much."""
-    fleet = Fleet("job")
-    fleet.hosts = {"node": cpus}
-    fleet.scale(Deployment(len(told), 0), 0.0)
-    for worker, progress in zip(fleet.workers.values(), told, strict=True):
-        worker.running, worker.told = True, progress
-    return fleet
+    worker_table = WorkerTable("job")
+    worker_table.hosts = {"node": cpus}
+    worker_table.scale(Deployment(len(told), 0), 0.0)
+    for worker, progress in zip(worker_table.workers.values(), told, strict=True):
+        worker.running, worker.own_progress = True, progress
+    return worker_table
 
 
 def test_sums_of_trainers_and_workers_become_an_observation() -> None:
@@ -56,16 +56,16 @@ def test_sums_of_trainers_and_workers_become_an_observation() -> None:
         "nothing to compare with"
     )
     later = replace(begun, elapsed_s=10.6, waited_s=2.2, rows=130, yielded=13, host=HostUse(cpu_s=5.3, in_line_s=1.1))
-    fleet = fleet_of(work_done(70, 4.6, 0.2, cpu_s=1.4), work_done(60, 4.6, 0.1, cpu_s=1.2))
-    o = job_sampler.look([later], fleet, two)
+    worker_table = fleet_of(work_done(70, 4.6, 0.2, cpu_s=1.4), work_done(60, 4.6, 0.1, cpu_s=1.2))
+    o = job_sampler.look([later], worker_table, two)
     assert o is not None
     assert (o.dt, o.waited, o.rows, o.steps) == pytest.approx((0.6, 0.2, 30, 3))
-    assert (o.made, o.grain, o.running, o.asked) == ((30, 0), 10, two, two)
+    assert (o.produced, o.grain, o.running, o.requested) == ((30, 0), 10, two, two)
     assert (o.work_done[0], o.blocked[0]) == pytest.approx((0.9, 0.3))
     assert o.own_s == pytest.approx(0.02), "CPU time is 2.6 s for 130 rows"
     assert o.lag == pytest.approx(0.1 / 0.4)
     assert o.busy_waiting == 1, "a quarter of their time is less than that in which it did not wait"
-    assert job_sampler.look([replace(later, elapsed_s=10.8)], fleet, two) is None, "too soon"
+    assert job_sampler.look([replace(later, elapsed_s=10.8)], worker_table, two) is None, "too soon"
 
 
 def test_workers_that_hold_finished_batches_while_the_trainer_waits_are_not_too_few() -> None:
@@ -79,21 +79,21 @@ def test_workers_that_hold_finished_batches_while_the_trainer_waits_are_not_too_
 
 def test_what_cannot_be_measured_is_none() -> None:
     job_sampler = JobSampler(trainers=1, batch=None)
-    fleet, one = fleet_of(work_done(50, 4.0)), Deployment(1, 0)
-    job_sampler.look([TrainerProgress(elapsed_s=10.0)], fleet, one)
-    o = job_sampler.look([TrainerProgress(elapsed_s=11.0, rows=60, yielded=3)], fleet, one)
+    worker_table, one = fleet_of(work_done(50, 4.0)), Deployment(1, 0)
+    job_sampler.look([TrainerProgress(elapsed_s=10.0)], worker_table, one)
+    o = job_sampler.look([TrainerProgress(elapsed_s=11.0, rows=60, yielded=3)], worker_table, one)
     assert o is not None
     assert (o.own_s, o.lag, o.busy_waiting) == (None, None, None)
     assert o.grain == 20
 
 
 def test_of_several_trainers_the_one_that_waits_longest_counts() -> None:
-    job_sampler, fleet, one = JobSampler(trainers=2, batch=10), fleet_of(work_done(0, 1.0)), Deployment(1, 0)
+    job_sampler, worker_table, one = JobSampler(trainers=2, batch=10), fleet_of(work_done(0, 1.0)), Deployment(1, 0)
     ranks = [TrainerProgress(elapsed_s=5.0), TrainerProgress(elapsed_s=5.0)]
-    assert job_sampler.look(ranks[:1], fleet, one) is None, "the other one has not come"
-    job_sampler.look(ranks, fleet, one)
+    assert job_sampler.look(ranks[:1], worker_table, one) is None, "the other one has not come"
+    job_sampler.look(ranks, worker_table, one)
     ranks = [replace(ranks[0], elapsed_s=6.0, waited_s=0.1), replace(ranks[1], elapsed_s=6.0, waited_s=0.7)]
-    o = job_sampler.look(ranks, fleet, one)
+    o = job_sampler.look(ranks, worker_table, one)
     assert o is not None and o.waited == pytest.approx(0.7)
 
 
@@ -115,10 +115,10 @@ def test_room_on_the_trainer_s_node(host: HostUse | None, told: tuple[WorkerProg
 
 
 def test_a_report_knows_the_cpus_of_the_trainers_nodes() -> None:
-    fleet, quota = fleet_of(), HostUse(cpus=2.5)
-    assert available_cpus([], fleet) == sum(fleet.hosts.values()), "Ray's count"
+    worker_table, quota = fleet_of(), HostUse(cpus=2.5)
+    assert available_cpus([], worker_table) == sum(worker_table.hosts.values()), "Ray's count"
     ranks = [TrainerProgress(host=HostUse(cpus=4.0)), TrainerProgress(host=quota), TrainerProgress()]
-    assert available_cpus(ranks, fleet) == 2.5 * len(fleet.hosts)
+    assert available_cpus(ranks, worker_table) == 2.5 * len(worker_table.hosts)
 
 
 # --- a job --------------------------------------------------------------------------------------------------
@@ -133,11 +133,11 @@ def starving(rig: JobRig, seconds: float, **told: Any) -> list[str]:
     logged = []
     until = rig.now + seconds
     while rig.now < until:
-        for name, worker in rig.job.fleet.workers.items():
+        for name, worker in rig.job.worker_table.workers.items():
             if worker.running:
-                rig.handle(events.WorkerTold(name, work_done(int(20 * rig.now), rig.now, cpu_s=rig.now)))
+                rig.handle(events.WorkerProgressReported(name, work_done(int(20 * rig.now), rig.now, cpu_s=rig.now)))
         rig.now += 0.5
-        made = sum(worker.told.elements for worker in rig.job.fleet.workers.values())
+        made = sum(worker.own_progress.elements for worker in rig.job.worker_table.workers.values())
         progress = TrainerProgress(0, made, 0.9 * rig.now, rig.now, **told)
         logged.append(said(rig.report(progress=progress)))
     return logged
@@ -147,14 +147,16 @@ def test_a_trainer_that_waits_gets_all_local_workers_and_those_that_do_not_come_
     rig = auto_rig()
     rig.begin()
     logged = starving(rig, 4.0)
-    assert rig.job.fleet.wanted == Deployment(3, 0) and rig.job.fleet.running() == Deployment(1, 0), "of four CPUs"
+    assert rig.job.worker_table.target == Deployment(3, 0) and rig.job.worker_table.running() == Deployment(1, 0), (
+        "of four CPUs"
+    )
     assert sum("and CPUs are idle" in text for text in logged) == 1
-    placing = rig.job.placement.placing
+    placing = rig.job.placement.policy_runner
     assert placing is not None and rig.job.placement.now == "measures"
     assert [step.decision.phase for step in placing.timeline] == ["add_local"]
     for seconds in (40.0, 60.0):
         starving(rig, seconds)
-        assert rig.job.fleet.wanted == Deployment(1, 0), "they are not asked for again at once"
+        assert rig.job.worker_table.target == Deployment(1, 0), "they are not asked for again at once"
 
 
 @pytest.mark.parametrize("early", [True, False])
@@ -173,15 +175,15 @@ def test_a_job_begins_with_as_many_workers_as_a_sample_asks_for_whenever_it_ends
     rig.come()
     if not early:
         rig.handle(known)
-    assert rig.job.fleet.wanted == Deployment(workers, 0), "of four CPUs, of which one is the trainer's"
-    placing = rig.job.placement.placing
+    assert rig.job.worker_table.target == Deployment(workers, 0), "of four CPUs, of which one is the trainer's"
+    placing = rig.job.placement.policy_runner
     assert placing is not None and placing.job_sampler.row_s == (row_s if row_s < math.inf else None)
 
 
 def test_a_controller_that_fails_is_told_of_once_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = auto_rig()
     (worker,) = rig.begin()
-    placing = rig.job.placement.placing
+    placing = rig.job.placement.policy_runner
     assert placing is not None
 
     def fail(o: Observation, now: float) -> Decision:
@@ -189,19 +191,23 @@ def test_a_controller_that_fails_is_told_of_once_and_counted(monkeypatch: pytest
 
     monkeypatch.setattr(placing.policy, "look", fail)
     logged = starving(rig, 6.0)
-    said_once = [event.text for event in rig.job.told if "failed" in event.text]
+    said_once = [event.text for event in rig.job.story if "failed" in event.text]
     assert len(said_once) == 1 and "ZeroDivisionError: float division by zero" in said_once[0]
     assert sum("AutoPlacement: keep 1 local + 0 remote" in text for text in logged) == 1
     assert placing.failures > 5
-    assert rig.job.fleet.wanted == Deployment(1, 0) and worker in rig.job.fleet.workers and rig.job.error is None
+    assert (
+        rig.job.worker_table.target == Deployment(1, 0)
+        and worker in rig.job.worker_table.workers
+        and rig.job.error is None
+    )
 
 
 def test_numbers_that_were_fixed_stay() -> None:
     rig = auto_rig()
     rig.begin()
-    rig.handle(events.ScaleAsked(1, 0))
+    rig.handle(events.ScaleRequested(1, 0))
     starving(rig, 6.0)
-    assert rig.job.fleet.wanted == Deployment(1, 0) and not rig.job.placement.decides
+    assert rig.job.worker_table.target == Deployment(1, 0) and not rig.job.placement.decides
 
 
 # --- bounds, and the papers' windows -------------------------------------------------------------------------
@@ -213,12 +219,12 @@ def test_bounds_that_are_left_open_follow_from_the_nodes() -> None:
     assert (limits.max_local, limits.max_remote) == (6, 10)
     limits = placing(max_local=1, max_remote=30).policy.limits
     assert (limits.max_local, limits.max_remote) == (1, 30)
-    assert fitting([0.5, 1.0], 2.0) == 0
+    assert worker_capacity([0.5, 1.0], 2.0) == 0
     lonely = begin(AutoWorkers(), Room((1.0,), ()), 2.0, "exactly_once", 1).policy
     assert (lonely.limits.max_local, lonely.limits.max_remote, lonely.start) == (1, 0, Deployment(1, 0))
 
 
-def batches(papers: Placing, totals: StepTotals, count: int, batch_time: float) -> StepTotals:
+def batches(papers: PolicyRunner, totals: StepTotals, count: int, batch_time: float) -> StepTotals:
     """Let a trainer take so many batches."""
     for _ in range(count):
         totals = totals.step(batch_time, batch_time - 0.1, 0)

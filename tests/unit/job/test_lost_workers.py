@@ -89,12 +89,12 @@ def two_nodes() -> Iterator[JobRig]:
     made.place(second, "firm")
     made.list_splits(4)
     yield made
-    assert made.job.facts(0.0).workers_lost == 0
+    assert made.job.stats(0.0).workers_lost == 0
 
 
 def test_a_worker_of_a_node_that_leaves_drains_when_another_one_runs_in_its_place(two_nodes: JobRig) -> None:
     rig = two_nodes
-    leaver, stayer = rig.job.fleet.workers
+    leaver, stayer = rig.job.worker_table.workers
     done = rig.handle(leave("spot"))
     assert len(started(done)) == 1 and not of_kind(DrainWorker, done), "it works until then"
     assert "spot is taken away in 120 s" in said(done)
@@ -110,12 +110,12 @@ def test_a_worker_of_a_node_that_leaves_drains_when_another_one_runs_in_its_plac
 
 
 def test_workers_that_are_asked_to_end_one_after_the_other_end_the_job_before_a_batch_comes() -> None:
-    rig, told = JobRig(workers=Workers(1)), WorkerProgress(told_to_end=True)
+    rig, told = JobRig(workers=Workers(1)), WorkerProgress(sigterm_received=True)
     (worker,) = rig.begin(splits=4)
     for _ in range(MOST_IN_A_ROW):
-        (worker,) = started(rig.handle(events.WorkerTold(worker, told), after=20.0))
+        (worker,) = started(rig.handle(events.WorkerProgressReported(worker, told), after=20.0))
         rig.place(worker)
-    rig.handle(events.WorkerTold(worker, told), after=20.0)
+    rig.handle(events.WorkerProgressReported(worker, told), after=20.0)
     assert "asked to end (SIGTERM)" in str(rig.job.error)
 
 
@@ -153,7 +153,7 @@ def hang(rig: JobRig, worker: str, *, reads: bool = False) -> str:
     """Let a worker take the split, and hang in it; return the one that comes up in its place, if one does."""
     rig.assign(worker)
     (lease,) = rig.take(worker)
-    done = rig.handle(events.WorkerTold(worker, stuck(AFTER_S + 1, origin_of(lease, 7), reads=reads)))
+    done = rig.handle(events.WorkerProgressReported(worker, stuck(AFTER_S + 1, origin_of(lease, 7), reads=reads)))
     assert of_kind(KillWorker, done) == [KillWorker(worker)]
     assert "it hangs: decode has been working on element 7 of a.jpg for 31 s" in said(done)
     rig.report(settled=(worker,))
@@ -166,17 +166,19 @@ def hang(rig: JobRig, worker: str, *, reads: bool = False) -> str:
 def test_a_worker_that_is_busy_with_one_thing_for_too_long_is_replaced_and_others_are_left_alone() -> None:
     rig, worker = begun()
     waits = WorkerProgress(stuck="s3://a has been tried again for {seconds}: 503", stuck_s=1000.0)
-    assert not of_kind(KillWorker, rig.handle(events.WorkerTold(worker, waits))), "a storage that is tried again"
-    assert not of_kind(KillWorker, rig.handle(events.WorkerTold(worker, stuck(AFTER_S, None))))
+    assert not of_kind(KillWorker, rig.handle(events.WorkerProgressReported(worker, waits))), (
+        "a storage that is tried again"
+    )
+    assert not of_kind(KillWorker, rig.handle(events.WorkerProgressReported(worker, stuck(AFTER_S, None))))
     assert hang(rig, worker)
-    rig.handle(events.WorkerTold(worker, stuck(AFTER_S + 1, None)))
-    assert rig.job.facts(rig.now).workers_lost == 1 and rig.take(worker) == ()
+    rig.handle(events.WorkerProgressReported(worker, stuck(AFTER_S + 1, None)))
+    assert rig.job.stats(rig.now).workers_lost == 1 and rig.take(worker) == ()
 
 
 def test_an_element_at_which_two_workers_hang_is_left_out_or_raised_by_its_name() -> None:
     rig, worker = begun()
     third = hang(rig, hang(rig, worker))
-    assert [event.text for event in rig.job.told if event.kind == "bad"] == [
+    assert [event.text for event in rig.job.story if event.kind == "bad"] == [
         "element 7 of split 0 is left out: decode had not done with it after 30 s, twice (Config(hung_after_s=...))"
     ]
     rig.assign(third)
@@ -203,7 +205,7 @@ def test_workers_that_hang_one_after_the_other_end_the_job_with_what_the_last_on
     loading = WorkerProgress(stuck="it has been loading for {seconds}", stuck_s=31.0, at=AtWork("loading"))
     for number in range(MOST_IN_A_ROW + 1):
         rig.handle(events.WorkerPlaced(worker, f"node-{number}", 1))
-        worker = next(iter(started(rig.handle(events.WorkerTold(worker, loading), after=31.0))), "")
+        worker = next(iter(started(rig.handle(events.WorkerProgressReported(worker, loading), after=31.0))), "")
     assert "since it hangs: it has been loading for 31 s. Config(hung_after_s=...)" in str(rig.job.error)
 
 
@@ -219,7 +221,7 @@ HANGS = replace(ONE, sources=((split_of(300), split_of(300, 177, kind=HANGING), 
     [
         (ONE, 6, 1),
         (replace(ONE, epochs=3), 6, 3),
-        (replace(ONE, repetitions=2), 9, 2),
+        (replace(ONE, num_passes=2), 9, 2),
         (HANGS, 2, 1),
         (replace(HANGS, in_order=True, ranks=2), 2, 1),
         (replace(HANGS, names_element=False), 6, 1),
@@ -231,7 +233,7 @@ def test_an_element_that_kills_or_stops_workers_costs_a_few_and_is_left_out_of_t
     world = played(replace(scenario, local=workers))
     state = world.job.state
     assert state.error is None and world.deaths <= most and state.bad.count == bad
-    told = [event.text for event in state.told if event.kind == "bad"]
+    told = [event.text for event in state.story if event.kind == "bad"]
     assert len(told) == bad and told[0].startswith("element 177 of split 1 is left out")
 
 

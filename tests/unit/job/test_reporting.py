@@ -29,10 +29,10 @@ def told_at(lots: list[float], timeout_s: float, lot_s: float, until: float = 60
     asks, now, turn = lots[0], 0.0, 0
     while now < until:
         while asks <= now:
-            heartbeat.asked, turn = asks, turn + 1
+            heartbeat.requested_at, turn = asks, turn + 1
             asks += lots[turn % len(lots)]
         if heartbeat.due(now, lot_s):
-            heartbeat.told = now
+            heartbeat.reported_at = now
             told.append(now)
         now += 1.0
     return told
@@ -84,11 +84,11 @@ def test_a_trainer_of_many_says_so_too_when_its_queue_has_become_full(trainers: 
     assert outgoing.due(held) <= 10.0
     report = outgoing.next(10.0, held, 0, TrainerProgress())
     assert report.held and not report.full
-    outgoing.answered(1, 10.0)
+    outgoing.note_acknowledged(1, 10.0)
     assert (outgoing.due(full) <= 10.0) is again, "few are told at once that others go on"
     if again:
         assert outgoing.next(10.0, full, 0, TrainerProgress()).full
-        outgoing.answered(2, 10.0)
+        outgoing.note_acknowledged(2, 10.0)
         assert outgoing.due(full) > 10.0
 
 
@@ -106,9 +106,9 @@ def test_of_many_trainers_those_that_may_only_use_more_are_told_later_and_who_kn
     soon = notices.changed((3,), len(every), 10.0)
     late = notices.changed((5, 7), len(every), 10.0, only_limit_raised=True)
     assert late > soon + 1.0
-    assert notices.answered(every, soon) == ([3], late)
-    notices.told(5)  # as the answer to its report
-    assert notices.answered((7, 9), late) == ([7], None)
+    assert notices.take_due(every, soon) == ([3], late)
+    notices.mark_sent(5)  # as the answer to its report
+    assert notices.take_due((7, 9), late) == ([7], None)
     notices = NotificationSchedule()
     notices.changed((3,), 1, 10.0)
     assert not notices.is_due(3, 2, 2, 1e9) and not notices.is_due(3, 2, 3, 1e9)

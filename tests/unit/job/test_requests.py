@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pecan_ray.job import events
-from pecan_ray.job.events import ListingEnded, SplitsListed
+from pecan_ray.job.events import ListingEnded, SplitPageReceived
 from pecan_ray.job.job_requests import CALLS_PER_SECOND, MOST_FORESEEN
 from pecan_ray.job.ledger_shape import Assignment, LedgerShape
 from pecan_ray.job.messages import AskAssignment, AskLeases, Assigned, EndData, LeftOutElement, Lookahead, NoMoreLeases
@@ -25,17 +25,17 @@ def test_a_new_plan_is_for_epochs_that_have_not_begun() -> None:
     first, second = rig.begin(splits=2)
     rig.assign(first)
     rig.handle(events.PlanChanged("resize goes first"))
-    reply = rig.answer(second, AskAssignment())
+    reply = rig.response(second, AskAssignment())
     assert isinstance(reply, Assigned) and reply.plan_version == 0
     for worker in (first, second):
         leases = list(rig.leases(worker))
         for lease in leases:
             rig.acknowledge(worker, lease, 0)
         rig.end(worker, lengths=tuple((lease.key, 1) for lease in leases))
-    reply = rig.answer(first, AskAssignment())
+    reply = rig.response(first, AskAssignment())
     assert isinstance(reply, Assigned) and (reply.assignment.epoch, reply.plan_version) == (1, 1)
     rig.handle(events.PlanChanged("and back"))
-    assert [event.text for event in rig.job.told if event.kind == "reorder"] == [
+    assert [event.text for event in rig.job.story if event.kind == "reorder"] == [
         "resize goes first; it is run from epoch 1 on (the first one is 0)",
         "and back; no epoch of this job is left to run it, but later jobs do",
     ]
@@ -47,7 +47,7 @@ def test_with_many_workers_each_asks_for_more_at_a_time() -> None:
     for worker in workers:
         rig.place(worker, "far")
     rig.list_splits(10)
-    reply = rig.answer(workers[0], AskAssignment())
+    reply = rig.response(workers[0], AskAssignment())
     assert isinstance(reply, Assigned) and reply.lot_s == 200 / CALLS_PER_SECOND
 
 
@@ -55,8 +55,8 @@ def test_with_many_workers_each_asks_for_more_at_a_time() -> None:
     "shape",
     [
         LedgerShape(),
-        LedgerShape(in_order=True, orders=(SplitOrder(SEED),)),
-        LedgerShape(serial=True, orders=(SplitOrder(SEED),)),
+        LedgerShape(in_order=True, split_order=(SplitOrder(SEED),)),
+        LedgerShape(serial=True, split_order=(SplitOrder(SEED),)),
     ],
     ids=["not shuffled", "strict", "whole"],
 )
@@ -64,7 +64,7 @@ def test_where_the_order_tells_on_the_result_nothing_is_offered(shape: LedgerSha
     rig = JobRig(shape)
     (worker,) = rig.begin(splits=30)
     rig.assign(worker)
-    reply = rig.answer(worker, AskLeases(0, 0, 1, look=10))
+    reply = rig.response(worker, AskLeases(0, 0, 1, look=10))
     assert isinstance(reply, Lookahead) and reply.splits == () and len(reply.leases) == 1
 
 
@@ -78,12 +78,12 @@ def end_of_epoch(shape: LedgerShape, *, scheme: str = "s3://", workers: int = 1,
     for name in names:
         rig.place(name)
     assert len(names) == workers
-    rig.handle(SplitsListed(0, tuple(Split(index, path=f"{scheme}bucket/{index}") for index in range(40))))
+    rig.handle(SplitPageReceived(0, tuple(Split(index, path=f"{scheme}bucket/{index}") for index in range(40))))
     rig.handle(ListingEnded(0))
     rig.assign(names[0])
     taken: list[int] = []
     while True:
-        reply = rig.answer(names[0], AskLeases(0, 0, 100, look=look))
+        reply = rig.response(names[0], AskLeases(0, 0, 100, look=look))
         leases = reply.leases if isinstance(reply, Lookahead) else reply
         if not isinstance(leases, tuple) or not leases:
             assert sorted(taken) == list(range(40))
@@ -94,7 +94,7 @@ def end_of_epoch(shape: LedgerShape, *, scheme: str = "s3://", workers: int = 1,
 @pytest.mark.parametrize("seed", [SEED, None])
 @pytest.mark.parametrize("epochs", [2, None])
 def test_a_worker_that_is_alone_is_told_what_the_next_epoch_begins_with(seed: int | None, epochs: int | None) -> None:
-    reply = end_of_epoch(LedgerShape(orders=(None if seed is None else SplitOrder(seed),), epochs=epochs))
+    reply = end_of_epoch(LedgerShape(split_order=(None if seed is None else SplitOrder(seed),), epochs=epochs))
     assert isinstance(reply, NoMoreLeases)
     queue = queue_of(40, seed)
     queue.begin(1, 0)
@@ -102,15 +102,15 @@ def test_a_worker_that_is_alone_is_told_what_the_next_epoch_begins_with(seed: in
 
 
 def test_nothing_is_told_of_files_of_the_machine_nor_in_the_last_epoch_nor_to_who_looks() -> None:
-    shape = LedgerShape(orders=(SplitOrder(SEED),), epochs=2)
+    shape = LedgerShape(split_order=(SplitOrder(SEED),), epochs=2)
     assert end_of_epoch(shape, workers=2) == (), "another worker may be given it"
     assert end_of_epoch(shape, scheme="/") == ()
-    assert end_of_epoch(LedgerShape(orders=(SplitOrder(SEED),), epochs=1)) == ()
+    assert end_of_epoch(LedgerShape(split_order=(SplitOrder(SEED),), epochs=1)) == ()
     assert end_of_epoch(shape, look=10) == ()
 
 
 def test_where_every_worker_sees_all_data_each_is_told_what_the_next_epoch_begins_with() -> None:
-    queues = Queues(LedgerShape(orders=(SplitOrder(SEED),), sharding="off", epochs=None))
+    queues = Queues(LedgerShape(split_order=(SplitOrder(SEED),), sharding="off", epochs=None))
     for worker in "abc":
         queues.join(worker)
     queues.add(0, [Split(index) for index in range(40)])
@@ -126,7 +126,7 @@ def test_where_every_worker_sees_all_data_each_is_told_what_the_next_epoch_begin
 
 
 SHAPE = LedgerShape(serial=True, counts=True, world_size=2, epochs=2)
-START = ResumePoint(0, (BranchPoint(),), made=5)
+START = ResumePoint(0, (BranchPoint(),), used_batches=5)
 LONG = tuple(Split(index, elements=10) for index in range(4))
 
 
@@ -134,18 +134,18 @@ def job_of(shape: LedgerShape, start: ResumePoint | None) -> tuple[JobRig, str]:
     rig = JobRig(shape, start=start, on_error="skip", error_budget=1.0)
     (worker,) = rig.come()
     rig.place(worker)
-    rig.handle(events.SplitsListed(0, LONG))
+    rig.handle(events.SplitPageReceived(0, LONG))
     rig.handle(events.ListingEnded(0))
     return rig, worker
 
 
 def said(rig: JobRig) -> list[str]:
-    return [one.text for one in rig.job.told if one.kind == "state"]
+    return [one.text for one in rig.job.story if one.kind == "state"]
 
 
 def test_a_plan_that_counts_begins_behind_what_all_ranks_have() -> None:
     rig, worker = job_of(SHAPE, START)
-    assert rig.assign(worker) == Assignment(0, delivered=(3, 2), again=True, behind=5)
+    assert rig.assign(worker) == Assignment(0, delivered=(3, 2), repeated=True, behind=5)
     (text,) = said(rig)
     assert text.endswith(
         "the 5 batches of epoch 0 that were used before are not made again: it begins behind the "
@@ -160,7 +160,7 @@ def test_a_plan_that_counts_begins_behind_what_all_ranks_have() -> None:
 )
 def test_another_plan_and_one_with_bad_elements_is_made_again(shape: LedgerShape, start: ResumePoint) -> None:
     rig, worker = job_of(shape, start)
-    assert rig.assign(worker) == Assignment(0, delivered=(3, 2), again=True, behind=0)
+    assert rig.assign(worker) == Assignment(0, delivered=(3, 2), repeated=True, behind=0)
     (text,) = said(rig)
     assert text.endswith("the 5 batches of epoch 0 that were used before are made again, and left out")
 
@@ -176,7 +176,7 @@ def test_a_bad_element_that_was_found_since_counts_too(found: bool) -> None:
         rig.acknowledge(first, lease, rank, rank=rank)
     if found:
         bad = LeftOutElement("one", "f", "element 3", "ValueError", origin=Origin(0, 0, 0, 0, 3))
-        rig.answer(first, EndData(0, {}, 0, (bad,)))
+        rig.response(first, EndData(0, {}, 0, (bad,)))
     rig.handle(events.WorkerLost(first, "process"))
     for rank in range(2):
         rig.report(rank, settled=(first,))
@@ -188,8 +188,8 @@ def test_a_source_that_does_not_know_its_lengths_is_said_once_and_only_where_it_
     for start, expected in ((START, 1), (None, 0), (replace(START, bad=(7,)), 0)):
         rig = JobRig(SHAPE, start=start)
         rig.come()
-        rig.handle(events.SplitsListed(0, unknown))
-        rig.handle(events.SplitsListed(0, tuple(Split(index) for index in range(2, 4))))
+        rig.handle(events.SplitPageReceived(0, unknown))
+        rig.handle(events.SplitPageReceived(0, tuple(Split(index) for index in range(2, 4))))
         rig.handle(events.ListingEnded(0))
         told = [text for text in said(rig) if "source 0 does not tell how many elements its splits hold" in text]
         assert len(told) == expected

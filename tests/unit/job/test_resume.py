@@ -29,7 +29,7 @@ def test_ranks_that_ask_after_the_same_batches_are_told_the_same_words() -> None
         rig.report(rank, kept=1, delivery_records=(Delivery(1, 0, spans),), received_batches=(ack,))
     told = rig.job.resume_point(1)
     assert told is not None
-    rig.answer(worker, EndData(0, {lease.key: (elements(2),)}))
+    rig.response(worker, EndData(0, {lease.key: (elements(2),)}))
     assert rig.job.resume_point(1) == told
     assert resume_point(rig.job.ledger, rig.job.log, 1) != replace(told, listings=()), "more is known by now"
     assert rig.job.resume_point(2) is None
@@ -112,8 +112,8 @@ def test_a_rank_that_is_alone_need_not_tell_of_what_it_has_used_but_for_the_last
     last = range(21 - MOST_UNUSED, 23)
     log.received(0, 22, delivery_records(*last))
     assert ids(log.beyond(last[0] - 1)) == [*last], "those ahead, and one of an interrupted wait"
-    assert log.knows(last[0] - 1) and not log.knows(last[0] - 2)
+    assert log.has_all(last[0] - 1) and not log.has_all(last[0] - 2)
     log.used([1000])
     log.received(0, 1001, delivery_records(999, 1000, 1001))
-    assert log.knows(1001) and ids(log.beyond(1000)) == [1001] and ids(log.beyond(1001)) == []
+    assert log.has_all(1001) and ids(log.beyond(1000)) == [1001] and ids(log.beyond(1001)) == []
     assert ids(log.beyond(998)) == [999, 1000, 1001]

@@ -13,8 +13,8 @@ from tests.unit.job.job_rig import JobRig, of_kind
 
 
 def turns(rounds: Rounds, used: int = 0) -> list[str]:
-    rounds.take_turns(used)
-    return list(expand_rounds(rounds.first, rounds.turns, rounds.first))
+    rounds.schedule_rounds(used)
+    return list(expand_rounds(rounds.first, rounds.schedule, rounds.first))
 
 
 def test_workers_have_their_turns_one_after_the_other_and_nobody_waits_for_a_slow_one() -> None:
@@ -35,12 +35,12 @@ def test_who_lacks_a_batch_holds_up_those_alone_that_have_used_all_rounds() -> N
         rounds.received(rank, "a", 2)
     rounds.received(0, "a", 1)
     rounds.received(1, "a", 1)
-    rounds.take_turns(0)
+    rounds.schedule_rounds(0)
     held.look(1.0, rounds, [1])  # it has a round to use
     held.look(2.0, rounds, [2])
     held.look(5.0, rounds, [2])
     rounds.received(2, "a", 1)
-    rounds.take_turns(2)
+    rounds.schedule_rounds(2)
     held.look(6.0, rounds, [2])
     held.look(9.0, rounds, [])
     assert held.seconds == [0.0, 0.0, 4.0]
@@ -62,5 +62,5 @@ def test_ranks_that_others_wait_for_are_named_after_some_seconds_and_in_the_repo
     said = [one.text for one in of_kind(Log, rig.handle(TimePassed(), after=5.5))]
     assert any(text.startswith("rank 1 must yet receive a batch of the round") for text in said), said
     rig.acknowledge(worker, lease, 1, rank=1)
-    assert rig.job.facts(rig.now).held_up[1] == pytest.approx(12.5)
+    assert rig.job.stats(rig.now).held_up[1] == pytest.approx(12.5)
     assert rig.job.ledger.allowed() == 1

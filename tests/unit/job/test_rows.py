@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from pecan_ray.job import events
-from pecan_ray.job.blocks import RowPlaces
+from pecan_ray.job.blocks import RowRange
+from pecan_ray.job.lease_sizes import elements_in
 from pecan_ray.job.ledger import Ledger
 from pecan_ray.job.ledger_check import check_ledger
 from pecan_ray.job.ledger_shape import Assignment, LedgerShape
-from pecan_ray.job.lots import elements_in
 from pecan_ray.job.messages import AskLeases, EndAssignment, LeftOutElement, SplitOpenFailure
 from pecan_ray.job.resume_point import BranchPoint, Cursor, Rest, ResumePoint
 from pecan_ray.job.row_order import row_order
@@ -89,11 +89,11 @@ def test_debug_mode_says_its_order() -> None:
 
 def numbered_job(*lengths: int | None) -> tuple[JobRig, str]:
     """Return a job of numbered rows with two workers, and the first of them, which has an assignment."""
-    rig = JobRig(LedgerShape(numbered=True, batch_size=2), Workers(2))
+    rig = JobRig(LedgerShape(in_row_order=True, batch_size=2), Workers(2))
     workers = rig.come()
     for worker in workers:
         rig.place(worker)
-    rig.handle(events.SplitsListed(0, tuple(Split(index, elements=one) for index, one in enumerate(lengths))))
+    rig.handle(events.SplitPageReceived(0, tuple(Split(index, elements=one) for index, one in enumerate(lengths))))
     rig.handle(events.ListingEnded(0))
     rig.assign(workers[0])
     return rig, workers[0]
@@ -104,20 +104,22 @@ def test_the_order_is_given_up_where_a_split_is_not_counted_is_shorter_than_it_t
     assert [lease.row for lease in rig.take(worker)] == [0]
     (lease,) = rig.take(worker)
     assert (lease.split.index, lease.row) == (1, None)
-    assert "rows come as workers finish them" in said(rig.done[-1]) and rig.job.orders(0).unordered
+    assert "rows come as workers finish them" in said(rig.done[-1]) and rig.job.trainer_update(0).unordered
     rig, worker = numbered_job(4, 4)
     rig.take(worker, 4)
-    rig.answer(worker, AskLeases(0, 0, 4, lengths=(((0, 0, 0), 3),)))
-    assert "of split 0 4 elements were told, and it holds 3" in rig.job.facts(rig.now).order_given_up
+    rig.response(worker, AskLeases(0, 0, 4, lengths=(((0, 0, 0), 3),)))
+    assert "of split 0 4 elements were told, and it holds 3" in rig.job.stats(rig.now).order_given_up
     rig, worker = numbered_job(4, 4)
     (lease,) = rig.take(worker, 4)
     failure = SplitOpenFailure(lease.key, lease.spans, LeftOutElement("0", "read", "split 0", "it is not there"))
-    rig.answer(worker, AskLeases(0, 0, 4, split_open_failures=(failure,)))
-    assert f"{worker} cannot open split 0" in rig.job.facts(rig.now).order_given_up
+    rig.response(worker, AskLeases(0, 0, 4, split_open_failures=(failure,)))
+    assert f"{worker} cannot open split 0" in rig.job.stats(rig.now).order_given_up
 
 
 def numbered_ledger(start: ResumePoint | None = None, *, promised: bool = False, joined: bool = False) -> Ledger:
-    ledger = Ledger(LedgerShape(numbered=True, joined=joined, promised=promised, batch_size=2, epochs=1), start)
+    ledger = Ledger(
+        LedgerShape(in_row_order=True, joined=joined, order_required=promised, batch_size=2, epochs=1), start
+    )
     ledger.add_splits(0, [Split(index, elements=4) for index in range(3)])
     ledger.end_listing(0)
     return ledger
@@ -137,7 +139,7 @@ def test_a_state_of_which_rows_behind_others_are_used_cannot_go_on_in_order(rema
 
 def test_a_state_behind_whose_rows_the_epochs_remainder_was_dropped_goes_on_in_order() -> None:
     remaining_parts = (Rest(1, 0, ((elements(1)[0], END),)), Rest(2, 0, ((0, elements(1)[1]),)))
-    shape = LedgerShape(numbered=True, promised=True, batch_size=5, drop_remainder=True, epochs=1)
+    shape = LedgerShape(in_row_order=True, order_required=True, batch_size=5, drop_remainder=True, epochs=1)
     ledger = Ledger(shape, ResumePoint(0, (BranchPoint(Cursor(taken=3), remaining_parts),)))
     ledger.add_splits(0, [Split(index, elements=4) for index in range(3)])
     ledger.end_listing(0)
@@ -153,7 +155,7 @@ def test_a_state_behind_whose_rows_the_epochs_remainder_was_dropped_goes_on_in_o
 @pytest.mark.parametrize(("expected", "rows"), [(1, 12), (2, 3)])
 def test_the_first_worker_leaves_rows_to_those_that_are_being_started(expected: int, rows: int) -> None:
     """Else a short epoch is one run: what comes a moment later would stand by until the next epoch."""
-    ledger = Ledger(LedgerShape(numbered=True, joined=True, batch_size=2, epochs=1), None)
+    ledger = Ledger(LedgerShape(in_row_order=True, joined=True, batch_size=2, epochs=1), None)
     ledger.add_splits(0, [Split(index, elements=4) for index in range(3)])
     ledger.end_listing(0)
     ledger.join("first")
@@ -209,21 +211,21 @@ def test_of_joined_rows_an_element_that_workers_die_of_alone_yields_nothing_at_i
 
 
 def test_of_joined_rows_what_a_worker_cannot_open_is_for_others_and_yields_nothing_where_none_can() -> None:
-    rig = JobRig(LedgerShape(numbered=True, joined=True, batch_size=2), Workers(2), on_error="skip")
+    rig = JobRig(LedgerShape(in_row_order=True, joined=True, batch_size=2), Workers(2), on_error="skip")
     one, other = rig.come()
     for worker in (one, other):
         rig.place(worker)
-    rig.handle(events.SplitsListed(0, (Split(0, elements=4), Split(1, elements=4))))
+    rig.handle(events.SplitPageReceived(0, (Split(0, elements=4), Split(1, elements=4))))
     rig.handle(events.ListingEnded(0))
     for worker in (one, other):
         rig.assign(worker)
         (lease,) = rig.take(worker, 4)
         assert (lease.split.index, lease.spans[0][0], lease.left_out) == (0, 0, False)
         failure = SplitOpenFailure(lease.key, lease.spans, LeftOutElement("0", "read", "split 0", "it is not there"))
-        rig.answer(worker, EndAssignment(0, {}, split_open_failures=(failure,)))
+        rig.response(worker, EndAssignment(0, {}, split_open_failures=(failure,)))
     rig.assign(one)
     (lease,) = rig.take(one, 4)
-    assert (lease.split.index, lease.left_out) == (0, True) and rig.job.facts(rig.now).order_given_up == ""
+    assert (lease.split.index, lease.left_out) == (0, True) and rig.job.stats(rig.now).order_given_up == ""
 
 
 def test_rows_that_all_wait_for_belong_to_a_second_worker_and_are_used_once() -> None:
@@ -283,7 +285,7 @@ def test_rows_that_each_worker_was_late_with_are_given_to_one_that_has_ended_its
 
 
 def test_a_remainder_that_two_workers_drop_is_counted_once() -> None:
-    ledger = Ledger(LedgerShape(numbered=True, batch_size=2, drop_remainder=True, epochs=1))
+    ledger = Ledger(LedgerShape(in_row_order=True, batch_size=2, drop_remainder=True, epochs=1))
     ledger.add_splits(0, [Split(0, elements=3)])
     ledger.end_listing(0)
     remaining_parts: list[Lease] = []
@@ -305,32 +307,32 @@ def test_a_remainder_that_two_workers_drop_is_counted_once() -> None:
 
 def test_of_two_batches_of_the_same_rows_the_first_one_is_used_and_both_wait_for_their_turn() -> None:
     sequence = RowSequence()
-    other = ReceivedBatch(0, "v", 0, {}, 2, 1, places=RowPlaces(2, 4))
-    again, first = replace(other, id=1, worker="w"), replace(other, id=2, places=RowPlaces(0, 2))
-    assert not sequence.came(other) and not sequence.came(again)
+    other = ReceivedBatch(0, "v", 0, {}, 2, 1, row_range=RowRange(2, 4))
+    again, first = replace(other, id=1, worker="w"), replace(other, id=2, row_range=RowRange(0, 2))
+    assert not sequence.add_batch(other) and not sequence.add_batch(again)
     assert list(sequence.lose("v")) == [other], "the other one is kept"
-    assert sequence.came(first) == [first, again]
-    assert not sequence.came(other) and sequence.duplicate_batches() == [other]
+    assert sequence.add_batch(first) == [first, again]
+    assert not sequence.add_batch(other) and sequence.duplicate_batches() == [other]
     assert sequence.nbytes == 0
 
 
 def test_batches_that_wait_are_let_go_in_order_when_it_is_given_up_and_dropped_with_their_epoch() -> None:
     sequence = RowSequence()
     late = [
-        ReceivedBatch(row, "w", epoch, {}, 2, 1, places=RowPlaces(row, row + 2))
+        ReceivedBatch(row, "w", epoch, {}, 2, 1, row_range=RowRange(row, row + 2))
         for epoch, row in ((0, 6), (0, 2), (1, 4))
     ]
-    assert [sequence.came(batch) for batch in late] == [()] * 3
+    assert [sequence.add_batch(batch) for batch in late] == [()] * 3
     assert sequence.leave(1) == [late[1], late[0]]
-    assert sequence.give_up() == [late[2]]
-    again = ReceivedBatch(9, "v", 1, {}, 2, 1, places=RowPlaces(4, 6))
-    assert not sequence.came(again) and sequence.duplicate_batches() == [again], "another worker has brought it"
-    assert sequence.came(fresh := replace(again, places=RowPlaces(2, 4))) == [fresh]
+    assert sequence.release_all() == [late[2]]
+    again = ReceivedBatch(9, "v", 1, {}, 2, 1, row_range=RowRange(4, 6))
+    assert not sequence.add_batch(again) and sequence.duplicate_batches() == [again], "another worker has brought it"
+    assert sequence.add_batch(fresh := replace(again, row_range=RowRange(2, 4))) == [fresh]
 
 
 def test_a_worker_that_fails_ends_the_job_when_the_rows_before_have_come() -> None:
     rig, first = numbered_job(4, 4)
-    second = next(name for name in rig.job.fleet.workers if name != first)
+    second = next(name for name in rig.job.worker_table.workers if name != first)
     (lease,) = rig.take(first, 2)
     rig.assign(second)
     (failing,) = rig.take(second, 2)
@@ -342,6 +344,6 @@ def test_a_worker_that_fails_ends_the_job_when_the_rows_before_have_come() -> No
     rig.handle(fails)
     assert rig.job.error is fails.error
     rig, worker = numbered_job(2, None)
-    assert [len(rig.take(worker)) for _ in range(2)] == [1, 1] and rig.job.orders(0).unordered
+    assert [len(rig.take(worker)) for _ in range(2)] == [1, 1] and rig.job.trainer_update(0).unordered
     rig.handle(events.WorkerFailed(worker, ValueError("no"), 100))
     assert rig.job.error is not None, "at once where no order is kept"

@@ -68,8 +68,8 @@ intervals = st.sets(st.integers(0, 1 << 40), max_size=40).map(intervals_of)
 several_rests = st.lists(
     st.builds(Rest, st.integers(0, 1 << 20), st.integers(0, 3), intervals),
     max_size=20,
-    unique_by=lambda rest: (rest.repetition, rest.index),
-).map(lambda remaining_parts: sorted(remaining_parts, key=lambda rest: (rest.repetition, rest.index)))
+    unique_by=lambda rest: (rest.pass_index, rest.index),
+).map(lambda remaining_parts: sorted(remaining_parts, key=lambda rest: (rest.pass_index, rest.index)))
 places = intervals.map(lambda some: some[:-1])
 
 
@@ -207,10 +207,12 @@ def test_a_damaged_state_with_a_right_checksum_is_refused_or_is_another_whole_on
     except StateError:
         return
     assert through_json(found) == found
-    assert all(type(number) is int for number in (found.batches, found.seed, found.point.epoch, found.point.made))
+    assert all(
+        type(number) is int for number in (found.batches, found.seed, found.point.epoch, found.point.used_batches)
+    )
     job = JobState(JobSpec("job", LedgerShape(epochs=None), start=found.point), 0.0)
-    job.handle(events.TrainerCame(0, "t0", "node"), 0.0)
-    job.handle(events.SplitsListed(0, tuple(Split(index) for index in range(70))), 0.0)
+    job.handle(events.TrainerRegistered(0, "t0", "node"), 0.0)
+    job.handle(events.SplitPageReceived(0, tuple(Split(index) for index in range(70))), 0.0)
     job.handle(events.ListingEnded(0), 0.0)
     assert job.error is None or isinstance(job.error, StateError)
 
@@ -274,7 +276,7 @@ def test_another_pipeline_over_the_same_source_begins_the_epoch_behind_the_state
         "a pass is left": replace(middle, branches=(used,), passes=2),
         "passes have no end": replace(middle, branches=(used,), passes=0),
         "it has been begun": replace(middle, branches=(ahead,)),
-        "one worker is in it": replace(middle, branches=(BranchPoint(),), made=4),
+        "one worker is in it": replace(middle, branches=(BranchPoint(),), used_batches=4),
     }
     parts = (PARTS[0], ("operator another", "ee"))
 

@@ -93,13 +93,13 @@ def test_histories_have_rounds_of_which_some_are_revoked(
     monkeypatch: pytest.MonkeyPatch, seeds: int, least: int
 ) -> None:
     revoked: list[str] = []
-    gone = Rounds.gone
+    gone = Rounds.note_lost
 
     def noted(self: Rounds, worker: str) -> None:
         gone(self, worker)
-        revoked.extend(self.revoked)
+        revoked.extend(self.lost_workers)
 
-    monkeypatch.setattr(Rounds, "gone", noted)
+    monkeypatch.setattr(Rounds, "note_lost", noted)
     scenarios = [scenario for seed in range(seeds) if (scenario := draw(seed)).coordinated]
     failures = {scenario.seed: play(scenario).failure for scenario in scenarios}
     assert not {seed: failure for seed, failure in failures.items() if failure}
@@ -139,7 +139,7 @@ class ForgetsLengths(WorkerState):
     """Tells no length of a split that it has read after its last question for leases."""
 
     def _on_assignment_finished(self, event: Any, now: float, done: Any) -> None:
-        self._lots.noted()
+        self._lease_requests.take_notes()
         super()._on_assignment_finished(event, now, done)
 
 

@@ -60,13 +60,13 @@ WORDS = 1 << 64
 """So many different words there are."""
 
 
-def permutation(splits: int, seed: int = 3, epoch: int = 0, repetition: int = 0) -> list[int]:
-    return in_order(range(splits), seed, epoch, repetition)
+def permutation(splits: int, seed: int = 3, epoch: int = 0, pass_index: int = 0) -> list[int]:
+    return in_order(range(splits), seed, epoch, pass_index)
 
 
-def in_order(indices: Iterable[int], seed: int = 3, epoch: int = 0, repetition: int = 0) -> list[int]:
+def in_order(indices: Iterable[int], seed: int = 3, epoch: int = 0, pass_index: int = 0) -> list[int]:
     """Splits in a pass's order, by Python's own integers: as SplitMix64 is published, twice with a key."""
-    first, second = (int(word) for word in random_key(seed, epoch, repetition, 0, 0, 0, 0, "order"))
+    first, second = (int(word) for word in random_key(seed, epoch, pass_index, 0, 0, 0, 0, "order"))
     return sorted(indices, key=lambda index: splitmix(splitmix((index + first) % WORDS) ^ second))
 
 
@@ -130,7 +130,7 @@ def epoch_of(queue: SplitQueue, at_hand: Callable[[int], bool], lot: int = 1, lo
     wanted: tuple[int, ...] = ()
     while taken := drain(queue, lot, wanted):
         order += taken
-        wanted = tuple(split.index for split in queue.offer(look * lot) if at_hand(split.index))
+        wanted = tuple(split.index for split in queue.peek_splits(look * lot) if at_hand(split.index))
     return order
 
 
@@ -151,7 +151,7 @@ def test_each_split_waits_once_whatever_is_offered_and_a_state_knows_it(
         if isinstance(step, int):
             add(listing, step)
         elif step == "offer":
-            offered = [split.index for split in queue.offer(chance.randint(1, 12))]
+            offered = [split.index for split in queue.peek_splits(chance.randint(1, 12))]
             assert len(set(offered)) == len(offered)
         elif step in ("take", "want"):
             wanted = chance.sample(offered, len(offered) // 2) if step == "want" else []
@@ -209,7 +209,7 @@ def at_most_bytes(most: float) -> Iterator[None]:
 @pytest.mark.parametrize("count", some_later([ENOUGH, MANY], MANY))
 def test_many_splits_wait_without_an_object_for_each(seed: int | None, count: int) -> None:
     """A split takes 150 bytes; a queue has numbers alone, which the garbage collector does not visit."""
-    ledger = Ledger(LedgerShape(epochs=None, orders=(None if seed is None else SplitOrder(seed),)))
+    ledger = Ledger(LedgerShape(epochs=None, split_order=(None if seed is None else SplitOrder(seed),)))
     ledger.join("w")
     ledger.next_assignment("w")
     before = len(gc.get_objects())

@@ -11,7 +11,7 @@ from pecan_ray.job import events
 from pecan_ray.job.instructions import EndJob, KillWorker, LookForTrainers, RejectTrainer, TellTrainers
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.messages import ReceivedBatches, TrainerProgress, TrainerReport
-from pecan_ray.job.registering import Registration, TryAgain, TurnedAway
+from pecan_ray.job.registration import Registration, Rejected, Retry
 from pecan_ray.job.start_worker import StartWorker
 from pecan_ray.job.trainers import Trainers
 from tests.unit.job.job_rig import JobRig, of_kind
@@ -19,8 +19,8 @@ from tests.unit.job.job_rig import JobRig, of_kind
 TIMEOUT_S = 60.0
 
 
-def came(rank: int, incarnation: str = "", **described: str) -> events.TrainerCame:
-    return events.TrainerCame(rank, incarnation or f"t{rank}", f"n{rank % 2}", tuple(described.items()))
+def came(rank: int, incarnation: str = "", **described: str) -> events.TrainerRegistered:
+    return events.TrainerRegistered(rank, incarnation or f"t{rank}", f"n{rank % 2}", tuple(described.items()))
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_a_rank_that_is_gone_with_batches_it_has_not_used_ends_the_others_though
     rig.come()
     rig.handle(events.ListingEnded(0))
     rig.report(1, progress=TrainerProgress(queued=3))
-    assert rig.job.orders(0).finished
+    assert rig.job.trainer_update(0).finished
     if killed:
         rig.handle(events.TrainerWaiting(0, "t0"), after=20.0)
         done = rig.handle(events.TimePassed(), after=11.0)
@@ -83,21 +83,21 @@ def test_a_new_process_ends_a_job_that_was_left_behind_and_no_other_and_is_told_
     """Many trainers report seldom: that all of them are quiet for a while means nothing."""
     trainers = Trainers("job", world_size, TIMEOUT_S, 0.0)
     for rank in range(world_size):
-        assert trainers.come(came(rank), 0.0) is None
-    refused = trainers.come(came(0, "new"), stale_s)
+        assert trainers.register(came(rank), 0.0) is None
+    refused = trainers.register(came(0, "new"), stale_s)
     assert isinstance(refused, RankTakenError) and refused.fields == {"patience_s": stale_s + 3.0}
-    again = Registration("job", world_size, 0.0).decide(TurnedAway(refused), stale_s + 3.0)
-    assert isinstance(again, TryAgain) and f"not heard for {stale_s:g} s gives way" in again.say
-    assert isinstance(trainers.come(came(0, "new"), stale_s + 0.1), StaleJobError)
+    again = Registration("job", world_size, 0.0).decide(Rejected(refused), stale_s + 3.0)
+    assert isinstance(again, Retry) and f"not heard for {stale_s:g} s gives way" in again.say
+    assert isinstance(trainers.register(came(0, "new"), stale_s + 0.1), StaleJobError)
 
 
 @pytest.mark.parametrize(("world_size", "timeout_s"), [(2, 5.0), (1000, 30.0)])
 def test_a_deadline_shorter_than_three_reports_is_these(world_size: int, timeout_s: float) -> None:
     trainers = Trainers("job", world_size, 5.0, 0.0)
     for rank in range(world_size):
-        trainers.come(came(rank), 0.0)
-    assert trainers.silent(timeout_s) == [] and not trainers.orphaned(timeout_s)
-    assert trainers.silent(timeout_s + 0.1) == list(range(world_size)) and trainers.orphaned(timeout_s + 0.1)
+        trainers.register(came(rank), 0.0)
+    assert trainers.timed_out(timeout_s) == [] and not trainers.orphaned(timeout_s)
+    assert trainers.timed_out(timeout_s + 0.1) == list(range(world_size)) and trainers.orphaned(timeout_s + 0.1)
 
 
 def test_that_more_may_be_used_is_told_at_once_to_those_alone_that_wait_for_it() -> None:
@@ -110,7 +110,7 @@ def test_that_more_may_be_used_is_told_at_once_to_those_alone_that_wait_for_it()
     assert of_kind(TellTrainers, rig.report(0, held=True)) == []
     assert of_kind(TellTrainers, rig.report(1, held=True, full=True)) == []
     told = of_kind(TellTrainers, rig.acknowledge(worker, lease, 2, rank=2))
-    assert rig.job.orders(1).allowed == 1
+    assert rig.job.trainer_update(1).allowed == 1
     assert told == [TellTrainers((1,)), TellTrainers((0,), only_limit_raised=True)], "rank 1 can take no more meanwhile"
 
 
@@ -130,7 +130,7 @@ def left_job(met: int = 0, **told: Any) -> JobRig:
 
 def test_a_process_that_was_replaced_and_lives_is_told_so() -> None:
     rig = left_job()
-    assert not of_kind(RejectTrainer, rig.handle(events.TrainerCame(0, "new", "node")))
+    assert not of_kind(RejectTrainer, rig.handle(events.TrainerRegistered(0, "new", "node")))
     for said in (events.TrainerWaiting(0, "t0"), events.TrainerReported(TrainerReport(0, "t0", 9))):
         (refused,) = of_kind(RejectTrainer, rig.handle(said))
         assert refused.incarnation == "t0" and "another process has taken its place" in str(refused.error)
@@ -139,13 +139,13 @@ def test_a_process_that_was_replaced_and_lives_is_told_so() -> None:
 
 def test_what_workers_may_have_sent_to_the_process_before_comes_from_others() -> None:
     rig = left_job(met=1)
-    (worker,) = rig.job.fleet.workers
+    (worker,) = rig.job.worker_table.workers
     rig.assign(worker)
     (lease,) = rig.take(worker)
-    done = rig.handle(events.TrainerCame(0, "new", "node"))
+    done = rig.handle(events.TrainerRegistered(0, "new", "node"))
     assert of_kind(KillWorker, done) == [KillWorker(worker)] and len(of_kind(StartWorker, done)) == 1
-    assert rig.job.error is None and rig.job.fleet.losses.count == 0
-    (other,) = rig.job.fleet.workers
+    assert rig.job.error is None and rig.job.worker_table.losses.count == 0
+    (other,) = rig.job.worker_table.workers
     rig.place(other)
     for rank, incarnation in ((0, "new"), (1, "t1")):
         settled = TrainerReport(rank, incarnation, 1, settled=(worker,))
@@ -156,7 +156,9 @@ def test_what_workers_may_have_sent_to_the_process_before_comes_from_others() ->
 
 def test_the_process_of_a_rank_that_has_had_batches_is_not_replaced() -> None:
     ack = ReceivedBatches("w", 0, {}, 1, 1, 10)
-    (refused,) = of_kind(RejectTrainer, left_job(received_batches=(ack,)).handle(events.TrainerCame(0, "new", "node")))
+    (refused,) = of_kind(
+        RejectTrainer, left_job(received_batches=(ack,)).handle(events.TrainerRegistered(0, "new", "node"))
+    )
     assert isinstance(refused.error, RankTakenError)
 
 
@@ -166,7 +168,7 @@ def test_the_process_of_a_rank_that_has_had_batches_is_not_replaced() -> None:
 def begun_job(ranks: int = 1) -> JobRig:
     rig = JobRig(LedgerShape(world_size=ranks), trainer_timeout_s=TIMEOUT_S)
     for rank in range(ranks):
-        rig.handle(events.TrainerCame(rank, f"t{rank}", "node", (), f"process-{rank}"))
+        rig.handle(events.TrainerRegistered(rank, f"t{rank}", "node", (), f"process-{rank}"))
     rig.handle(events.RoomFound((("node", 4.0),), ()))
     rig.list_splits(1)
     return rig
@@ -183,7 +185,7 @@ def pass_time(rig: JobRig, seconds: float, state: events.ProcessState | None, sp
             asked += len(looks.trainers)
             for one in looks.trainers if state is not None else ():
                 assert one.process == f"process-{one.rank}"
-                rig.handle(events.TrainerLookedFor(one.rank, one.incarnation, state))  # type: ignore[arg-type]  # not None
+                rig.handle(events.TrainerChecked(one.rank, one.incarnation, state))  # type: ignore[arg-type]  # not None
     return asked
 
 
@@ -214,22 +216,22 @@ def test_where_nobody_can_answer_and_where_it_has_ended_the_deadline_holds(state
 def test_the_others_are_told_for_whom_they_wait() -> None:
     rig = begun_job(2)
     pass_time(rig, 40.0, "exists", speaks=(1,))
-    assert not [one.text for one in rig.job.told if "If nobody can tell" in one.text], "the answer came in time"
-    (said,) = [text for text in rig.job.orders(1).waits if "rank 0" in text]
+    assert not [one.text for one in rig.job.story if "If nobody can tell" in one.text], "the answer came in time"
+    (said,) = [text for text in rig.job.trainer_update(1).waiting_for if "rank 0" in text]
     assert "rank 0 on node node has said nothing for" in said and "its process exists, and is waited for" in said
     rig.handle(events.TrainerWaiting(0, "t0"))
     pass_time(rig, 2.0, "exists", speaks=(0, 1))
-    assert not [text for text in rig.job.orders(1).waits if "has said nothing" in text]
+    assert not [text for text in rig.job.trainer_update(1).waiting_for if "has said nothing" in text]
 
 
 def test_another_run_does_not_take_the_place_of_a_process_that_stands_still() -> None:
     rig = begun_job(2)
     pass_time(rig, 30.0, "exists")
-    asked = of_kind(LookForTrainers, rig.handle(events.TrainerCame(0, "new", "node")))
+    asked = of_kind(LookForTrainers, rig.handle(events.TrainerRegistered(0, "new", "node")))
     for _ in range(10):
         for one in (one for looks in asked for one in looks.trainers):
-            rig.handle(events.TrainerLookedFor(one.rank, one.incarnation, "exists"))
-        done = rig.handle(events.TrainerCame(0, "new", "node"), after=1.0)
+            rig.handle(events.TrainerChecked(one.rank, one.incarnation, "exists"))
+        done = rig.handle(events.TrainerRegistered(0, "new", "node"), after=1.0)
         asked = of_kind(LookForTrainers, done)
         assert isinstance(of_kind(RejectTrainer, done)[0].error, RankTakenError) and not of_kind(EndJob, done)
 
@@ -237,9 +239,9 @@ def test_another_run_does_not_take_the_place_of_a_process_that_stands_still() ->
 def test_another_run_takes_the_place_of_one_whose_processes_have_ended_at_once() -> None:
     rig = begun_job(2)
     pass_time(rig, 2.0, None)
-    done = rig.handle(events.OtherRunCame("new"))
+    done = rig.handle(events.OtherRunRegistered("new"))
     assert isinstance(of_kind(RejectTrainer, done)[0].error, RankTakenError)
     for one in of_kind(LookForTrainers, done)[0].trainers:
-        rig.handle(events.TrainerLookedFor(one.rank, one.incarnation, "ended"))
-    done = rig.handle(events.OtherRunCame("new"), after=0.2)
+        rig.handle(events.TrainerChecked(one.rank, one.incarnation, "ended"))
+    done = rig.handle(events.OtherRunRegistered("new"), after=0.2)
     assert isinstance(of_kind(RejectTrainer, done)[0].error, StaleJobError) and of_kind(EndJob, done)

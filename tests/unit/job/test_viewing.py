@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 
 from pecan_ray.job import events
-from pecan_ray.job.facts import JobEvent
-from pecan_ray.job.job_views import MOST_CHANGES, MOST_SEEN, job_view, live_job, newest_window, sampled_steps
+from pecan_ray.job.job_views import MOST_CHANGES, MOST_SEEN, job_view, latest_window, live_job, sampled_steps
 from pecan_ray.job.journal import packed, snapshot
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.messages import (
@@ -20,10 +19,11 @@ from pecan_ray.job.messages import (
     TrainerReport,
     WorkerProgress,
 )
-from pecan_ray.job.placing import PlacementStep
+from pecan_ray.job.policy_runner import PlacementStep
 from pecan_ray.job.speed import MOST_BYTES_PER_S, JobSpeed, SpeedMeter
+from pecan_ray.job.stats import JobEvent
 from pecan_ray.job.story import FIRST, MOST_EPOCHS, NEWEST, Story
-from pecan_ray.job.waiting import Waits
+from pecan_ray.job.waiting import WaitLog
 from pecan_ray.observe.dashboard.from_view import record_of
 from pecan_ray.options import Workers
 from pecan_ray.plan.splits import END
@@ -33,7 +33,7 @@ from tests.unit.job.job_rig import JobRig, said
 
 
 def test_what_is_waited_for_is_said_once_and_again_when_it_was_over_or_changes_but_not_all_the_time() -> None:
-    waits = Waits(5.0)
+    waits = WaitLog(5.0)
     assert waits.look(0.0, {"a": "for a"}) == [] and waits.look(4.9, {"a": "for a"}) == []
     assert waits.look(5.0, {"a": "for a"}) == ["for a"]
     assert waits.look(500.0, {"a": "for a"}) == [] and waits.active_messages == ("for a",)
@@ -46,7 +46,7 @@ def test_what_is_waited_for_is_said_once_and_again_when_it_was_over_or_changes_b
     assert waits.look(512.9, {"a": "for 1 of a"}) == [] and waits.active_messages == ("for 3 of a",)
     assert waits.look(513.0, {"a": "for 1 of a"}) == ["for 1 of a"] and waits.due is None
     assert waits.active_messages == ("for 1 of a",)
-    waits, text = Waits(5.0), {"a": "{'cpu': 1} since {seconds}"}
+    waits, text = WaitLog(5.0), {"a": "{'cpu': 1} since {seconds}"}
     waits.look(0.0, text)
     assert waits.look(7.0, text) == ["{'cpu': 1} since 7 s"]
     assert waits.look(70.0, text) == [] and waits.active_messages == ("{'cpu': 1} since 7 s",), "it is no other text"
@@ -60,14 +60,14 @@ def look(rig: JobRig, seconds: float = 6.0) -> str:
 def test_a_job_says_which_ranks_have_not_come_and_in_what_one_differs_until_it_comes_as_the_others_are() -> None:
     rig = JobRig(LedgerShape(world_size=20))
     for rank in (0, 2, 3):
-        rig.handle(events.TrainerCame(rank, f"t{rank}", "node", (("map", "1"),)))
-    rig.handle(events.TrainerCame(1, "t1", "node", (("map", "{2}"),)))
+        rig.handle(events.TrainerRegistered(rank, f"t{rank}", "node", (("map", "1"),)))
+    rig.handle(events.TrainerRegistered(1, "t1", "node", (("map", "{2}"),)))
     text = look(rig)
     assert "ranks 1, 4, 5, 6, 7, 8, 9, 10 and 9 more of 20 did not come within 6 s" in text
     assert "rank 1 differs from rank 0 in map: {2} instead of 1, and was refused" in text
     assert look(rig) == ""
     rig.handle(events.TrainerWaiting(0, "t0"))
-    rig.handle(events.TrainerCame(1, "t1", "node", (("map", "1"),)))
+    rig.handle(events.TrainerRegistered(1, "t1", "node", (("map", "1"),)))
     text = look(rig)
     assert "ranks 4, 5, 6" in text and "differs" not in text
 
@@ -83,7 +83,7 @@ def test_a_job_says_that_its_sources_are_being_listed_and_what_hinders_it() -> N
     assert said(done) == "the sources are being listed: s3://data/ has been tried again for 5 s: 503"
     rig.handle(events.ListingRetrying(""))
     rig.handle(events.TimePassed())
-    assert rig.job.orders(0).waits == ()
+    assert rig.job.trainer_update(0).waiting_for == ()
     rig.ask(worker, AskLeases(0, 0))
     assert "listed: 0 splits are known" in look(rig)
 
@@ -99,11 +99,11 @@ def test_a_job_says_which_workers_have_no_place_and_why(unplaced: int) -> None:
     text = look(rig)
     assert "job other has all CPUs of far" in text and others[0] in text and text.count("\n") == 0
     assert ("2 more remote" in text) == (unplaced == 3)
-    assert rig.job.orders(0).waits == (text,), "trainers are told too"
+    assert rig.job.trainer_update(0).waiting_for == (text,), "trainers are told too"
     for worker in others:
         rig.place(worker, "far")
     rig.handle(events.TimePassed())
-    assert rig.job.orders(0).waits == ()
+    assert rig.job.trainer_update(0).waiting_for == ()
 
 
 def test_a_job_says_that_the_order_of_operators_is_not_known() -> None:
@@ -118,15 +118,21 @@ def test_a_job_says_that_the_order_of_operators_is_not_known() -> None:
 def test_what_a_worker_has_been_doing_for_long_is_said_at_once_and_again_when_it_is_something_else() -> None:
     rig = JobRig()
     (worker,) = rig.begin()
-    rig.handle(events.WorkerTold(worker, WorkerProgress(stuck="decode on a.jpg for {seconds}", stuck_s=5.5)))
+    rig.handle(
+        events.WorkerProgressReported(worker, WorkerProgress(stuck="decode on a.jpg for {seconds}", stuck_s=5.5))
+    )
     assert said(rig.handle(events.TimePassed(), after=0.5)).endswith(f"{worker}: decode on a.jpg for 6 s")
-    rig.handle(events.WorkerTold(worker, WorkerProgress(stuck="decode on a.jpg for {seconds}", stuck_s=9.0)))
+    rig.handle(
+        events.WorkerProgressReported(worker, WorkerProgress(stuck="decode on a.jpg for {seconds}", stuck_s=9.0))
+    )
     assert said(rig.handle(events.TimePassed(), after=3.0)) == ""
-    rig.handle(events.WorkerTold(worker, WorkerProgress(stuck="decode on b.jpg for {seconds}", stuck_s=5.0)))
+    rig.handle(
+        events.WorkerProgressReported(worker, WorkerProgress(stuck="decode on b.jpg for {seconds}", stuck_s=5.0))
+    )
     assert said(rig.handle(events.TimePassed())).endswith(f"{worker}: decode on b.jpg for 5 s")
-    rig.handle(events.WorkerTold(worker, WorkerProgress()))
+    rig.handle(events.WorkerProgressReported(worker, WorkerProgress()))
     rig.handle(events.TimePassed())
-    assert rig.job.orders(0).waits == ()
+    assert rig.job.trainer_update(0).waiting_for == ()
 
 
 def test_a_job_says_which_ranks_must_settle() -> None:
@@ -158,8 +164,8 @@ def test_a_long_timeline_is_thinned_and_keeps_its_changes() -> None:
 def test_the_newest_window_that_can_be_used_tells_the_rate() -> None:
     good = step(1, Deployment(1, 0))
     touched = PlacementStep(2.0, Window(9.0, 0.0, 10, touched=True), Deployment(1, 0), good.decision)
-    assert newest_window((good, touched), ()) == good.window
-    assert newest_window((touched,), ()) is None
+    assert latest_window((good, touched), ()) == good.window
+    assert latest_window((touched,), ()) is None
 
 
 def test_a_job_that_has_just_begun_has_a_page() -> None:
@@ -188,7 +194,7 @@ class Run:
     def __init__(self) -> None:
         self.rig, self.meter, self.number = JobRig(workers=Workers(1)), SpeedMeter(), 0
         (self.worker,) = self.rig.begin(splits=4)
-        self.trainer, self.made = TrainerProgress(), WorkerProgress()
+        self.trainer, self.produced = TrainerProgress(), WorkerProgress()
 
     def second(self, rows: int, waited_s: float, hits: float = 0.0, stages: StageSeconds | None = None) -> JobSpeed:
         self.number += 1
@@ -197,14 +203,14 @@ class Run:
             before.yielded, before.rows + rows, before.waited_s + waited_s, before.elapsed_s + 1.0
         )
         nbytes = rows * ROW_BYTES
-        self.made = replace(
-            self.made,
-            elements=self.made.elements + rows,
-            remote_bytes=self.made.remote_bytes + round(nbytes * (1 - hits)),
-            node_bytes=self.made.node_bytes + round(nbytes * hits),
-            stages=stages or self.made.stages,
+        self.produced = replace(
+            self.produced,
+            elements=self.produced.elements + rows,
+            remote_bytes=self.produced.remote_bytes + round(nbytes * (1 - hits)),
+            node_bytes=self.produced.node_bytes + round(nbytes * hits),
+            stages=stages or self.produced.stages,
         )
-        self.rig.handle(events.WorkerTold(self.worker, self.made), 1.0)
+        self.rig.handle(events.WorkerProgressReported(self.worker, self.produced), 1.0)
         self.rig.handle(events.TrainerReported(TrainerReport(0, "t0", self.number, progress=self.trainer)))
         return self.meter.look(self.rig.job, self.rig.now)
 
@@ -223,7 +229,7 @@ def test_of_a_job_that_waits_half_of_the_time_the_ideal_is_twice_its_speed_in_th
 
 def test_a_loop_that_does_nothing_is_as_fast_as_its_workers_compute() -> None:
     run = Run()
-    stages = StageSeconds(watched_s=10.0, threads_s=20.0, operators=(("decode", 4.0),))
+    stages = StageSeconds(observed_s=10.0, threads_s=20.0, operators=(("decode", 4.0),))
     for second in range(3):
         speed = run.second(100, 1.0, stages=stages)
         assert second == 0 or speed.ideal_bytes_per_s == pytest.approx((second + 1) * 100 / 2.0 * ROW_BYTES)
@@ -250,10 +256,10 @@ def test_the_size_of_a_dataset_is_known_from_a_part_of_it_although_workers_tell_
     for second in range(1, 80):
         read += 4
         while taken < min(splits, read + lot):  # one lot is asked for while the one before is being read
-            rig.answer(worker, AskLeases(epoch, 0, lot))
+            rig.response(worker, AskLeases(epoch, 0, lot))
             taken += lot
         if second % told_every == 0:
-            rig.handle(events.WorkerTold(worker, WorkerProgress(remote_bytes=read * size)), 1.0)
+            rig.handle(events.WorkerProgressReported(worker, WorkerProgress(remote_bytes=read * size)), 1.0)
         found.append(meter.look(rig.job, rig.now).dataset_bytes)
     known = [one for one in found if one is not None]
     assert len(known) > 60, "from a twentieth of an epoch on"
@@ -302,7 +308,7 @@ def test_a_job_holds_no_more_after_many_batches_and_epochs(splits: int, epochs: 
         job.epoch()
     assert job.rig.job.rows == splits * epochs
     assert job.held() < before + SLACK_BYTES
-    assert len(pickle.dumps(job.rig.job.facts(0.0))) < before
+    assert len(pickle.dumps(job.rig.job.stats(0.0))) < before
 
 
 def test_of_very_many_events_the_first_and_the_newest_are_told_and_how_many_were_between() -> None:

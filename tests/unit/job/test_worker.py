@@ -6,34 +6,34 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pecan_ray.job.heartbeat import Heartbeat
+from pecan_ray.job.lease_sizes import SideBySide
 from pecan_ray.job.ledger_shape import Assignment, LedgerShape
-from pecan_ray.job.lots import SideBySide
 from pecan_ray.job.messages import AskLeases, Assigned, NoMoreLeases, Reply, WorkerProgress
 from pecan_ray.job.worker import WorkerState
 from pecan_ray.job.worker_channels import RUN
 from pecan_ray.job.worker_events import (
     AskJob,
     AssignmentFinished,
-    AtHandFound,
-    BatchMade,
-    DrainAsked,
+    BatchProduced,
+    DrainRequested,
     DropEpochs,
     EndWork,
     EpochsLeft,
     FetchSplits,
-    FindAtHand,
-    GiveLease,
-    LeaseWanted,
+    FindLocalSplits,
+    LeaseRequested,
     LoadPlan,
+    LocalSplitsFound,
+    ProvideLease,
     PutOut,
     ReplyReceived,
     RunAssignment,
     StopAssignment,
     TellJob,
-    WorkBegins,
     WorkerEvent,
     WorkerInstruction,
     WorkerTime,
+    WorkStarted,
 )
 from pecan_ray.plan.splits import OUTPUT_BITS, Lease, LeaseKey, Split
 from pecan_ray.sampling.spans import Span
@@ -63,36 +63,36 @@ class Rig:
     def __init__(self, shape: LedgerShape | None = None, *, one_sequence: bool = False) -> None:
         self.state = WorkerState(shape or LedgerShape(), Heartbeat(30.0), 20.0, one_sequence=one_sequence)
         self.now = 0.0
-        self.asked: dict[str, AskJob] = {}
+        self.requested: dict[str, AskJob] = {}
 
     def handle(self, event: WorkerEvent) -> list[WorkerInstruction]:
         """Return what is to be done, but for what is asked."""
         done: list[WorkerInstruction] = []
         for one in self.state.handle(event, self.now):
-            if isinstance(one, FindAtHand):
-                done += self.handle(AtHandFound(one.branch, None))
+            if isinstance(one, FindLocalSplits):
+                done += self.handle(LocalSplitsFound(one.branch, None))
             elif isinstance(one, AskJob):
-                self.asked[one.channel] = one
+                self.requested[one.channel] = one
             else:
                 done.append(one)
         return done
 
     def reply(self, channel: str, reply: Reply) -> list[WorkerInstruction]:
         """Answer what was asked."""
-        return self.handle(ReplyReceived(channel, self.asked.pop(channel).number, reply))
+        return self.handle(ReplyReceived(channel, self.requested.pop(channel).number, reply))
 
     def begin(self, assignment: Assignment, version: int = 0) -> list[WorkerInstruction]:
         """Give it an assignment, for which it has asked."""
-        self.handle(WorkBegins())
+        self.handle(WorkStarted())
         return self.reply(RUN, Assigned(assignment, version))
 
     def take(self, reply: Reply) -> list[WorkerInstruction]:
         """Let the engine take a lease of the first source, which the job is asked for."""
-        return [*self.handle(LeaseWanted(0)), *self.reply("take:0", reply)]
+        return [*self.handle(LeaseRequested(0)), *self.reply("take:0", reply)]
 
     def request(self, channel: str) -> object:
         """Return what was asked, and not answered."""
-        return self.asked[channel].request
+        return self.requested[channel].request
 
 
 def leases(*indices: int) -> tuple[Lease, ...]:
@@ -101,7 +101,7 @@ def leases(*indices: int) -> tuple[Lease, ...]:
 
 def given(done: Sequence[WorkerInstruction]) -> list[int | None]:
     """Return which splits the engine was given."""
-    return [one.lease.split.index if one.lease else None for one in done if isinstance(one, GiveLease)]
+    return [one.lease.split.index if one.lease else None for one in done if isinstance(one, ProvideLease)]
 
 
 def test_what_the_next_epoch_begins_with_is_fetched_at_once_and_kept_when_that_epoch_begins() -> None:
@@ -109,8 +109,8 @@ def test_what_the_next_epoch_begins_with_is_fetched_at_once_and_kept_when_that_e
     next_epoch = NoMoreLeases((third.split, second.split))
     fetched = FetchSplits(0, next_epoch.next_epoch)
     rig.begin(Assignment(0))
-    assert rig.take((first,)) == [FetchSplits(0, (first.split,)), GiveLease(0, first)]
-    assert rig.take(next_epoch) == [fetched, GiveLease(0, None)]
+    assert rig.take((first,)) == [FetchSplits(0, (first.split,)), ProvideLease(0, first)]
+    assert rig.take(next_epoch) == [fetched, ProvideLease(0, None)]
     rig.handle(AssignmentFinished({}))
     rig.reply(RUN, "return")
     again = Assignment(0)  # with what other workers have returned: the next epoch is still to come
@@ -127,16 +127,18 @@ def test_the_next_lot_is_asked_for_while_half_of_one_is_left_and_lasts_as_long_a
     rig.begin(Assignment(0))
     assert given(rig.take(leases(0))) == [0]
     rig.now = 0.1
-    rig.handle(LeaseWanted(0))
+    rig.handle(LeaseRequested(0))
     asked = rig.request("take:0")
     assert isinstance(asked, AskLeases) and asked.most == 5, "half a second of leases that take 0.1 s"
-    assert given(rig.reply("take:0", leases(1, 2, 3, 4))) == [1] and not rig.asked
+    assert given(rig.reply("take:0", leases(1, 2, 3, 4))) == [1] and not rig.requested
     for taken in (2, 3):
         rig.now += 0.1
-        assert given(rig.handle(LeaseWanted(0))) == [taken]
-    assert rig.asked["take:0"].ahead
-    assert given(rig.reply("take:0", ())) == [] and given(rig.handle(LeaseWanted(0))) == [4]
-    assert given(rig.handle(LeaseWanted(0))) == [None] and not rig.asked, "the job has said that there are no more"
+        assert given(rig.handle(LeaseRequested(0))) == [taken]
+    assert rig.requested["take:0"].prefetch
+    assert given(rig.reply("take:0", ())) == [] and given(rig.handle(LeaseRequested(0))) == [4]
+    assert given(rig.handle(LeaseRequested(0))) == [None] and not rig.requested, (
+        "the job has said that there are no more"
+    )
 
 
 def test_none_beside_others_is_no_end() -> None:
@@ -145,7 +147,7 @@ def test_none_beside_others_is_no_end() -> None:
     asked: list[tuple[int, int, int]] = []
 
     def take(reading: int, *replies: tuple[Lease, ...]) -> list[int | None]:
-        done = rig.handle(LeaseWanted(0, SideBySide(4, reading)))
+        done = rig.handle(LeaseRequested(0, SideBySide(4, reading)))
         for reply in replies:
             request = rig.request("take:0")
             assert isinstance(request, AskLeases)
@@ -161,18 +163,18 @@ def test_none_beside_others_is_no_end() -> None:
 def test_in_one_sequence_leases_beside_others_are_waited_for() -> None:
     rig = Rig(one_sequence=True)
     rig.begin(Assignment(0))
-    rig.handle(LeaseWanted(0, SideBySide(4, 1)))
+    rig.handle(LeaseRequested(0, SideBySide(4, 1)))
     assert isinstance(asked := rig.request("take:0"), AskLeases) and (asked.streams, asked.reading) == (1, 0)
 
 
 def test_an_answer_that_comes_after_the_assignment_was_left_is_not_for_the_next_one() -> None:
     rig = Rig()
     rig.begin(Assignment(0))
-    rig.handle(LeaseWanted(0))
+    rig.handle(LeaseRequested(0))
     assert rig.handle(EpochsLeft(1)) == [DropEpochs(1)]
-    assert rig.handle(BatchMade(Batch())) == [GiveLease(0, None), StopAssignment(for_good=False)]
+    assert rig.handle(BatchProduced(Batch())) == [ProvideLease(0, None), StopAssignment(for_good=False)]
     rig.reply(RUN, Assigned(Assignment(1)))
-    assert given(rig.handle(LeaseWanted(0))) == [], "the channel is not free before its answer has come"
+    assert given(rig.handle(LeaseRequested(0))) == [], "the channel is not free before its answer has come"
     assert given(rig.reply("take:0", leases(0))) == []
     assert isinstance(asked := rig.request("take:0"), AskLeases) and asked.epoch == 1
     assert given(rig.reply("take:0", leases(1))) == [1]
@@ -181,23 +183,23 @@ def test_an_answer_that_comes_after_the_assignment_was_left_is_not_for_the_next_
 def test_a_drained_worker_takes_no_lease_makes_no_batch_and_ends() -> None:
     rig = Rig()
     rig.begin(Assignment(0))
-    rig.handle(LeaseWanted(0))
-    assert rig.handle(DrainAsked()) == [GiveLease(0, None)] == rig.handle(LeaseWanted(0))
-    assert rig.handle(BatchMade(Batch())) == [StopAssignment(for_good=True), EndWork()]
+    rig.handle(LeaseRequested(0))
+    assert rig.handle(DrainRequested()) == [ProvideLease(0, None)] == rig.handle(LeaseRequested(0))
+    assert rig.handle(BatchProduced(Batch())) == [StopAssignment(for_good=True), EndWork()]
     assert rig.state.over
 
 
 def test_rows_are_numbered_where_they_follow_each_other() -> None:
-    rig = Rig(LedgerShape(numbered=True))
+    rig = Rig(LedgerShape(in_row_order=True))
     rig.begin(Assignment(0))
     rig.take((Lease(0, Split(0, elements=2), row=10),))
 
     def row(*spans: Span, rows: int) -> int | None:
         (done,) = rig.handle(
-            BatchMade(Batch(rows=rows, spans={KEY: [(a << OUTPUT_BITS, b << OUTPUT_BITS) for a, b in spans]}))
+            BatchProduced(Batch(rows=rows, spans={KEY: [(a << OUTPUT_BITS, b << OUTPUT_BITS) for a, b in spans]}))
         )
         assert isinstance(done, PutOut)
-        return None if done.places is None else done.places.begin
+        return None if done.row_range is None else done.row_range.begin
 
     assert row((0, 2), rows=2) == 10 and row((1, 2), rows=1) == 11
     assert row((0, 2), rows=1) is None, "others come between"
@@ -216,11 +218,11 @@ def test_an_engine_is_built_for_another_version_or_beginning_of_the_plan() -> No
 def test_a_worker_tells_at_once_what_the_job_must_know_and_else_now_and_then() -> None:
     rig, calm = Rig(), WorkerProgress(threads=2)
     rig.begin(Assignment(0))
-    rig.handle(BatchMade(Batch(rows=5)))
+    rig.handle(BatchProduced(Batch(rows=5)))
     assert rig.handle(WorkerTime(calm)) == [TellJob(WorkerProgress(5, 1, threads=2))]
     rig.now = 9.0
     assert rig.handle(WorkerTime(calm)) == []
-    for urgent in (WorkerProgress(told_to_end=True), WorkerProgress(stuck="map", stuck_s=1.0)):
+    for urgent in (WorkerProgress(sigterm_received=True), WorkerProgress(stuck="map", stuck_s=1.0)):
         assert len(rig.handle(WorkerTime(urgent))) == 1 and not rig.handle(WorkerTime(urgent))
     assert len(rig.handle(WorkerTime(WorkerProgress(stuck="map", stuck_s=21.0)))) == 1, "it hangs"
     rig.now = 20.0
@@ -228,27 +230,27 @@ def test_a_worker_tells_at_once_what_the_job_must_know_and_else_now_and_then() -
 
 
 def test_the_row_that_fails_is_the_first_that_is_in_no_batch() -> None:
-    split, rig = Split(0, elements=100), Rig(LedgerShape(numbered=True), one_sequence=True)
+    split, rig = Split(0, elements=100), Rig(LedgerShape(in_row_order=True), one_sequence=True)
     spans = [(first << OUTPUT_BITS, stop << OUTPUT_BITS) for first, stop in ((0, 20), (40, 60))]
-    rig.handle(WorkBegins())
+    rig.handle(WorkStarted())
     rig.reply(RUN, Assigned(Assignment(0)))
     assert rig.state.failing_row is None
-    rig.handle(LeaseWanted(0))
+    rig.handle(LeaseRequested(0))
     rig.reply("take:0", tuple(Lease(0, split, (span,), row=0) for span in spans))
-    rig.handle(LeaseWanted(0))
+    rig.handle(LeaseRequested(0))
     rows: list[int | None] = []
     for first in (0, 10, 40, 50):
         rows.append(rig.state.failing_row)
-        rig.handle(BatchMade(Batch(10, spans={KEY: [(first << OUTPUT_BITS, first + 10 << OUTPUT_BITS)]})))
+        rig.handle(BatchProduced(Batch(10, spans={KEY: [(first << OUTPUT_BITS, first + 10 << OUTPUT_BITS)]})))
     assert rows == [0, 10, 40, 50] and rig.state.failing_row is None
 
 
 def test_the_element_that_fails_is_the_first_that_is_in_no_block_where_rows_are_joined() -> None:
-    rig = Rig(LedgerShape(numbered=True, joined=True, batch_size=2))
+    rig = Rig(LedgerShape(in_row_order=True, joined=True, batch_size=2))
     rig.begin(Assignment(0))
     rig.take((Lease(0, Split(0, elements=100), (elements(20, 40),), row=1000, place=7),))
     rows = [rig.state.failing_row]
     for these in ((20, 25), (30, 59)):
-        rig.handle(BatchMade(Batch(2, spans={KEY: [elements(one, 1) for one in these]})))
+        rig.handle(BatchProduced(Batch(2, spans={KEY: [elements(one, 1) for one in these]})))
         rows.append(rig.state.failing_row)
     assert rows == [1020, 1026, None]

@@ -13,8 +13,8 @@ from pecan_ray import images
 from pecan_ray.autoorder.explain import explain
 from pecan_ray.autoorder.order import order_plan
 from pecan_ray.autoorder.order_request import OrderRequest
-from pecan_ray.autoorder.rewrites import EXACTLY, rewritten
-from pecan_ray.engines.inprocess import run_inprocess
+from pecan_ray.autoorder.rewrites import EXACTLY, apply_rewrites
+from pecan_ray.engines.in_process import run_in_process
 from pecan_ray.known.detect_steps import steps_of
 from pecan_ray.reorder import Mode
 from tests.unit.known.known_functions import at_once, found, generators, import_torchvision, photograph, usual
@@ -157,7 +157,7 @@ def test_autoorder_adopts_it_and_says_so(mode: Mode, monkeypatch: pytest.MonkeyP
     text = explain("album", found)
     assert "AutoOrder knows torchvision RandomResizedCrop (rule" in text
     assert ("'image': equal on" in text) == found.decoders[0].endswith(EXACTLY)
-    plan, _ = rewritten(found.plan, "python", found.decoders)
+    plan, _ = apply_rewrites(found.plan, "python", found.decoders)
     assert [op.name for op in plan.ops] == ["augment", "batch"]
-    (first, *_) = run_inprocess(plan)
+    (first, *_) = run_in_process(plan)
     assert first["image"].shape == (4, 3, 224, 224) and first["image"].dtype == np.float32

@@ -49,9 +49,9 @@ def test_nobodys_text_becomes_markup_or_another_address() -> None:
     job = record(SCRIPT)
     named = replace(
         job,
-        line=replace(job.line, pipeline=SCRIPT, error=SCRIPT, wanted=SCRIPT),
+        line=replace(job.line, pipeline=SCRIPT, error=SCRIPT, target=SCRIPT),
         workers=(SeenWorker(SCRIPT, SCRIPT, SCRIPT, SCRIPT, 1, 1, 1),),
-        decisions=(SeenDecision(1.0, SCRIPT, SCRIPT, SCRIPT),),
+        decision_history=(SeenDecision(1.0, SCRIPT, SCRIPT, SCRIPT),),
         events=(SeenEvent(1.0, "bad", SCRIPT), SeenEvent(1.0, SCRIPT, SCRIPT)),
         bad=SCRIPT,
         order_text=job.order_text.replace("decode", "<script>decode"),

@@ -11,7 +11,15 @@ import pytest
 
 from pecan_ray.cli import main
 from pecan_ray.errors import ClusterError
-from pecan_ray.observe.diagnostics import ROWS, carried, cpus, descriptors, free_bytes, shared_memory, temporary_folder
+from pecan_ray.observe.diagnostics import (
+    ROWS,
+    check_transport,
+    cpus,
+    descriptors,
+    free_bytes,
+    shared_memory,
+    temporary_folder,
+)
 from pecan_ray.options import TransportChoice
 
 GIB = 1 << 30
@@ -38,9 +46,11 @@ def test_what_is_missing_or_broken_is_told_with_what_to_do(tmp_path: Path) -> No
     def broken(transport: TransportChoice) -> tuple[int, Sequence[str]]:
         raise ClusterError("its port cannot be reached.")
 
-    assert not carried("ring", lambda _: (ROWS, ["ring: one node"])).suggestion
-    assert "please report" in carried("ring", lambda _: (ROWS - 1, ["ring"])).suggestion
-    assert str(carried("flight", broken)).startswith("wrong transport flight: its port cannot be reached. Until then")
+    assert not check_transport("ring", lambda _: (ROWS, ["ring: one node"])).suggestion
+    assert "please report" in check_transport("ring", lambda _: (ROWS - 1, ["ring"])).suggestion
+    assert str(check_transport("flight", broken)).startswith(
+        "wrong transport flight: its port cannot be reached. Until then"
+    )
 
 
 def test_the_command_looks_at_the_machine_alone(capsys: pytest.CaptureFixture[str]) -> None:

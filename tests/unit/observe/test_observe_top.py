@@ -20,15 +20,15 @@ SET = "s3://bucket/set"
 BUSY = LiveJob(
     *("busy", "pipe", 60.0, 2),
     running=Deployment(2, 1),
-    wanted=Deployment(1, 2),
+    target=Deployment(1, 2),
     dollars=1.5,
     speed=SPEED,
     remote_io=40e6,
-    rooms=((SET, 2 * 10**9), ("s3://bucket/x", 5)),
+    cache_limits=((SET, 2 * 10**9), ("s3://bucket/x", 5)),
     datasets=(SET,),
     shares_io=True,
 )
-NEW = LiveJob("new", "pipe", 1.0, wanted=Deployment(4, 0))
+NEW = LiveJob("new", "pipe", 1.0, target=Deployment(4, 0))
 
 
 def test_a_row_tells_what_a_job_does_and_may_use() -> None:

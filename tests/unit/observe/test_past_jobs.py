@@ -11,14 +11,14 @@ import pytest
 
 from pecan_ray.cli import main
 from pecan_ray.errors import PlanError
-from pecan_ray.job.facts import JobEvent
 from pecan_ray.job.observed import ObservedWindow
-from pecan_ray.job.placing import PlacementStep
+from pecan_ray.job.policy_runner import PlacementStep
+from pecan_ray.job.stats import JobEvent
 from pecan_ray.observe import past_jobs
 from pecan_ray.observe.dashboard.from_report import past_line, past_record
 from pecan_ray.observe.dashboard.job_list import list_page
 from pecan_ray.observe.dashboard.job_page import job_page
-from pecan_ray.observe.dashboard_past import PastShelf
+from pecan_ray.observe.dashboard_past import PastReports
 from pecan_ray.observe.past_jobs import PastJob, keep_job, read_job, report_folder
 from pecan_ray.observe.report import Report, WorkerReport
 from pecan_ray.placement import Cost, Prices, PriceTier
@@ -58,7 +58,7 @@ def test_the_newest_jobs_stay_and_come_first(tmp_path: Path, monkeypatch: pytest
 def test_a_report_that_no_job_wrote_hides_no_other_one(field: str, value: Any, tmp_path: Path) -> None:
     keep_job(ENDED, tmp_path)
     keep_job(replace(ENDED, job="odd", report={**ENDED.report, "seconds": 1.0, field: value}), tmp_path)
-    shelf = PastShelf(tmp_path)
+    shelf = PastReports(tmp_path)
     shown = shelf.lines()
     assert ENDED.job in [line.name for line in shown] and list_page("", [], shown, [])
 
@@ -135,7 +135,7 @@ def test_a_past_job_has_a_page_of_what_its_report_says() -> None:
     assert (line.batches, line.epoch, line.waited, line.remote) == (900, 3, 0.2, 1)
     assert line.dollars == pytest.approx(0.12)
     found = past_record(line, told, "the text")
-    assert [(one.seconds, one.reason) for one in found.decisions] == [(10.0, "reason 0"), (30.0, "reason 2")]
+    assert [(one.seconds, one.reason) for one in found.decision_history] == [(10.0, "reason 0"), (30.0, "reason 2")]
     assert len(found.windows) == 5 and {one.rate for one in found.windows} == {20.0}
     assert found.cost[-1][0] == 100.0
     assert found.cost[-1][1] == pytest.approx((100 * 3.6 + 70 * 0.9) / 3600)
@@ -155,8 +155,8 @@ def test_the_shelf_shows_what_is_kept_and_leaves_out_what_is_broken(tmp_path: Pa
     (tmp_path / "00000009999998-odd.json").write_text(
         PastJob("odd", "p", "c", "n", 1.0, 2.0, "", "", {"seconds": "x", "workers": 3}).to_json()
     )
-    assert PastShelf(tmp_path / "nothing").lines() == []
-    shelf = PastShelf(tmp_path)
+    assert PastReports(tmp_path / "nothing").lines() == []
+    shelf = PastReports(tmp_path)
     assert [line.name for line in shelf.lines()] == ["second", "first"]
     record = shelf.record(shelf.lines()[0].key)
     assert record is not None and record.line.name == "second"

@@ -13,19 +13,19 @@ import pytest
 from tqdm import tqdm
 
 import pecan_ray as pecan
-from pecan_ray.job.facts import JobEvent
 from pecan_ray.job.messages import TrainerProgress
 from pecan_ray.job.resume_point import ResumePoint
 from pecan_ray.job.run_time import RunTime
 from pecan_ray.job.saved_state import SavedState
+from pecan_ray.job.stats import JobEvent
 from pecan_ray.observe.epoch_watch import EpochWatch
-from pecan_ray.observe.pace import LATELY_S, RecentPace, TrainerPace, batches_ahead, run_length, to_str
 from pecan_ray.observe.report import Report, WorkerReport
 from pecan_ray.observe.run_clock import RunClock
+from pecan_ray.observe.trainer_speed import LATELY_S, RecentSpeed, TrainerSpeed, known_batches, run_length, to_str
 from pecan_ray.options import IterOptions
 
 
-class Hand:
+class SendEntry:
     def __init__(self) -> None:
         self.now = 100.0
 
@@ -34,7 +34,7 @@ class Hand:
 
 
 def test_every_second_counts_once_for_the_part_that_runs() -> None:
-    hand = Hand()
+    hand = SendEntry()
     clock = RunClock(hand)
     hand.now = 101.0
     clock.enter("ray")
@@ -51,7 +51,7 @@ def test_every_second_counts_once_for_the_part_that_runs() -> None:
     clock.stop()
     spent = clock.so_far()
     assert spent == RunTime(order_s=1, ray_s=2, controller_s=1, first_batch_s=5, trained_s=1)
-    assert (spent.start_s, spent.total_s, spent.pace_s) == (9, 10, 1)
+    assert (spent.start_s, spent.total_s, spent.running_s) == (9, 10, 1)
 
 
 def test_a_report_tells_each_part_events_on_the_same_clock_and_workers_by_name() -> None:
@@ -109,12 +109,12 @@ def at(seconds: float, batches: int, waited_s: float = 0.0) -> TrainerProgress:
 
 
 def test_a_pace_is_that_of_the_last_seconds_and_its_total_that_of_epochs_like_the_first() -> None:
-    assert RecentPace(None, None).look(at(4, 8, waited_s=1)) == TrainerPace(8, None, 2, 20, 0.25)
-    pace = RecentPace(end_epoch=1, total=1000)
+    assert RecentSpeed(None, None).look(at(4, 8, waited_s=1)) == TrainerSpeed(8, None, 2, 20, 0.25)
+    pace = RecentSpeed(end_epoch=1, total=1000)
     pace.look(at(60, 10, waited_s=59))
     pace.look(at(60 + LATELY_S, 110, waited_s=60))
-    assert pace.look(at(60 + 2 * LATELY_S, 310, waited_s=65)) == TrainerPace(310, 1000, 20, 200, 0.5)
-    pace = RecentPace(end_epoch=3, total=None)
+    assert pace.look(at(60 + 2 * LATELY_S, 310, waited_s=65)) == TrainerSpeed(310, 1000, 20, 200, 0.5)
+    pace = RecentSpeed(end_epoch=3, total=None)
     pace.epoch(0, 0)
     assert pace.look(at(1, 5)).total is None
     pace.epoch(1, 7)
@@ -122,7 +122,7 @@ def test_a_pace_is_that_of_the_last_seconds_and_its_total_that_of_epochs_like_th
     pace.epoch(2, 15)
     assert pace.look(at(3, 16)).total == 21
     assert pace.look(at(4, 22)).total is None, "there are more than were expected: nothing is known"
-    pace = RecentPace(end_epoch=None, total=None)
+    pace = RecentSpeed(end_epoch=None, total=None)
     pace.epoch(0, 0)
     pace.epoch(1, 7)
     assert pace.look(at(2, 8)).left_s is None
@@ -131,29 +131,33 @@ def test_a_pace_is_that_of_the_last_seconds_and_its_total_that_of_epochs_like_th
 @pytest.mark.parametrize(
     ("pace", "dollars", "words"),
     [
-        (TrainerPace(5, None, 2.5, 25, 0.25), None, "5 batches, 2.5/s, 25 elements/s, waiting 25%, 2 workers"),
-        (TrainerPace(5, 100, 1, 9, 0), None, "5 of 100 batches, 1.0/s, 9 elements/s, waiting 0%, 2 workers, 1:35 left"),
+        (TrainerSpeed(5, None, 2.5, 25, 0.25), None, "5 batches, 2.5/s, 25 elements/s, waiting 25%, 2 workers"),
         (
-            TrainerPace(0, 8000, 1, 1, 1),
+            TrainerSpeed(5, 100, 1, 9, 0),
+            None,
+            "5 of 100 batches, 1.0/s, 9 elements/s, waiting 0%, 2 workers, 1:35 left",
+        ),
+        (
+            TrainerSpeed(0, 8000, 1, 1, 1),
             None,
             "0 of 8000 batches, 1.0/s, 1 elements/s, waiting 100%, 2 workers, 2:13:20 left",
         ),
-        (TrainerPace(5, None, 1, 10, 0), 0.01234, "5 batches, 1.0/s, 10 elements/s, waiting 0%, 2 workers, $0.0123"),
-        (TrainerPace(5, 100, 0, 0, 1), None, "5 of 100 batches, 0.0/s, 0 elements/s, waiting 100%, 2 workers"),
+        (TrainerSpeed(5, None, 1, 10, 0), 0.01234, "5 batches, 1.0/s, 10 elements/s, waiting 0%, 2 workers, $0.0123"),
+        (TrainerSpeed(5, 100, 0, 0, 1), None, "5 of 100 batches, 0.0/s, 0 elements/s, waiting 100%, 2 workers"),
     ],
 )
-def test_a_pace_is_spelled_in_one_line(pace: TrainerPace, dollars: float | None, words: str) -> None:
+def test_a_pace_is_spelled_in_one_line(pace: TrainerSpeed, dollars: float | None, words: str) -> None:
     assert to_str(pace, "2 workers", dollars) == words
 
 
 def test_the_length_is_known_beforehand_where_rows_lie_in_memory(tmp_path: object) -> None:
     plan = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(50))).batch(10).plan
-    assert batches_ahead(plan, IterOptions(epochs=3), None) == 15
-    assert batches_ahead(plan, IterOptions(epochs=3, rank=0, world_size=2), None) == 9
-    assert batches_ahead(plan, IterOptions(epochs=None), None) is None
-    assert batches_ahead(plan, IterOptions(epochs=3, sharding="off"), None) is None
+    assert known_batches(plan, IterOptions(epochs=3), None) == 15
+    assert known_batches(plan, IterOptions(epochs=3, rank=0, world_size=2), None) == 9
+    assert known_batches(plan, IterOptions(epochs=None), None) is None
+    assert known_batches(plan, IterOptions(epochs=3, sharding="off"), None) is None
     files = pecan.PecanPipeline(pecan.sources.TextLines(f"{tmp_path}/*.txt")).batch(10).plan
-    assert batches_ahead(files, IterOptions(epochs=3), None) is None, "nothing is listed for it"
+    assert known_batches(files, IterOptions(epochs=3), None) is None, "nothing is listed for it"
 
 
 def seconds_of(*batches: tuple[int, float, float]) -> list[float]:

@@ -14,8 +14,8 @@ import pytest
 from pecan_ray.errors import ClusterError
 from pecan_ray.job.messages import TrainerProgress
 from pecan_ray.observe import progress
-from pecan_ray.observe.pace import RecentPace
 from pecan_ray.observe.progress import Progress
+from pecan_ray.observe.trainer_speed import RecentSpeed
 from pecan_ray.runtime import cluster
 from pecan_ray.runtime.client import BatchClient
 from tests.long_form import some_later
@@ -83,9 +83,9 @@ def test_a_terminal_that_is_gone_ends_no_training(wanted: bool | None, monkeypat
     gone = Gone()
     monkeypatch.setattr(sys, "stderr", gone)
     monkeypatch.setattr(progress, "TERMINAL_S", 0.0)
-    shown = Progress("job", wanted, RecentPace(None, None))
-    orders = SimpleNamespace(wanted=(1, 0), running=1, placing="")
-    state = SimpleNamespace(yielded=1, orders=orders)
+    shown = Progress("job", wanted, RecentSpeed(None, None))
+    update = SimpleNamespace(target=(1, 0), running=1, placement_note="")
+    state = SimpleNamespace(yielded=1, update=update)
     client = cast(BatchClient, SimpleNamespace(progress=lambda: TrainerProgress(1, 10, 0.0, 1.0), state=state))
     shown.show(client, 0)
     tried = gone.written

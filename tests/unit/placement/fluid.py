@@ -72,13 +72,13 @@ class Run:
         self._random = random.Random(self.seed)
         self._drift, self._taken_at, self._steps = 0.0, 0.0, 0
         self._up: dict[str, list[float]] = {"local": [], "remote": []}
-        self.asked = Deployment(begin(self.job.row_s, self.job.batch, self.job.room.local), 0)
+        self.requested = Deployment(begin(self.job.row_s, self.job.batch, self.job.room.local), 0)
         self._order()
 
     def _order(self) -> None:
         spans = {"local": self.job.local_start_s, "remote": self.job.remote_start_s}
         for side, up in self._up.items():
-            wanted = getattr(self.asked, side)
+            wanted = getattr(self.requested, side)
             up.sort()
             del up[wanted:]
             up += [self.now + self._random.uniform(*spans[side]) for _ in range(wanted - len(up))]
@@ -114,13 +114,13 @@ class Run:
         return Observation(
             dt=dt,
             running=running,
-            asked=self.asked,
+            requested=self.requested,
             room=job.room,
             waited=waited if waited > 1e-9 else 0.0,
             rows=taken,
             steps=self._steps - steps,
             since_taken=self.now - self._taken_at,
-            made=(made * of_local, made * (1 - of_local)),
+            produced=(made * of_local, made * (1 - of_local)),
             work_done=(dt * busy * running.local, dt * busy * running.remote),
             blocked=(dt * (1 - busy) * running.local, dt * (1 - busy) * running.remote),
             busy_waiting=1.0 if known else None,
@@ -140,9 +140,9 @@ class Run:
         """Ask the controller, and do what it says."""
         decision, self.state = control(self.state, o, self.now, self.job.per_hour)
         self.decisions.append((self.now, decision))
-        if decision.target != self.asked:
-            self.changes.append((self.now, self.asked, decision.target))
-            self.asked = decision.target
+        if decision.target != self.requested:
+            self.changes.append((self.now, self.requested, decision.target))
+            self.requested = decision.target
             self._order()
         return decision
 

@@ -66,7 +66,7 @@ class Meter:
     noise: float = 0.0
     stalls: float = 0.0
     batches: int = 100
-    waits: bool = True
+    waiting: bool = True
     """Whether the client measures how long it waits."""
 
     def __post_init__(self) -> None:
@@ -84,7 +84,7 @@ class Meter:
             batch_time=batch_time,
             queue_size=QUEUE * spare * self._factor(),
             batches=self.batches,
-            wait_time=batch_time - own if self.waits else None,
+            wait_time=batch_time - own if self.waiting else None,
             stderr=self.noise * batch_time,
         )
 
@@ -146,13 +146,13 @@ def seen(plant: Plant, at: Deployment, room: Deployment, pace: float = math.inf,
     return Observation(
         dt=dt,
         running=at,
-        asked=at,
+        requested=at,
         room=room,
         waited=dt * max(0.0, 1 - step_s * rate),
         rows=rows,
         steps=max(1, round(rate * dt)),
-        made=(rows * of_local, rows * (1 - of_local)),
+        produced=(rows * of_local, rows * (1 - of_local)),
         work_done=(dt * load * at.local, dt * load * at.remote),
         blocked=(dt * (1 - load) * at.local, dt * (1 - load) * at.remote),
-        pace=pace,
+        required_rate=pace,
     )

@@ -58,19 +58,19 @@ def looks(draw: st.DrawFn) -> list[Observation]:
             Observation(
                 dt=dt,
                 running=running,
-                asked=asked,
+                requested=asked,
                 room=room,
                 waited=dt * draw(SHARES),
                 rows=draw(st.floats(0, 1e5)),
                 steps=draw(st.integers(0, 50)),
                 since_taken=draw(st.floats(0, 100)),
-                made=(draw(st.floats(0, 1e5)), draw(st.floats(0, 1e5))),
+                produced=(draw(st.floats(0, 1e5)), draw(st.floats(0, 1e5))),
                 work_done=(dt * load * running.local, dt * load * running.remote),
                 blocked=(dt * (1 - load) * running.local, dt * (1 - load) * running.remote),
                 busy_waiting=draw(st.none() | SHARES),
                 own_s=draw(st.none() | st.floats(1e-6, 10)),
                 lag=draw(st.none() | SHARES),
-                pace=draw(st.just(math.inf) | st.floats(1, 1e4)),
+                required_rate=draw(st.just(math.inf) | st.floats(1, 1e4)),
                 grain=draw(st.sampled_from([1.0, 256.0])),
             )
         )
@@ -87,14 +87,14 @@ def test_it_is_pure_keeps_to_its_bounds_and_its_state_is_a_value(seen: list[Obse
         other, again = control(pickle.loads(pickle.dumps(again)), o, number / 2, prices)
         assert (decision, state) == (other, again)
         target = decision.target
-        assert target.workers >= 1 or o.asked.workers == 0
-        assert target.local <= max(o.room.local, o.running.local, o.asked.local)
-        assert target.remote <= max(o.room.remote, o.running.remote, o.asked.remote)
+        assert target.workers >= 1 or o.requested.workers == 0
+        assert target.local <= max(o.room.local, o.running.local, o.requested.local)
+        assert target.remote <= max(o.room.remote, o.running.remote, o.requested.remote)
         assert decision.reason.endswith(".") and "nan" not in decision.reason
-        calm = replace(o, waited=0.0, asked=o.running)
+        calm = replace(o, waited=0.0, requested=o.running)
         decision, calm_state = control(calm_state, calm, number / 2)
-        assert decision.target.local <= max(calm.asked.local, 1), "without a wait and prices there are never more"
-        assert decision.target.remote <= max(calm.asked.remote, 1)
+        assert decision.target.local <= max(calm.requested.local, 1), "without a wait and prices there are never more"
+        assert decision.target.remote <= max(calm.requested.remote, 1)
 
 
 # --- the beginning ------------------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ def test_it_begins_with_as_many_local_workers_as_a_sample_asks_for() -> None:
 def test_the_rate_is_there_soon_after_the_workers_with_and_without_a_sample(each: float, row_s: float | None) -> None:
     """All sixteen CPUs are needed, also by workers that sleep for most of their time."""
     run = Run(Fluid(demand=lambda _: 60_000.0, local=lambda count: each * count, row_s=row_s)).go(15)
-    assert run.asked == Deployment(16, 0)
+    assert run.requested == Deployment(16, 0)
     last = max((at for at, _, _ in run.changes), default=0.0)
     assert last <= (1.0 if row_s == 0.002 else 15.0 if each < 500.0 else 8.0)
     assert run.go(120).late_changes(15) == 0
@@ -128,7 +128,7 @@ def test_the_rate_is_there_soon_after_the_workers_with_and_without_a_sample(each
 def test_workers_that_are_not_needed_go_once_and_nothing_changes_after_that(demand: float, seed: int) -> None:
     job = Fluid(demand=lambda _: demand, drift=0.02)
     run = Run(job, seed).go(30)
-    assert needed(job, demand) <= run.asked.local <= math.ceil(demand / 500 / 0.9) + 2
+    assert needed(job, demand) <= run.requested.local <= math.ceil(demand / 500 / 0.9) + 2
     run.go(300)
     assert run.late_changes() <= 1
     assert run.waited <= 0.02 * run.now + 4, "but for the start"
@@ -138,7 +138,7 @@ def test_workers_that_are_not_needed_go_once_and_nothing_changes_after_that(dema
 def test_workers_that_only_fill_a_stock_go_although_nothing_holds_them_back(batches: float) -> None:
     """Small rows: queues that are bounded by bytes hold thousands of batches."""
     run = Run(Fluid(demand=lambda _: 2600.0, queue=batches)).go(35)
-    assert run.asked.local == 6
+    assert run.requested.local == 6
     assert run.go(300).late_changes() == 0
 
 
@@ -147,7 +147,7 @@ def test_a_trainer_that_stands_in_line_now_and_then_hides_no_stock() -> None:
     while run.now < 60:
         o = run.look()
         run.heed(replace(o, lag=0.1 if run.now % 4 < 0.5 else 0.0))
-    assert run.asked.local == 6
+    assert run.requested.local == 6
 
 
 @given(exponent=st.floats(0.4, 1.0), demand=st.floats(500.0, 6000.0), start=st.integers(1, 16))
@@ -158,7 +158,7 @@ def test_it_comes_from_its_own_side_where_supply_grows_slower_than_linearly(
     """With a concave supply no step passes what is needed, so that it never turns round."""
     job = Fluid(demand=lambda _: demand, local=lambda n: 600.0 * n**exponent, row_s=None)
     run = Run(job)
-    run.asked = Deployment(start, 0)
+    run.requested = Deployment(start, 0)
     run._order()
     run.go(120)
     counts = [after.local - before.local for _, before, after in run.changes]
@@ -167,7 +167,7 @@ def test_it_comes_from_its_own_side_where_supply_grows_slower_than_linearly(
 
 def test_a_demand_that_grows_is_met_within_seconds() -> None:
     run = Run(Fluid(demand=lambda now: 1500.0 if now < 60 else 6000.0)).go(60)
-    assert run.asked.local <= 5
+    assert run.requested.local <= 5
     run.go(10)
     assert run.running.local >= 12
 
@@ -178,26 +178,26 @@ def test_a_demand_that_grows_is_met_within_seconds() -> None:
 @pytest.mark.parametrize("pause_s", [40.0, 600.0])
 def test_a_pause_of_any_length_changes_nothing(pause_s: float) -> None:
     run = Run(Fluid(demand=lambda now: 0.0 if 60 <= now < 60 + pause_s else 2500.0)).go(60)
-    before = run.asked
+    before = run.requested
     run.go(pause_s + 30)
-    assert run.asked == before
+    assert run.requested == before
     assert run.late_changes(58.0) == 0
 
 
 def test_accumulation_is_met_by_its_mean_and_not_by_its_bursts() -> None:
     """Sixteen batches at once, and then a long step: workers stand still for some of the time."""
     run = Run(Fluid(demand=lambda now: 8000.0 if now % 1.0 < 0.2 else 0.5, batch=64, queue=30.0)).go(60)
-    assert 3 <= run.asked.local <= 8
+    assert 3 <= run.requested.local <= 8
     assert run.go(200).late_changes(60.0) <= 2
 
 
 def test_nothing_is_judged_while_workers_are_awaited() -> None:
     job = replace(REMOTE, per_hour=per_hour)
     run = Run(job, 1).go(30)
-    assert run.asked.remote > 0 and run.running.remote == 0, "they are on their way"
-    asked = run.asked
+    assert run.requested.remote > 0 and run.running.remote == 0, "they are on their way"
+    asked = run.requested
     run.go(8)
-    assert run.asked == asked and run.running.remote == 0
+    assert run.requested == asked and run.running.remote == 0
 
 
 @given(st.integers(2, 16), st.floats(0.1, 0.95), st.floats(0.01, 0.9))
@@ -209,18 +209,20 @@ def test_after_a_pause_batches_that_were_begun_before_it_make_no_worker_faster(
     busy = Observation(
         dt=8.0,
         running=Deployment(workers, 0),
-        asked=Deployment(workers, 0),
+        requested=Deployment(workers, 0),
         room=Deployment(workers, 0),
         rows=200.0 * workers,
         steps=8,
-        made=(200.0 * workers, 0.0),
+        produced=(200.0 * workers, 0.0),
         work_done=(8.0 * workers, 0.0),
         grain=100.0,
     )
     _, state = control(ControlState(), busy, 8.0)
     assert state.known.each[0] == pytest.approx(25.0)
     rows, work_done = share * 100.0 * workers, load * 0.5 * workers
-    after = replace(busy, dt=0.5, rows=rows, made=(rows, 0.0), work_done=(work_done, 0.0), blocked=(0.5 * workers, 0.0))
+    after = replace(
+        busy, dt=0.5, rows=rows, produced=(rows, 0.0), work_done=(work_done, 0.0), blocked=(0.5 * workers, 0.0)
+    )
     _, state = control(replace(state, running=None), after, 60.0)
     assert state.known.each[0] == pytest.approx(25.0)
 
@@ -232,7 +234,7 @@ def test_remote_workers_are_asked_for_once_all_local_ones_are_busy() -> None:
     run = Run(REMOTE, 1).go(240)
     for _, before, after in run.changes:
         assert after.remote <= before.remote or before.local == 4
-    assert run.asked.local == 4 and 8 <= run.asked.remote <= 11
+    assert run.requested.local == 4 and 8 <= run.requested.remote <= 11
     assert run.late_changes(200.0) == 0
 
 
@@ -255,12 +257,12 @@ def test_batches_that_were_begun_and_not_told_are_no_verdict_against_their_worke
         return Observation(
             dt=7.0,
             running=Deployment(4, workers),
-            asked=Deployment(4, workers),
+            requested=Deployment(4, workers),
             room=Deployment(4, 24),
             waited=3.5,
             rows=rows,
             steps=4,
-            made=(rows * 4 / (4 + workers), rows * workers / (4 + workers)),
+            produced=(rows * 4 / (4 + workers), rows * workers / (4 + workers)),
             work_done=(28.0, 7.0 * workers),
             own_s=0.07,
             grain=grain,
@@ -298,14 +300,14 @@ def test_changes_are_bounded_whatever_the_demand_does(room: Deployment, mean_s: 
 
 def test_remote_workers_that_bring_nothing_go_again_and_are_not_asked_for_soon() -> None:
     run = Run(replace(REMOTE, shared=2000.0), 1).go(300)
-    assert run.asked == Deployment(4, 0)
+    assert run.requested == Deployment(4, 0)
     assert sum(after.remote > before.remote for _, before, after in run.changes) == 1
 
 
 def test_a_wait_that_is_cheaper_than_its_workers_stays() -> None:
     dear = replace(REMOTE, per_hour=lambda remote: 1.0 + 10.0 * remote)
-    assert Run(dear, 1).go(200).asked == Deployment(4, 0)
-    assert Run(replace(REMOTE, per_hour=per_hour), 1).go(240).asked.remote >= 6
+    assert Run(dear, 1).go(200).requested == Deployment(4, 0)
+    assert Run(replace(REMOTE, per_hour=per_hour), 1).go(240).requested.remote >= 6
 
 
 def test_neighbours_that_cost_more_than_they_spare_are_found_by_the_bill() -> None:
@@ -316,8 +318,8 @@ def test_neighbours_that_cost_more_than_they_spare_are_found_by_the_bill() -> No
         return 9000.0 / (1 + 0.04 * run.running.local)
 
     run.meet(replace(run.job, demand=demand)).go(900)
-    assert run.asked.local <= 2
-    assert run.asked.remote >= 14
+    assert run.requested.local <= 2
+    assert run.requested.remote >= 14
 
 
 # --- what holds workers up ----------------------------------------------------------------------------------
@@ -325,7 +327,7 @@ def test_neighbours_that_cost_more_than_they_spare_are_found_by_the_bill() -> No
 
 def test_workers_that_wait_for_something_shared_are_not_multiplied() -> None:
     run = Run(Fluid(shared=900.0, demand=lambda _: 4000.0)).go(120)
-    assert run.asked.local <= math.ceil(1.5 * 900 / 500)
+    assert run.requested.local <= math.ceil(1.5 * 900 / 500)
     assert run.late_changes() == 0
     assert run.taken >= 0.95 * 900 * (run.now - 5)
 
@@ -341,27 +343,27 @@ def test_a_trial_with_fewer_workers_that_was_wrong_is_undone_and_remembered() ->
     backs = [at for at, before, after in run.changes if after.local > before.local]
     assert len(trials) == 1 and len(backs) == 1
     assert backs[0] - trials[0] <= 3 * LOOK_S
-    assert run.asked.local == 16
+    assert run.requested.local == 16
 
 
 def test_a_trainer_in_line_for_a_cpu_gets_its_core_back() -> None:
     """It does not wait for rows, but for a CPU, beside more than eight workers."""
     run = Run(Fluid(demand=lambda _: 3700.0, lag=lambda local: 0.2 if local > 8 else 0.0)).go(60)
-    assert run.asked.local <= 9
+    assert run.requested.local <= 9
     assert run.late_changes() <= 1
 
 
 def test_it_works_without_anything_that_may_be_none() -> None:
     run = Run(Fluid(demand=lambda _: 4000.0), blind=True).go(60)
-    assert 8 <= run.asked.local <= 10
-    assert Run(Fluid(demand=lambda _: 60_000.0, row_s=None), blind=True).go(15).asked.local == 16
+    assert 8 <= run.requested.local <= 10
+    assert Run(Fluid(demand=lambda _: 60_000.0, row_s=None), blind=True).go(15).requested.local == 16
 
 
 def test_a_hiccup_of_storage_brings_no_workers() -> None:
     run = Run(Fluid(demand=lambda _: 2200.0)).go(60)
-    before, usual = run.asked, run.job
+    before, usual = run.requested, run.job
     run.meet(replace(usual, shared=1e-6)).go(2).meet(usual).go(30)
-    assert run.asked == before
+    assert run.requested == before
 
 
 # --- deadlines, units ----------------------------------------------------------------------------------------
@@ -371,8 +373,8 @@ def test_no_more_is_done_than_a_deadline_asks_for() -> None:
     """The trainer could take four times as much."""
     run = Run(Fluid(demand=lambda _: 8000.0))
     while run.now < 60:
-        run.heed(replace(run.look(), pace=2000.0))
-    assert 4 <= run.asked.local <= 6
+        run.heed(replace(run.look(), required_rate=2000.0))
+    assert 4 <= run.requested.local <= 6
 
 
 def test_units_do_not_matter() -> None:

@@ -88,7 +88,7 @@ def test_the_plant_gives_what_its_physics_say() -> None:
     plant = PlacementPlant(job, 0)
     plant.order(4, 0)
     seen = [plant.tick() for _ in range(8)]
-    assert sum(one.made for one in seen) == pytest.approx(4 * pace_of(job, 4, [], 0.0).supply)
+    assert sum(one.produced for one in seen) == pytest.approx(4 * pace_of(job, 4, [], 0.0).supply)
     assert all(one.waited > 0 and one.blocked == pytest.approx(0.0, abs=1e-9) for one in seen)
     best, rate = cheapest_at(PlantJob("enough", demand=900.0), 0.0)
     assert best == Deployment(2, 0) and rate == pytest.approx(900.0, rel=0.02)

@@ -64,17 +64,17 @@ def test_algorithm_1_ends_where_the_released_code_ended_only_if_stalls_are_not_t
 def test_it_starts_again_when_the_measurements_move_and_the_released_code_never() -> None:
     plant = Plant(t_model=0.1, t_work=0.6, max_local=2)
     policy = AutoPlacement(mode="pecan", max_local=2)
-    before = drive(policy, Meter(plant, waits=False), Deployment(0, 1), after=40)
+    before = drive(policy, Meter(plant, waiting=False), Deployment(0, 1), after=40)
     assert before.final == Deployment(2, 4)
     slower_workers = Plant(t_model=0.1, t_work=1.0, max_local=2)
-    after = drive(policy, Meter(slower_workers, waits=False), before.final, after=60)
+    after = drive(policy, Meter(slower_workers, waiting=False), before.final, after=60)
     assert after.final == Deployment(2, 8)
     faster_workers = Plant(t_model=0.1, t_work=0.4, max_local=2)
-    last = drive(policy, Meter(faster_workers, waits=False), after.final, after=60)
+    last = drive(policy, Meter(faster_workers, waiting=False), after.final, after=60)
     assert last.final == Deployment(2, 2), "the batch time is the same, but the queue has grown"
     code = AutoPlacement(mode="pecan-code", max_local=2)
-    before = drive(code, Meter(Plant(t_model=0.1, t_work=0.6), waits=False), Deployment(0, 1))
-    after = drive(code, Meter(Plant(t_model=0.1, t_work=2.0), waits=False), before.final, after=100)
+    before = drive(code, Meter(Plant(t_model=0.1, t_work=0.6), waiting=False), Deployment(0, 1))
+    after = drive(code, Meter(Plant(t_model=0.1, t_work=2.0), waiting=False), before.final, after=100)
     assert after.final == before.final
 
 
@@ -82,6 +82,6 @@ def test_algorithm_1_removes_the_local_worker_that_disturbs_and_the_released_cod
     plant = Plant(t_model=0.1, t_work=0.25, slowdown=lambda local, _remote: 1 + 0.2 * max(0, local - 3))
     ends = {}
     for mode in ("pecan", "pecan-code"):
-        ends[mode] = drive(AutoPlacement(mode=mode), Meter(plant, waits=False), Deployment(0, 1)).final
+        ends[mode] = drive(AutoPlacement(mode=mode), Meter(plant, waiting=False), Deployment(0, 1)).final
     assert ends["pecan"] == Deployment(3, 0)
     assert ends["pecan-code"].local > 3

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pecan_ray.autoscaler.search import DeploymentLimits
 from pecan_ray.errors import PlanError
-from pecan_ray.job.placing import begin
+from pecan_ray.job.policy_runner import begin
 from pecan_ray.job.room import Room
 from pecan_ray.options import AutoWorkers
 from pecan_ray.placement import MODES, AutoPlacement, Decision, Deployment, Observation, Prices, Window
@@ -50,7 +50,7 @@ def waiting(running: Deployment, room: Deployment) -> Observation:
     """Half a second of a trainer that waits for busy workers."""
     seconds = 0.5 * running.local, 0.5 * running.remote
     made = 50.0 * running.local, 50.0 * running.remote
-    return Observation(0.5, running, running, room, 0.4, sum(made), 4, made=made, work_done=seconds)
+    return Observation(0.5, running, running, room, 0.4, sum(made), 4, produced=made, work_done=seconds)
 
 
 def test_mode_auto_looks_and_keeps_to_the_bounds_of_the_moment() -> None:

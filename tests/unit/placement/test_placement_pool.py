@@ -19,9 +19,9 @@ from pecan_ray.placement.pool import (
     allocate,
     decreasing_steps,
     estimate_worker_value,
+    exceeds_capacity,
     min_required_workers,
     relative_times,
-    scarce,
     shares,
     worker_cost_reductions,
 )
@@ -92,7 +92,7 @@ def test_no_other_distribution_saves_more(plot_series: list[tuple[float, ...]], 
     demands = [Demand(str(number), curve) for number, curve in enumerate(plot_series)]
     given_ = allocate(demands, cpus)
     assert sum(given_.values()) == min(cpus, sum(map(len, plot_series)))
-    assert (sum(map(len, plot_series)) > cpus) == scarce(demands, cpus)
+    assert (sum(map(len, plot_series)) > cpus) == exceeds_capacity(demands, cpus)
     saved = sum(sum(curve[: given_[str(number)]]) for number, curve in enumerate(plot_series))
     others = itertools.product(*(range(len(curve) + 1) for curve in plot_series))
     best = max(

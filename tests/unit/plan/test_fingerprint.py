@@ -23,7 +23,7 @@ import pytest
 
 from pecan_ray.errors import PlanError
 from pecan_ray.pipeline import PecanPipeline
-from pecan_ray.plan.fingerprint import canonical_text, described
+from pecan_ray.plan.fingerprint import canonical_text, describe_plan
 from pecan_ray.sources import Arrays, Items
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -36,10 +36,10 @@ def numbers(rows: int = 4) -> PecanPipeline:
 def test_states_of_shuffles_whose_order_has_changed_are_refused_and_no_others() -> None:
     """One that reads several splits at a time, or has a seed of its own, or is fixed, has another order than before."""
     before = ("operator shuffle", "597c2e578947")
-    assert described(numbers().shuffle(9, splits=1).plan)[1] == before
-    assert described(numbers().shuffle(9).plan)[1] != before
-    assert described(numbers().shuffle(9, seed=1, splits=1).plan)[1] != ("operator shuffle", "84a4a2eaea91")
-    assert described(numbers().shuffle(9, reshuffle=False, splits=1).plan)[1] != before
+    assert describe_plan(numbers().shuffle(9, splits=1).plan)[1] == before
+    assert describe_plan(numbers().shuffle(9).plan)[1] != before
+    assert describe_plan(numbers().shuffle(9, seed=1, splits=1).plan)[1] != ("operator shuffle", "84a4a2eaea91")
+    assert describe_plan(numbers().shuffle(9, reshuffle=False, splits=1).plan)[1] != before
 
 
 def of(fn: Callable[..., Any]) -> str:

@@ -65,7 +65,7 @@ def test_splits_are_shuffled_where_no_order_depends_on_them(pipe: PecanPipeline,
 )
 def test_operators_that_need_the_whole_sequence_make_a_plan_serial(pipe: PecanPipeline, serial: bool) -> None:
     assert shape(pipe).serial is serial
-    assert not serial or shape(pipe).repetitions == 1
+    assert not serial or shape(pipe).num_passes == 1
 
 
 def same(value: Any) -> Any:

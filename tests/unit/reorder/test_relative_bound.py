@@ -54,10 +54,10 @@ def exchange(op: Any, image: Array, other: Any = small) -> Any:
 
 def test_an_inversion_hides_no_noise_and_no_blur_and_rounding_elsewhere_is_equal() -> None:
     found = exchange(as_floats, picture())
-    assert found.share == 0.0 and not found.refused
+    assert found.share == 0.0 and not found.rejected
     assert exchange(lambda image: noisy(255 - image), picture()).excess > 1.5
-    assert exchange(lambda image: 255 - blurred(image), picture()).refused
-    assert not exchange(lambda image: 255 - image, picture()).refused
+    assert exchange(lambda image: 255 - blurred(image), picture()).rejected
+    assert not exchange(lambda image: 255 - image, picture()).rejected
 
 
 def test_a_difference_where_the_operators_do_nothing_or_little_never_passes() -> None:
@@ -65,27 +65,27 @@ def test_a_difference_where_the_operators_do_nothing_or_little_never_passes() ->
     elsewhere = user.copy()
     elsewhere[40:60, 40:60] += np.uint8(10)
     found = moved(user, elsewhere, [user.copy()], step=1.0)
-    assert math.isinf(found.local) and found.refused and "does nothing" in found.told()
+    assert math.isinf(found.local) and found.rejected and "does nothing" in found.description()
     user = picture(64) // np.uint8(2) + np.uint8(100)
     without = user - np.uint8(90)
     without[:8, :8] += np.uint8(88)  # what the operator does there is little
     exchanged = user.copy()
     exchanged[:8, :8] -= np.uint8(20)
     found = moved(user, exchanged, [without], step=0.0)
-    assert found.share < BOUND / 10 and found.refused
+    assert found.share < BOUND / 10 and found.rejected
 
 
 def test_what_cannot_be_compared_is_equal_or_refused() -> None:
     image = picture()
-    assert not moved(image, image.copy(), [None]).refused
-    assert moved(image, image + np.uint8(5), [None, small(image)]).refused
+    assert not moved(image, image.copy(), [None]).rejected
+    assert moved(image, image + np.uint8(5), [None, small(image)]).rejected
     image = picture()
-    assert "uint8[48, 48, 3]" in moved(image, small(image), [image]).told()
-    assert moved(image, image.astype(np.float32), [image]).refused
+    assert "uint8[48, 48, 3]" in moved(image, small(image), [image]).description()
+    assert moved(image, image.astype(np.float32), [image]).rejected
     user = np.linspace(0, 1, 200)
     user[3] = np.nan
-    assert not moved(user, user.copy(), []).refused
-    assert moved(user, np.nan_to_num(user), [np.zeros_like(user)]).refused
+    assert not moved(user, user.copy(), []).rejected
+    assert moved(user, np.nan_to_num(user), [np.zeros_like(user)]).rejected
 
 
 @pytest.mark.parametrize(
@@ -99,5 +99,5 @@ def test_what_cannot_be_compared_is_equal_or_refused() -> None:
     ],
 )
 def test_labels_boxes_classes_and_words_are_equal_or_refused(user: Array, other: Array) -> None:
-    assert not moved(user, user.copy(), []).refused
-    assert moved(user, other, [np.zeros_like(user)], step=10.0).refused
+    assert not moved(user, user.copy(), []).rejected
+    assert moved(user, other, [np.zeros_like(user)], step=10.0).rejected

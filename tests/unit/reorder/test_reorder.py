@@ -14,7 +14,7 @@ import pytest
 
 from pecan_ray.errors import PlanError
 from pecan_ray.reorder import NEUTRAL_BAND, Mode, ProfiledOp, auto_order, inflation_factor, predict
-from pecan_ray.reorder.never import OpFacts, never
+from pecan_ray.reorder.never import OpProperties, never
 from tests.unit.commuting import any_pair
 
 LABELLED = {"label": ((), "int64")}
@@ -147,44 +147,50 @@ def test_filters_and_pairs_move_and_columns_are_no_dependency_across_a_barrier()
 
 
 IMAGE = frozenset({"image"})
-RESIZE = OpFacts("resize", IMAGE, IMAGE, IMAGE, resizes={"image": frozenset({0, 1})})
-GAMMA = OpFacts("gamma", IMAGE, IMAGE, IMAGE, pointwise=True)
-HIDE = OpFacts("hide", IMAGE | {"boxes"}, IMAGE, IMAGE | {"boxes"})
-TRIM = OpFacts("trim", IMAGE, IMAGE, IMAGE, removes=IMAGE)
+RESIZE = OpProperties("resize", IMAGE, IMAGE, IMAGE, changed_axes={"image": frozenset({0, 1})})
+GAMMA = OpProperties("gamma", IMAGE, IMAGE, IMAGE, pointwise=True)
+HIDE = OpProperties("hide", IMAGE | {"boxes"}, IMAGE, IMAGE | {"boxes"})
+TRIM = OpProperties("trim", IMAGE, IMAGE, IMAGE, filtered_columns=IMAGE)
 
 
 @pytest.mark.parametrize(
     ("first", "second", "why"),
     [
         (HIDE, RESIZE, "'hide' reads column 'boxes' beside 'image', of which 'resize' moves or cuts"),
-        (OpFacts("dark", IMAGE, decides=True), GAMMA, "'dark' decides by column 'image' which elements there are"),
+        (OpProperties("dark", IMAGE, decides=True), GAMMA, "'dark' decides by column 'image' which elements there are"),
         (
-            OpFacts("mean", IMAGE, frozenset({"mean"})),
+            OpProperties("mean", IMAGE, frozenset({"mean"})),
             GAMMA,
             "'mean' derives from column 'image', which 'gamma' changes",
         ),
         (TRIM, GAMMA, "'trim' takes parts of column 'image' away by what they are, and 'gamma' changes it"),
         (
             RESIZE,
-            OpFacts("crop", IMAGE, IMAGE, resizes={"image": frozenset({1})}),
+            OpProperties("crop", IMAGE, IMAGE, changed_axes={"image": frozenset({1})}),
             "both cut or rescale",
         ),
-        (OpFacts("a", IMAGE, IMAGE, draws=True), OpFacts("b", draws=True), "draw random numbers from one generator"),
-        (OpFacts("noise", IMAGE, IMAGE, unequal=True), GAMMA, "'noise' makes something else of an equal element"),
+        (
+            OpProperties("a", IMAGE, IMAGE, draws=True),
+            OpProperties("b", draws=True),
+            "draw random numbers from one generator",
+        ),
+        (OpProperties("noise", IMAGE, IMAGE, unequal=True), GAMMA, "'noise' makes something else of an equal element"),
         (GAMMA, RESIZE, ""),
         (HIDE, GAMMA, ""),
-        (OpFacts("both", IMAGE | {"boxes"}, IMAGE | {"boxes"}, IMAGE | {"boxes"}), GAMMA, ""),
-        (OpFacts("cats", frozenset({"label"}), decides=True), RESIZE, ""),
-        (TRIM, OpFacts("scale", frozenset({"sound"}), frozenset({"sound"})), ""),
+        (OpProperties("both", IMAGE | {"boxes"}, IMAGE | {"boxes"}, IMAGE | {"boxes"}), GAMMA, ""),
+        (OpProperties("cats", frozenset({"label"}), decides=True), RESIZE, ""),
+        (TRIM, OpProperties("scale", frozenset({"sound"}), frozenset({"sound"})), ""),
         (
-            OpFacts("frames", IMAGE, IMAGE, resizes={"image": frozenset({0})}),
-            OpFacts("b", IMAGE, IMAGE, resizes={"image": frozenset({1})}),
+            OpProperties("frames", IMAGE, IMAGE, changed_axes={"image": frozenset({0})}),
+            OpProperties("b", IMAGE, IMAGE, changed_axes={"image": frozenset({1})}),
             "",
         ),
-        (OpFacts("a", IMAGE, IMAGE, draws=True), RESIZE, ""),
+        (OpProperties("a", IMAGE, IMAGE, draws=True), RESIZE, ""),
     ],
 )
-def test_structure_decides_before_numbers_and_the_rest_is_measured(first: OpFacts, second: OpFacts, why: str) -> None:
+def test_structure_decides_before_numbers_and_the_rest_is_measured(
+    first: OpProperties, second: OpProperties, why: str
+) -> None:
     for found in (never(first, second), never(second, first)):
         assert why in found and bool(found) == bool(why)
 

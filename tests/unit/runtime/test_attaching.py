@@ -15,7 +15,7 @@ import ray
 
 from pecan_ray.errors import ClusterError
 from pecan_ray.runtime import addresses, cluster
-from pecan_ray.runtime.addresses import LOCAL, cluster_at_hand, probe_address
+from pecan_ray.runtime.addresses import LOCAL, probe_address, resolve_cluster
 from pecan_ray.runtime.cluster import is_token_error
 
 grpc: Any = pytest.importorskip("grpc")
@@ -66,11 +66,11 @@ def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_recorded_cluster_that_answers_is_joined(record: Path, grpc_address: str) -> None:
-    assert cluster_at_hand(None) == LOCAL
+    assert resolve_cluster(None) == LOCAL
     assert not cluster.runs_here()
     record.write_text(grpc_address)
-    assert cluster_at_hand(None) == cluster_at_hand("") == grpc_address
-    assert cluster_at_hand("auto") == "auto"
+    assert resolve_cluster(None) == resolve_cluster("") == grpc_address
+    assert resolve_cluster("auto") == "auto"
     for address in ("auto", "local", ""):
         probe_address(address)  # what is no host and port is left to Ray
     assert cluster.runs_here()
@@ -81,11 +81,11 @@ def test_for_a_recorded_cluster_that_does_not_answer_one_is_started_and_that_is_
 ) -> None:
     record.write_text(other_address)
     with caplog.at_level(logging.WARNING):
-        assert cluster_at_hand(None) == LOCAL
+        assert resolve_cluster(None) == LOCAL
     assert f"names a cluster at {other_address} that does not answer" in caplog.text
     record.write_text("127.0.0.1:1")
     assert not cluster.runs_here()
-    assert cluster_at_hand("local") == LOCAL
+    assert resolve_cluster("local") == LOCAL
 
 
 def test_a_named_cluster_that_does_not_answer_is_refused(

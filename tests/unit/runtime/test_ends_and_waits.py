@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 import ray
 
-from pecan_ray.job.messages import Orders
-from pecan_ray.job.trainer_events import OrdersCame
+from pecan_ray.job.messages import TrainerUpdate
+from pecan_ray.job.trainer_events import UpdateReceived
 from pecan_ray.runtime import calls, long_wait
 from pecan_ray.runtime.calls import Calls
 from pecan_ray.runtime.client import BatchClient
-from pecan_ray.runtime.last_words import killed_for_memory, last_line
+from pecan_ray.runtime.exit_reason import killed_for_memory, last_line
 from pecan_ray.runtime.long_wait import LongWait
 from pecan_ray.runtime.persistent_thread import call_in_persistent_thread
 from pecan_ray.runtime.received import Received
@@ -33,12 +33,12 @@ NOTICE_S = 0.2
 BEGIN = f"""
 import os, signal, subprocess, sys
 from multiprocessing import get_context
-from pecan_ray.runtime.sigterm import SigtermNotice
+from pecan_ray.runtime.sigterm import SigtermFlag
 
-notice = SigtermNotice({NOTICE_S})
+notice = SigtermFlag({NOTICE_S})
 """
 ASKED = """os.kill(os.getpid(), signal.SIGTERM)
-print(notice.came, flush=True)"""
+print(notice.received, flush=True)"""
 FORKED = """
 mine, childs = get_context("fork").Pipe()
 def runs():
@@ -61,7 +61,7 @@ def test_a_process_that_is_asked_to_end_goes_on_and_ends_in_time_also_where_no_t
 
 @pytest.mark.parametrize(("begin", "code"), [(FORKED, "exitcode"), (STARTED, "returncode")])
 def test_what_such_a_process_has_started_ends_at_sigterm(begin: str, code: str) -> None:
-    done = ran(f"{begin}\nprint(child.{code}, notice.came)")
+    done = ran(f"{begin}\nprint(child.{code}, notice.received)")
     assert done.stdout == f"{-signal.SIGTERM} False\n", done.stderr
 
 
@@ -112,19 +112,19 @@ def given(client: BatchClient) -> Any:
 def test_a_batch_whose_wait_was_ended_comes_with_the_next_call_and_is_not_used_before(client: BatchClient) -> None:
     main = threading.main_thread().ident
     assert main is not None
-    client._happened(OrdersCame(Orders(number=1)))
+    client._happened(UpdateReceived(TrainerUpdate(number=1)))
     for number in range(0, 20, 2):
         helper = threading.Thread(target=when_it_waits, args=(main, client, [number, number + 1]))
         helper.start()
         with pytest.raises(PreemptedError):
             client.next()
         helper.join()
-        assert client._for_loop.handed, "it was handed over to nobody"
+        assert client._for_loop.has_delivery, "it was handed over to nobody"
         assert given(client) == number == given(client), "also where its conversion was interrupted"
-        client.took()
+        client.note_taken()
         assert given(client) == number + 1
-        client.took()
-        assert client.state.yielded == number + 2 and not client._for_loop.handed
+        client.note_taken()
+        assert client.state.yielded == number + 2 and not client._for_loop.has_delivery
 
 
 PR_SET_PDEATHSIG = 1
@@ -200,11 +200,11 @@ def test_it_is_said_as_it_is_by_then_once_and_again_when_it_changes(
 ) -> None:
     monkeypatch.setattr(long_wait, "SAY_AFTER_S", 0.01)
     wait = LongWait("for a place")
-    wait.becomes("for the controller")
+    wait.switch_to("for the controller")
     with wait:
         until(lambda: caplog.messages, "nothing was said")
         for text in ("for the controller", "for another job", "for the controller", "for another job"):
-            wait.becomes(text)
+            wait.switch_to(text)
     assert caplog.messages == ["waiting: for the controller", "waiting: for another job"]
 
 
@@ -225,8 +225,8 @@ def test_a_lost_controller_is_explained_by_a_standstill_just_before(
         monkeypatch.setattr(calls, "STANDSTILL_S", -0.01)  # any wait that is over counts
     trainer, waited_for = Calls(), Future[Any]()
     assert trainer._wait({waited_for}) == set()
-    said = str(trainer.gone(ray.exceptions.RayError("killed by ray.kill")))
+    said = str(trainer.lost_error(ray.exceptions.RayError("killed by ray.kill")))
     assert ("this process has stood still for" in said and "trainer_timeout_s" in said) == stood_still
     assert "killed by ray.kill" in said
     monkeypatch.setattr(calls, "JUST_S", 0.0)
-    assert "stood still" not in str(trainer.gone(ray.exceptions.RayError("killed by ray.kill")))
+    assert "stood still" not in str(trainer.lost_error(ray.exceptions.RayError("killed by ray.kill")))

@@ -21,7 +21,7 @@ import pecan_ray as pecan
 from pecan_ray.errors import ClusterError, SourceError
 from pecan_ray.job.events import PoolRequestsReceived, WorkerLost
 from pecan_ray.job.ledger_shape import LedgerShape
-from pecan_ray.job.messages import LeftOutElement, Orders
+from pecan_ray.job.messages import LeftOutElement, TrainerUpdate
 from pecan_ray.job.notification_schedule import GATHER_PER_TRAINER_S, MANY_TRAINERS
 from pecan_ray.job.spec import JobSpec
 from pecan_ray.options import Config, IterOptions, Workers
@@ -31,9 +31,9 @@ from pecan_ray.runtime.calls import Calls
 from pecan_ray.runtime.cluster import SharedNodes
 from pecan_ray.runtime.job_tasks import JobTasks, unexpected_failure
 from pecan_ray.runtime.messages import Job, WorkerInfo
-from pecan_ray.runtime.notice_board import NoticeBoard
 from pecan_ray.runtime.pool_request_exchange import PoolRequestExchange
 from pecan_ray.runtime.streams import _StoreWay
+from pecan_ray.runtime.update_calls import UpdateCalls
 from pecan_ray.runtime.worker_actors import WorkerActor, WorkerActors
 
 pytestmark = pytest.mark.usefixtures("each_event_loop")
@@ -111,7 +111,7 @@ def test_a_worker_whose_node_was_lost_before_it_was_made_is_no_crash_of_its_proc
     async def follow() -> None:
         job = job_of("lost", Config())
         actors = WorkerActors(job, b"", None, None, happened.append, lambda worker: None, failed)
-        await actors._follow(WorkerActor("remote-0"), life())
+        await actors._wait_for_end(WorkerActor("remote-0"), life())
 
     asyncio.run(follow())
     [lost] = happened
@@ -168,13 +168,13 @@ def test_another_thread_ends_the_reading_also_after_its_end() -> None:
 RANKS = MANY_TRAINERS + 20
 
 
-def board_of(orders: Callable[[int], Orders]) -> NoticeBoard:
-    return NoticeBoard(orders, JobTasks(failed))
+def board_of(orders: Callable[[int], TrainerUpdate]) -> UpdateCalls:
+    return UpdateCalls(orders, JobTasks(failed))
 
 
-async def answered(change: Callable[[NoticeBoard], None], told: set[int]) -> list[int]:
+async def answered(change: Callable[[UpdateCalls], None], told: set[int]) -> list[int]:
     """Let all ranks listen, change something, and return who was answered with the new orders, in their order."""
-    orders = Orders(number=1)
+    orders = TrainerUpdate(number=1)
     board = board_of(lambda rank: orders)
     calls = {rank: asyncio.ensure_future(board.listen(rank, 1)) for rank in range(RANKS)}
     await asyncio.sleep(0)
@@ -201,22 +201,22 @@ def held_up(*ranks: int) -> Iterator[int]:
     yield from ranks
 
 
-def tell(*calls: tuple[tuple[int, ...], bool]) -> Callable[[NoticeBoard], None]:
+def tell(*calls: tuple[tuple[int, ...], bool]) -> Callable[[UpdateCalls], None]:
     """Tell ranks, one group after the other, of what concerns their allowance alone, or of more."""
 
-    def change(board: NoticeBoard) -> None:
+    def change(board: UpdateCalls) -> None:
         for ranks, only_limit_raised in calls:
             board.tell(ranks, only_limit_raised=only_limit_raised)
 
     return change
 
 
-def one_has_heard_with_its_report(board: NoticeBoard) -> None:
+def one_has_heard_with_its_report(board: UpdateCalls) -> None:
     board.tell((3, 5))
-    assert pickle.loads(board.answer(3))[0].number == 2
+    assert pickle.loads(board.pickled_update(3))[0].number == 2
 
 
-def the_controller_loses_its_cpu(board: NoticeBoard) -> None:
+def the_controller_loses_its_cpu(board: UpdateCalls) -> None:
     for rank in (3, 5, 7):
         board.tell(held_up(rank), only_limit_raised=True)
     for rank in (11, 13):
@@ -237,7 +237,7 @@ def the_controller_loses_its_cpu(board: NoticeBoard) -> None:
     ids=["due", "for an allowance", "what cannot wait first", "at once and not later", "heard", "no CPU"],
 )
 def test_those_that_are_due_are_answered_and_no_others(
-    change: Callable[[NoticeBoard], None], told: set[int], later: set[int]
+    change: Callable[[UpdateCalls], None], told: set[int], later: set[int]
 ) -> None:
     """`later`: those that are due after a while, which may be over on a busy machine."""
     done = asyncio.run(answered(change, told))
@@ -246,7 +246,7 @@ def test_those_that_are_due_are_answered_and_no_others(
 
 def test_a_rank_that_is_due_before_it_listens_is_answered_at_once() -> None:
     async def late() -> set[int]:
-        board = board_of(lambda rank: Orders(number=2))
+        board = board_of(lambda rank: TrainerUpdate(number=2))
         board.tell((3,), only_limit_raised=True)
         await asyncio.wait_for(board.listen(3, 1), 60)
         return {3}
@@ -259,19 +259,19 @@ BAD = LeftOutElement("split 0, element 3", "decode", "a.png", "not an image")
 
 @pytest.mark.parametrize(
     "own",
-    [{"quarantine": (BAD,), "quarantined": 2}, {"settle": ("local-1",)}, {"keep": 3}, {"newcomers": ("local-1",)}],
+    [{"quarantine": (BAD,), "quarantined": 2}, {"settle": ("local-1",)}, {"keep": 3}, {"new_workers": ("local-1",)}],
 )
 def test_each_rank_is_told_its_own_whoever_asks_first(own: dict[str, Any]) -> None:
-    orders = [replace(Orders(number=2), **own), Orders(number=2)]
+    orders = [replace(TrainerUpdate(number=2), **own), TrainerUpdate(number=2)]
     for first in range(2):
         board = board_of(lambda rank: orders[rank])
         for rank in (first, 1 - first, first):
-            assert pickle.loads(board.answer(rank))[0] == orders[rank]
+            assert pickle.loads(board.pickled_update(rank))[0] == orders[rank]
 
 
 def test_ranks_that_are_told_the_same_are_sent_the_same_bytes() -> None:
-    board = board_of(lambda rank: Orders(number=2, quarantine=(BAD,)))
-    assert board.answer(0) is board.answer(1)
+    board = board_of(lambda rank: TrainerUpdate(number=2, quarantine=(BAD,)))
+    assert board.pickled_update(0) is board.pickled_update(1)
 
 
 def failures(work: Callable[[JobTasks], Coroutine[Any, Any, None]]) -> list[tuple[str, Exception]]:
@@ -309,15 +309,15 @@ def test_a_task_that_is_cancelled_has_not_failed() -> None:
 
 
 def test_a_callback_of_the_notice_board_that_fails_is_told_of() -> None:
-    class Broken(NoticeBoard):
-        def _answer_due(self) -> None:
+    class Broken(UpdateCalls):
+        def _send_due(self) -> None:
             raise RuntimeError("no rank")
 
     async def work(tasks: JobTasks) -> None:
-        board = Broken(lambda rank: Orders(number=2), tasks)
+        board = Broken(lambda rank: TrainerUpdate(number=2), tasks)
         before = asyncio.get_running_loop().time()
         board.tell((0,))
-        while board._answering is not None:
+        while board._handle is not None:
             assert asyncio.get_running_loop().time() < before + 60
             await asyncio.sleep(0.001)
 
@@ -325,9 +325,9 @@ def test_a_callback_of_the_notice_board_that_fails_is_told_of() -> None:
 
 
 def test_an_error_that_nobody_has_foreseen_says_what_was_being_done_and_one_of_ours_is_told_as_it_is() -> None:
-    error = unexpected_failure("job-1", "handling SplitsListed", KeyError("x"))
+    error = unexpected_failure("job-1", "handling SplitPageReceived", KeyError("x"))
     assert isinstance(error, ClusterError)
-    assert str(error).startswith("job job-1: its controller has failed while handling SplitsListed: KeyError: 'x'")
+    assert str(error).startswith("job job-1: its controller has failed while handling SplitPageReceived: KeyError: 'x'")
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
     ours = SourceError("split 7 is missing")
-    assert unexpected_failure("job-1", "handling SplitsListed", ours) is ours
+    assert unexpected_failure("job-1", "handling SplitPageReceived", ours) is ours

@@ -49,7 +49,7 @@ def of(folder: Path, root: str, actor: str = "a1", plan: bytes | None = PLAN) ->
 
 def begun(folder: Path, root: str, actor: str = "a1") -> JournaledJob:
     job = of(folder, root, actor)
-    job.handle(events.TrainerCame(0, "i0", "host"))
+    job.handle(events.TrainerRegistered(0, "i0", "host"))
     return job
 
 
@@ -73,12 +73,15 @@ def is_copied(root: str, folder: Path) -> bool:
 def test_a_copy_tells_what_the_job_knows_and_goes_with_it(tmp_path: Path, root: str) -> None:
     job = of(tmp_path, root)
     assert not replay_result(root).state.trainers.ranks, "it is there before the job begins"
-    job.handle(events.TrainerCame(0, "i0", "host"))
+    job.handle(events.TrainerRegistered(0, "i0", "host"))
     job.handle(PAGE)
     job.add_plan(b"another order")
-    until(lambda: replay_result(root).plans == [b"another order"], "the copy does not come up")
+    until(lambda: replay_result(root).plan_versions == [b"another order"], "the copy does not come up")
     found = replay_result(root)
-    assert found.state.trainers.ranks[0].came.incarnation == "i0" and len(found.state.ledger.queues.listings[0]) == 2
+    assert (
+        found.state.trainers.ranks[0].registration.incarnation == "i0"
+        and len(found.state.ledger.queues.listings[0]) == 2
+    )
     job.end()
     job.join()
     assert names(root) == [] and read_copy(bucket_folder(root, NAME)) is None
@@ -115,9 +118,9 @@ def test_what_a_run_before_has_left_stays_and_is_said_and_the_newest_is_read(
     assert not replay_result(root).state.ledger.queues.listings[0]
     kept = f"{bucket_folder(root, NAME)}/000001-a1/"
     assert caplog.text.count(f"is kept as {kept}; remove it") == 1
-    told = list(second.state.told)
+    told = list(second.state.story)
     assert [event.kind for event in told] == ["journal"] and kept in told[0].text
-    until(lambda: list(replay_result(root).state.told) == told, "who goes on from it does not know")
+    until(lambda: list(replay_result(root).state.story) == told, "who goes on from it does not know")
     second.end()
     second.join()
     assert {name.split("/")[1] for name in names(root)} == {"000001-a1"}
@@ -139,8 +142,8 @@ def test_a_store_that_says_nothing_stops_nobody_and_gets_all_of_it_later(
         proxy.outage = outage
         for _ in range(500):
             job.handle(events.TimePassed())
-        met = proxy.refused
-        until(lambda: proxy.refused > met, "no request met the outage")  # noqa: B023 - it is called before it changes
+        met = proxy.rejected
+        until(lambda: proxy.rejected > met, "no request met the outage")  # noqa: B023 - it is called before it changes
     until(lambda: "cannot be copied" in caplog.text, "nothing was said")
     proxy.outage = None
     proxy.stop_hanging.set()

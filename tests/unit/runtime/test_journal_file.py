@@ -32,7 +32,7 @@ from pecan_ray.runtime.journaled_job import JournaledJob
 ROOT = Path(__file__).resolve().parents[3]
 SPEC = JobSpec("kept", LedgerShape(world_size=1), Workers(1, 0))
 PLAN = b"the job and its plan"
-PAGE = events.SplitsListed(0, (Split(0, "a"), Split(1, "b")))
+PAGE = events.SplitPageReceived(0, (Split(0, "a"), Split(1, "b")))
 GAP_S = 3.0
 
 
@@ -42,7 +42,7 @@ def place(folder: Path, actor: str = "kept") -> JournalPlace:
 
 def begun(folder: Path) -> JournaledJob:
     job = JournaledJob(SPEC, place(folder), PLAN, GAP_S)
-    job.handle(events.TrainerCame(0, "i0", "host"))
+    job.handle(events.TrainerRegistered(0, "i0", "host"))
     return job
 
 
@@ -56,8 +56,8 @@ def test_another_process_goes_on_where_the_one_before_it_was(tmp_path: Path) -> 
     at = job.now()
     assert place(tmp_path).job() == PLAN
     other = again(tmp_path)
-    assert other.restarted and other.plans == [b"another order"]
-    assert other.state.trainers.ranks[0].came.incarnation == "i0"
+    assert other.restarted and other.plan_versions == [b"another order"]
+    assert other.state.trainers.ranks[0].registration.incarnation == "i0"
     assert other.now() == pytest.approx(at, abs=60.0), "its time goes on where the last event was"
     other.end()
     assert not list((tmp_path / "journals").iterdir())
@@ -74,7 +74,7 @@ def test_what_a_run_before_has_left_is_kept_whole_each_time_and_said(
 ) -> None:
     for number in range(3):
         job = JournaledJob(replace(SPEC, error_budget=number / 10), place(tmp_path, f"a{number}"), PLAN, GAP_S)
-        job.handle(events.TrainerCame(0, f"i{number}", "host"))
+        job.handle(events.TrainerRegistered(0, f"i{number}", "host"))
         assert place(tmp_path, f"a{number + 1}").job() is None, "only the same actor takes a job over"
         leave(job)
     assert len(list((tmp_path / "journals").iterdir())) == 9
@@ -85,11 +85,11 @@ def test_what_a_run_before_has_left_is_kept_whole_each_time_and_said(
         before = replay(
             (one for one, _ in entries(aside.journal.read_bytes())), replace(SPEC, error_budget=number / 10)
         )
-        assert before.state.trainers.ranks[0].came.incarnation == f"i{number}"
+        assert before.state.trainers.ranks[0].registration.incarnation == f"i{number}"
         assert caplog.text.count(f"is kept as {tmp_path / 'journals' / name}.*; remove it") == 1
-    assert [event.kind for event in job.state.told] == ["journal"], "the report tells it as well"
+    assert [event.kind for event in job.state.story] == ["journal"], "the report tells it as well"
     lost = JournaledJob(replace(SPEC, error_budget=0.2), place(tmp_path, "a2"), None, GAP_S)
-    assert list(lost.state.told) == list(job.state.told), "and that of a controller in its place"
+    assert list(lost.state.story) == list(job.state.story), "and that of a controller in its place"
 
 
 def test_a_job_that_runs_is_not_put_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,7 +164,7 @@ def test_a_long_journal_is_compacted_and_says_the_same(tmp_path: Path, monkeypat
         largest = max(largest, file.stat().st_size)
     assert largest < 80_000
     other = again(tmp_path)
-    assert str(other.state.error) == "7" and other.plans == [b"another order"]
+    assert str(other.state.error) == "7" and other.plan_versions == [b"another order"]
     assert len(other.state.ledger.queues.listings[0]) == 2
     other.handle(events.TimePassed())
     assert again(tmp_path).state.trainers.ranks

@@ -153,7 +153,7 @@ def _rank(folder: Path, all_met: Any, results: Any) -> None:
         place.write_text(own)
         return own
 
-    started = local_rendezvous.meet(
+    started = local_rendezvous.connect_or_start(
         start, lambda address: place.exists() and address == place.read_text(), folder=folder
     )
     found = place.read_text()
@@ -190,7 +190,7 @@ def test_a_ray_that_is_gone_is_not_waited_for(tmp_path: Path) -> None:
         assert address == "gone"
         return False
 
-    assert local_rendezvous.meet(lambda: "gone", refuse, folder=tmp_path)
-    assert local_rendezvous.meet(lambda: "another", refuse, folder=tmp_path), (
+    assert local_rendezvous.connect_or_start(lambda: "gone", refuse, folder=tmp_path)
+    assert local_rendezvous.connect_or_start(lambda: "another", refuse, folder=tmp_path), (
         "the file of a rank that was killed is left"
     )

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 import pytest
 
 from pecan_ray.errors import SourceError
-from pecan_ray.job.events import Event, JobFailed, ListingEnded, SplitsListed
+from pecan_ray.job.events import Event, JobFailed, ListingEnded, SplitPageReceived
 from pecan_ray.plan.splits import Element, Split
 from pecan_ray.runtime.listing import PAGE, list_sources
 
@@ -59,7 +59,7 @@ def test_the_next_page_waits_until_the_one_before_was_handled() -> None:
         event, done = handled.events.get(timeout=WAIT_S)
         if isinstance(event, ListingEnded):
             break
-        assert isinstance(event, SplitsListed) and handled.events.empty()
+        assert isinstance(event, SplitPageReceived) and handled.events.empty()
         sizes.append(len(event.splits))
         assert source.listed == sum(sizes), "nothing is listed ahead"
         done.set_result(None)

@@ -10,7 +10,7 @@ import pytest
 from ray.util.metrics import Counter, Metric
 
 from pecan_ray.cli import main
-from pecan_ray.observe.grafana_boards import BOARDS, CHOSEN
+from pecan_ray.observe.grafana_pages import BOARDS, CHOSEN
 from pecan_ray.runtime.metrics import JOB_TAGS, JobMetrics
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "metrics.md").read_text()

@@ -15,12 +15,12 @@ import pecan_ray as pecan
 from pecan_ray.errors import PlanError
 from pecan_ray.job.saved_state import no_state_of
 from pecan_ray.job.share_directory import GroupRecord, ShareDirectory
-from pecan_ray.job.share_group import Place, ReaderFacts
+from pecan_ray.job.share_group import Place, ReaderStats
 from pecan_ray.observe.report import Report, SharedReading
 from pecan_ray.observe.status_command import group_lines
 from pecan_ray.options import IterOptions
 from pecan_ray.runtime.share_host import difference
-from pecan_ray.runtime.share_messages import GroupFacts
+from pecan_ray.runtime.share_messages import GroupStats
 from pecan_ray.runtime.share_readers import GroupReader, PipeReader, StoreReader, lost_readers
 from pecan_ray.sharing import group_parts, own_options
 
@@ -118,9 +118,9 @@ def test_a_job_that_cannot_share_is_an_ordinary_one() -> None:
 def test_the_directory_comes_about_again_from_its_journal() -> None:
     directory = ShareDirectory()
     records = [GroupRecord("a", "p", "f", "n", ("r1",)), GroupRecord("a", "p", "f", "n", ("r1", "r2"))]
-    lines = [directory.heard(record) for record in records]
-    lines += [directory.heard(GroupRecord("b", "p", "f", "n")), directory.gone("b")]
-    assert all(lines) and directory.heard(records[1]) == "" and directory.gone("c") == ""
+    lines = [directory.update(record) for record in records]
+    lines += [directory.update(GroupRecord("b", "p", "f", "n")), directory.remove("b")]
+    assert all(lines) and directory.update(records[1]) == "" and directory.remove("c") == ""
     again = ShareDirectory()
     assert again.replay(lines) == 0 and again.groups == directory.groups == {"a": records[1]}
     torn = ShareDirectory()
@@ -151,8 +151,8 @@ def test_a_reader_whose_process_exists_is_waited_for(exists: bool | None, lost: 
 
 
 def test_status_tells_of_a_group_and_a_report_of_a_reader() -> None:
-    readers = (ReaderFacts("r1", 7, 2, 1), ReaderFacts("r2", waits=True))
-    facts = GroupFacts(
+    readers = (ReaderStats("r1", 7, 2, 1), ReaderStats("r2", waiting=True))
+    facts = GroupStats(
         "g", "numbers", "abcd", "0123456789", Place(3, 4), readers, 2_000_000, 5, Report("j", 1.0, 9, 36)
     )
     head, run, *each = group_lines(facts)

@@ -115,9 +115,9 @@ def test_where_a_filter_stands_does_not_change_the_numbers() -> None:
 
 def test_passes_of_repeat_draw_anew() -> None:
     shared = numbers().repeat(3).map(noisy).batch(4)
-    leases = whole_leases(tuple(shared.plan.sources()), repetitions=3)
+    leases = whole_leases(tuple(shared.plan.sources()), num_passes=3)
     serial = numbers().take(ROWS).repeat(3).map(noisy).batch(4)
-    assert {lease.repetition for lease in leases} == {0, 1, 2}
+    assert {lease.pass_index for lease in leases} == {0, 1, 2}
     for produced in (run_engine(shared, leases), run_engine(serial)):
         noise = [value for batch in produced if batch.rows for value in batch.columns["noise"].tolist()]
         assert len(noise) == len(set(noise)) == 3 * ROWS
@@ -133,7 +133,7 @@ def test_both_sides_of_a_join_draw_on_their_own() -> None:
 
 
 def key(**changes: Any) -> tuple[int, int]:
-    base = {"seed": 1, "epoch": 2, "repetition": 3, "branch": 4, "split": 5, "element": 6, "output": 7, "op": "op"}
+    base = {"seed": 1, "epoch": 2, "pass_index": 3, "branch": 4, "split": 5, "element": 6, "output": 7, "op": "op"}
     arguments: dict[str, Any] = {**base, **changes}
     return random_key(**arguments)
 
@@ -141,14 +141,14 @@ def key(**changes: Any) -> tuple[int, int]:
 def test_a_users_seed_replaces_the_jobs_and_the_operators_name() -> None:
     one, other = Shuffle(name="shuffle", buffer=5, seed=1), Shuffle(name="shuffle_2", buffer=9, seed=1)
     assert shuffle_key(one, 7, 2, 3) == shuffle_key(other, 8, 2, 3)
-    assert len({shuffle_key(one, 7, epoch, repetition) for epoch in range(2) for repetition in range(2)}) == 4
+    assert len({shuffle_key(one, 7, epoch, pass_index) for epoch in range(2) for pass_index in range(2)}) == 4
     assert shuffle_key(one, 7, 0) != shuffle_key(replace(one, seed=2), 7, 0)
     one, other = replace(one, seed=None), replace(other, seed=None)
     assert len({shuffle_key(one, 7, 0), shuffle_key(other, 7, 0), shuffle_key(one, 8, 0)}) == 3
 
 
 def test_a_key_follows_each_of_its_arguments_and_is_the_same_for_ever() -> None:
-    numbers = ("seed", "epoch", "repetition", "branch", "split", "element", "output")
+    numbers = ("seed", "epoch", "pass_index", "branch", "split", "element", "output")
     assert len({key(), key(op="other"), *(key(**{name: 99}) for name in numbers)}) == 9
     assert random_key(0, 0, 0, 0, 0, 0, 0, "flip") == (1721140000461100453, 13723895699389617224)
     assert generator((1, 2)).integers(1 << 62) == 1426463251206822594

@@ -144,7 +144,7 @@ def test_dead_workers_are_replaced_those_of_a_node_die_together_and_no_batch_is_
 def test_jobs_share_a_pool_and_a_later_one_is_served_when_another_ends() -> None:
     workload = changed(small(), max_local=0)
     four = FixedDeployment(Deployment(0, 4))
-    specs = [unending(workload, four, 600, seed=n, arrives_s=10.0 * n) for n in range(2)]
+    specs = [unending(workload, four, 600, seed=n, starts_s=10.0 * n) for n in range(2)]
     both = Simulation(specs, PoolRule(workers=4)).run()
     assert both.most_workers == 4
     first, second = both.jobs
@@ -202,7 +202,7 @@ def test_whatever_a_policy_asks_for_batches_are_conserved(
 def test_many_jobs_use_no_more_nodes_than_there_are(client: ClientRule) -> None:
     workload = small(noise__batch_cv=0.2, noise__drift_sd=0.01)
     specs = [
-        SimulatedJob(workload, placement(workload, mode), seed=n, client=client, arrives_s=n, most_batches=1500)
+        SimulatedJob(workload, placement(workload, mode), seed=n, client=client, starts_s=n, most_batches=1500)
         for n, mode in enumerate(["auto", "pecan-code", "cachew", "pecan"] * 5)
     ]
     found = Simulation(specs, PoolRule(workers=30, slots=2, life_s=200.0), 1).run()

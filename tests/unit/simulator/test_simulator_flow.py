@@ -57,8 +57,8 @@ def test_a_program_that_runs_ahead_is_no_faster_and_catches_up_where_it_waits_fo
     assert pace(ahead) == pytest.approx(pace(behind))
     flow = quiet_flow(Trainer(step_s=0.1, run_ahead=10, sync_every=100), [0.01], 8)
     assert flow.advance(NEVER, 100)
-    assert flow.clients[0].asked == flow.done
-    assert flow.clients[0].asked - flow.clients[0].got == pytest.approx(1.1)
+    assert flow.clients[0].requested_at == flow.done
+    assert flow.clients[0].requested_at - flow.clients[0].got == pytest.approx(1.1)
     assert flow.starved < 0.1
 
 

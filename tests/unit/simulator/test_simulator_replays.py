@@ -16,9 +16,9 @@ from benchmarks.reproduction.reported import PECAN
 from pecan_ray.placement import AutoPlacement
 from pecan_ray.placement.policy import SEARCHES
 from pecan_ray.plan.windows import Deployment, Window
+from pecan_ray.simulator.grid_search import Evaluator
 from pecan_ray.simulator.outcome import mean
-from pecan_ray.simulator.random_workloads import TUNED, draw, judge, score
-from pecan_ray.simulator.steady import Evaluator
+from pecan_ray.simulator.random_workloads import TUNED, draw, evaluate_policies, score
 from pecan_ray.simulator.workload import changed, load
 from tests.long_form import examples
 
@@ -90,7 +90,7 @@ def test_exhaustive_search_finds_what_trying_everything_finds() -> None:
     workload = changed(draw(3), max_local=3, max_remote=4)
     evaluator = Evaluator(workload)
     everything = [Deployment(n, m) for n in range(4) for m in range(5) if n + m]
-    assert evaluator.cheapest().epoch_cost == min(Evaluator(workload).price(one).epoch_cost for one in everything)
+    assert evaluator.optimal().epoch_cost == min(Evaluator(workload).price(one).epoch_cost for one in everything)
 
 
 @pytest.mark.parametrize(
@@ -99,9 +99,9 @@ def test_exhaustive_search_finds_what_trying_everything_finds() -> None:
 def test_our_policy_ends_near_the_cheapest_deployment(workloads: int, near: float, unconverged: int) -> None:
     """A few, or all, of the workloads that docs/reproduction.md judges by."""
     seeds = range(TUNED, TUNED + workloads)
-    found = score([comparison_result for seed in seeds for comparison_result in judge(draw(seed), ("auto",), seed)])[
-        "auto"
-    ]
+    found = score(
+        [comparison_result for seed in seeds for comparison_result in evaluate_policies(draw(seed), ("auto",), seed)]
+    )["auto"]
     assert found.near >= near and found.far == 1.0 and found.unconverged <= unconverged
 
 

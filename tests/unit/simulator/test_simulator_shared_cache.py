@@ -40,7 +40,7 @@ def test_jobs_wait_for_gpus_in_the_order_of_a_schedule_and_a_cache_that_is_cut_s
     gavel = simulate_cache(jobs, cluster, "max_min", "gavel")
     assert gavel.makespan_s == pytest.approx(600) and gavel.ended_s["short"] == pytest.approx(2 + 298, abs=3)
     # The second job is more cache-efficient: once it has come, the first one reads everything from remote storage.
-    jobs = [ReadingJob("slow", 50.0, 1e5, 3), ReadingJob("fast", 100.0, 1e5, 1, arrives_s=3000.0)]
+    jobs = [ReadingJob("slow", 50.0, 1e5, 3), ReadingJob("fast", 100.0, 1e5, 1, starts_s=3000.0)]
     run = simulate_cache(jobs, ClusterResources(1e5, 1000.0, gpus=2), "greedy")
     by_time = {round(moment.seconds): moment.remote_io for moment in run.timeline}
     assert by_time[2000] == 0.0 and by_time[3000] == pytest.approx(150.0)
@@ -106,7 +106,7 @@ WRONG: dict[str, Any] = {
     "ideal_bytes_per_s": math.nan,
     "dataset_bytes": 0.0,
     "epochs": -1.0,
-    "arrives_s": -1.0,
+    "starts_s": -1.0,
     "gpus": 0,
 }
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.prices import Prices, PriceTier
 from pecan_ray.plan.windows import Deployment, Window
-from pecan_ray.simulator.run_profile import MeasuredPace, RunProfile, from_json, to_json
+from pecan_ray.simulator.run_profile import MeasuredSpeed, RunProfile, from_json, to_json
 from pecan_ray.simulator.what_if import suggestions, what_if
 from tests.long_form import examples
 
@@ -73,7 +73,7 @@ def test_a_forecast_says_speed_and_dollars_in_one_sentence() -> None:
     assert "$" not in str(what_if(replace(PROFILE, prices=None), Deployment(1, 4))), "without prices no dollars"
 
 
-IDLE = replace(PROFILE, measured=(MeasuredPace(Deployment(4, 0), 0.05, 0.05),), remote_rate=0.0, local_rate=5.0)
+IDLE = replace(PROFILE, measured=(MeasuredSpeed(Deployment(4, 0), 0.05, 0.05),), remote_rate=0.0, local_rate=5.0)
 """Beside four local workers the trainer never waited."""
 
 
@@ -83,12 +83,12 @@ def test_few_workers_are_forecast_only_within_what_was_measured() -> None:
     assert told.low_s <= 0.05 < told.batch_s < 0.2 <= told.high_s
     assert "the trainer never waited for these workers" in str(told)
     # Four workers that share two CPUs bring what two of them would: a line says half of that.
-    four = replace(IDLE, measured=(MeasuredPace(Deployment(4, 0), 0.1, 0.05),), deployment=Deployment(4, 0))
+    four = replace(IDLE, measured=(MeasuredSpeed(Deployment(4, 0), 0.1, 0.05),), deployment=Deployment(4, 0))
     told = what_if(replace(four, local_rate=2.5), Deployment(2, 0))
     assert told.batch_s == pytest.approx(0.2)
     assert told.low_s <= 0.1
     assert "so few workers were never measured" in str(told)
-    both = (MeasuredPace(Deployment(2, 0), 0.2, 0.05), MeasuredPace(Deployment(4, 0), 0.1, 0.05))
+    both = (MeasuredSpeed(Deployment(2, 0), 0.2, 0.05), MeasuredSpeed(Deployment(4, 0), 0.1, 0.05))
     profile = replace(IDLE, measured=both, deployment=Deployment(4, 0), local_rate=2.5)
     assert what_if(profile, Deployment(2, 0)).is_reliable
     assert what_if(profile, Deployment(3, 0)).low_s == pytest.approx(4 / 3 * 0.1, rel=0.4)

@@ -11,7 +11,7 @@ import pytest
 
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.prices import Prices, PriceTier
-from pecan_ray.simulator.contention import epoch_costs, pace
+from pecan_ray.simulator.contention import epoch_costs, step_times
 from pecan_ray.simulator.random_workloads import FAMILIES, draw
 from pecan_ray.simulator.workload import build, changed, from_json, load, names, parameters, to_json, units
 
@@ -94,10 +94,10 @@ def test_a_workload_is_found_by_name_and_by_path_and_only_known_parameters_are_c
 
 def test_epochs_cost_what_the_paper_says_and_workers_that_disturb_nobody_slow_nothing() -> None:
     workload = changed(load("simclr"), trainer__disturbance=0.0, trainer__overload=0.0, host__receive_cpu_s=0.0)
-    times = pace(workload, 0, range(1, 30)).batch_s
+    times = step_times(workload, 0, range(1, 30)).batch_s
     assert all(after <= before * (1 + 1e-9) for before, after in pairwise(times))
     workload = load("retinanet")
     (cost,) = epoch_costs(workload, 0, 2)
-    (batch_s,) = pace(workload, 0, 2).batch_s
+    (batch_s,) = step_times(workload, 0, 2).batch_s
     hours = workload.batches_per_epoch * batch_s / 3600
     assert cost == pytest.approx(hours * (workload.prices.accelerator_host + 2 * workload.prices.remote_worker))

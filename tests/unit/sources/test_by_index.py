@@ -104,7 +104,7 @@ def test_each_place_is_delivered_once_and_what_is_missing_by_any_other_worker(ma
     leases = ListedLeases(whole_leases(list(pipe.plan.sources()), epoch=4))
     produced = run_engine(pipe, leases=leases, threads=3)
     assert Counter(column(produced, "i")) == Counter(repeated(4, 0).tolist())
-    assert delivered(produced) == leases.wanted()
+    assert delivered(produced) == leases.target()
     rest = run_engine(pickle.loads(pickle.dumps(pipe)), leases=missing(leases, produced[::2]))
     assert Counter(column([*produced[::2], *rest], "i")) == Counter(repeated(4, 0).tolist())
 
@@ -156,7 +156,7 @@ def test_a_batch_sampler_gives_whole_batches() -> None:
     leases = ListedLeases(whole_leases(sources, epoch=2))
     produced = run_engine(pipe, leases=leases, threads=3)
     assert sorted(one.columns["i"] for one in produced if one.rows) == sorted(wanted[2])
-    assert delivered(produced) == leases.wanted()
+    assert delivered(produced) == leases.target()
     told = BatchSampler(Seeded(), ROWS, drop_last=False)  # the sampler in it is told the epoch
     orders = [np.random.default_rng(epoch).permutation(ROWS).tolist() for epoch in (0, 1)]
     assert debugged(SOURCES["arrays"](batch_sampler=told)) == orders

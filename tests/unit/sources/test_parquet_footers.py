@@ -20,7 +20,7 @@ from pecan_ray.plan.splits import Split
 from pecan_ray.sources import Parquet, parquet_footers
 from pecan_ray.sources.files import on_node
 from pecan_ray.sources.parquet_footers import KnownFiles, ranges_of_file
-from pecan_ray.storage.company import ReaderRegistry
+from pecan_ray.storage.co_readers import ReaderRegistry
 from tests.flaky_http import FlakyProxy
 
 BLOCK = 64 << 10

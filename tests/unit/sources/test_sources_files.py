@@ -16,7 +16,7 @@ from pyarrow import parquet as pq
 
 from pecan_ray import PecanPipeline
 from pecan_ray.engines.contract import BadElement
-from pecan_ray.engines.inprocess import run_produced
+from pecan_ray.engines.in_process import run_produced
 from pecan_ray.errors import ColumnError, CorruptSourceError, PlanError, SourceNotFoundError, SourceReplacedError
 from pecan_ray.sources import ImageFolder, JsonLines, Parquet, TextLines, WebDataset
 from tests.sample_files import tar_of

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from pecan_ray import PecanPipeline
-from pecan_ray.by_value import dumps_apart, loads_apart
+from pecan_ray.by_value import dumps_with_arrays, loads_with_arrays
 from pecan_ray.errors import PlanError
-from pecan_ray.plan.fingerprint import described
+from pecan_ray.plan.fingerprint import describe_plan
 from pecan_ray.plan.splits import Source, as_columnar
 from pecan_ray.sources import Arrays, Items
 from tests.source_contract import check_columns, check_contract, check_elements, elements_of, same
@@ -101,9 +101,9 @@ def test_items_that_are_alike_come_by_columns_and_each_as_it_was() -> None:
     assert large.columnar is not None
     assert [len(part["x"]) for part in large.columnar.read_columns(next(large.splits()))] == [1, 1, 1]
     found = Items(rows)
-    before = described(PecanPipeline(found).batch(2).plan)
+    before = describe_plan(PecanPipeline(found).batch(2).plan)
     assert found.columnar is not None
-    assert described(PecanPipeline(found).batch(2).plan) == before, "what was found of a list is no part of it"
+    assert describe_plan(PecanPipeline(found).batch(2).plan) == before, "what was found of a list is no part of it"
     for row in rows:
         row["label"] = np.int64(7)
     sent = pickle.loads(pickle.dumps(found))
@@ -139,10 +139,10 @@ def test_what_is_large_is_sent_apart_and_read_as_it_was() -> None:
     texts = np.array([f"{n}" for n in range(1000)], object)
     for source in (Items(rows), Items(ragged), Arrays(numbers=numbers, texts=texts)):
         apart: dict[str, Any] = {}
-        sent = dumps_apart(source, apart)
+        sent = dumps_with_arrays(source, apart)
         assert len(sent) < 50_000 < sum(array.nbytes for array in apart.values())
         mapped = {name: np.frombuffer(one.tobytes(), one.dtype).reshape(one.shape) for name, one in apart.items()}
-        there: Any = loads_apart(sent, mapped)
+        there: Any = loads_with_arrays(sent, mapped)
         splits = list(source.splits())
         assert there.identity() == source.identity() and list(there.splits()) == splits
         for copy in (there, pickle.loads(pickle.dumps(there))):
@@ -154,5 +154,5 @@ def test_what_is_large_is_sent_apart_and_read_as_it_was() -> None:
         first[next(name for name in first if name != "n")][:1] = 7
         assert same(next(iter(there.read(splits[3]))), next(iter(source.read(splits[3])))), "elements are copies"
     small: dict[str, Any] = {}
-    dumps_apart([Items([1, 2]), Arrays(x=np.arange(9))], small)
+    dumps_with_arrays([Items([1, 2]), Arrays(x=np.arange(9))], small)
     assert small == {}

@@ -276,4 +276,4 @@ def test_a_lease_of_some_elements_tells_that_the_shard_ends_in_it_or_before_it(
     leases = ListedLeases([lease])
     batches = run(pipe, leases)
     assert sum(batch.rows for batch in batches) == count
-    assert leases.wanted() == delivered(batches), "else the job waits for the rest"
+    assert leases.target() == delivered(batches), "else the job waits for the rest"

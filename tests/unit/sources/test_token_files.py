@@ -145,7 +145,7 @@ def test_draws_are_delivered_once_and_what_is_missing_by_any_other_worker(lines:
     pipe = pecan.PecanPipeline(source).batch(3)
     leases = ListedLeases(whole_leases([source], epoch=4))
     produced = run_engine(pipe, leases=leases, threads=3)
-    assert delivered(produced) == leases.wanted()
+    assert delivered(produced) == leases.target()
     rest = run_engine(pickle.loads(pickle.dumps(pipe)), leases=missing(leases, produced[::2]))
     assert Counter(column([*produced[::2], *rest], "text")) == Counter(column(produced, "text"))
 

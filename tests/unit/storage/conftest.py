@@ -69,7 +69,7 @@ def _at_random(file: FileInfo) -> bytes:
 
 
 def _fetched_ahead(file: FileInfo) -> bytes:
-    storage.fetch_ahead([storage.Head(file.path, file.version, file.size)])
+    storage.prefetch([storage.Head(file.path, file.version, file.size)])
     return _from_a_stream(file)
 
 

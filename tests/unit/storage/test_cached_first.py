@@ -11,12 +11,12 @@ import pytest
 
 from pecan_ray.cache import EvictionPolicy
 from pecan_ray.caching.store import EntryStore
-from pecan_ray.job.lease_lots import LEAST_LOOK
+from pecan_ray.job.lease_requests import LEAST_LOOK
 from pecan_ray.job.split_queue import Listing, SplitQueue
 from pecan_ray.plan.splits import Split
 from pecan_ray.sampling.random_keys import SplitOrder
-from pecan_ray.storage import BlockCache, company, single_flight
-from pecan_ray.storage.company import PRESENT_S, RENEW_S, ReaderRegistry
+from pecan_ray.storage import BlockCache, co_readers, single_flight
+from pecan_ray.storage.co_readers import PRESENT_S, RENEW_S, ReaderRegistry
 from pecan_ray.storage.ranges import FileRange
 from tests.unit.storage.conftest import SMALL
 
@@ -28,18 +28,18 @@ ROOM = OBJECTS * BLOCK // 5
 @pytest.fixture(autouse=True)
 def look_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets a job see at each read who else reads."""
-    monkeypatch.setattr(company, "LOOK_S", -1.0)
+    monkeypatch.setattr(co_readers, "LOOK_S", -1.0)
 
 
 class CountedBucket:
     """Objects of one block, and how often each was asked for."""
 
     def __init__(self) -> None:
-        self.asked: Counter[int] = Counter()
+        self.requested: Counter[int] = Counter()
 
     def read(self, cache: BlockCache, number: int) -> bytes:
         def ask(start: int, stop: int | None, version: str) -> FileRange:
-            self.asked[number] += 1
+            self.requested[number] += 1
             return FileRange(content(number)[start:stop], BLOCK, "v")
 
         return cache.read(ask, path_of(number), 0, BLOCK, "v").data
@@ -75,7 +75,7 @@ class ReadingJob:
             return
         assert self._bucket.read(self.cache, lease.split.index) == content(lease.split.index)
         self.read.append(lease.split.index)
-        offered = self.queue.offer(LEAST_LOOK) if self.cache.among_several else []
+        offered = self.queue.peek_splits(LEAST_LOOK) if self.cache.is_shared else []
         self._at_hand = tuple(one.index for one in offered if self.cache.holds(path_of(one.index), "v", 0, BLOCK))
 
 
@@ -90,7 +90,7 @@ def passes_read(folder: Path, *, named: bool, policy: EvictionPolicy) -> float:
                 job.step()
     for cache in caches:
         cache.close()
-    return sum(bucket.asked.values()) / OBJECTS / EPOCHS
+    return sum(bucket.requested.values()) / OBJECTS / EPOCHS
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -114,9 +114,9 @@ def test_jobs_know_of_one_another_as_long_as_they_read(tmp_path: Path) -> None:
         second.reads("s3://other")
         now[0] += 2.0
         assert first.several("s3://data") and second.several("s3://data") and not second.several("s3://other")
-        assert first.anywhere()
+        assert first.is_read_elsewhere()
         now[0] += PRESENT_S - RENEW_S
-        assert first.anywhere() and second.several("s3://data"), "who looks for work is there"
+        assert first.is_read_elsewhere() and second.several("s3://data"), "who looks for work is there"
         now[0] += PRESENT_S - 2.0
         assert second.several("s3://data") and not first.several("s3://data")
         assert set(one.notes("reads\ns3://data\n")) == {"a"}, "what is old is removed"

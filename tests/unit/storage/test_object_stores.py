@@ -11,7 +11,7 @@ import pytest
 from pecan_ray import storage
 from pecan_ray.errors import SourceError, SourceNotFoundError, SourcePermissionError
 from pecan_ray.sources import Csv, ImageFolder, JsonLines, Parquet, TextLines
-from pecan_ray.sources.files import fetch_files_ahead
+from pecan_ray.sources.files import prefetch_files
 from pecan_ray.storage import access, gcs, ranges, s3
 from tests.object_stores import SECRET, Bucket
 from tests.sample_files import files_of_every_kind, sources_of_every_kind, table
@@ -48,13 +48,13 @@ def test_small_objects_are_fetched_ahead_once_each(bucket: Bucket) -> None:
     source = TextLines(f"{bucket.url}/text/*")
     splits = list(source.splits())
     bucket.proxy.requests.clear()
-    fetch_files_ahead(source, splits)
+    prefetch_files(source, splits)
     assert [one["text"] for split in splits for one in source.read(split)] == [f"line {n}" for n in range(40)]
     fetched = sorted(unquote(urlsplit(request.split()[1]).path) for request in bucket.proxy.requests)
     assert [path[-7:] for path in fetched] == [f"text/{n:02}" for n in range(40)]
     bucket.put({"pq": table()})
     parquet = Parquet(f"{bucket.url}/pq")
-    fetch_files_ahead(parquet, list(parquet.splits()))
+    prefetch_files(parquet, list(parquet.splits()))
     asked = len(bucket.proxy.requests)
     assert len(list(parquet.read(next(parquet.splits())))) == 7
     assert asked < len(bucket.proxy.requests), "it begins at its end"

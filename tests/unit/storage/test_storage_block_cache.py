@@ -34,12 +34,12 @@ class StoredObject:
 
     def __init__(self, data: bytes, version: str = "v1") -> None:
         self.data, self.version = data, version
-        self.asked: list[tuple[int, int | None]] = []
+        self.requested: list[tuple[int, int | None]] = []
         self.spoil: Callable[[bytes], bytes] = bytes
         """What becomes of bytes on their way."""
 
     def ask(self, start: int, stop: int | None, version: str) -> FileRange:
-        self.asked.append((start, stop))
+        self.requested.append((start, stop))
         assert version in ("", self.version)
         return FileRange(self.spoil(self.data[start:stop]), len(self.data), self.version)
 
@@ -49,7 +49,7 @@ class StoredObject:
 
     @property
     def fetched(self) -> int:
-        return sum(len(self.data[start:stop]) for start, stop in self.asked)
+        return sum(len(self.data[start:stop]) for start, stop in self.requested)
 
 
 def digest_of(data: bytes, version: str = "v1", path: str = PATH) -> dict[str, ObjectDigest]:
@@ -73,11 +73,11 @@ def test_any_ranges_are_what_the_object_holds_and_no_byte_comes_twice(tmp_path: 
     assert stored.read(cache) == data
     # Before anything has come nothing tells where it ends, and what is asked for then is read again by whole blocks.
     assert stored.fetched <= size
-    before = len(stored.asked)
+    before = len(stored.requested)
     other = BlockCache(tmp_path, 100 * MIB, digests)
     if size:
         assert stored.read(other) == data and other.size(PATH, "v1") == size
-        assert len(stored.asked) == before and other.nbytes == size
+        assert len(stored.requested) == before and other.nbytes == size
     for version in ("", 'W/"weak"'):
         unnamed, plain = StoredObject(b"1" * 100, version), BlockCache(tmp_path, 100 * MIB)
         for _ in range(2):
@@ -99,11 +99,11 @@ def test_if_they_come_again_that_is_an_error_that_names_the_object(tmp_path: Pat
         lambda data: data + b"1" * 70,
     )
     for spoil in spoils:
-        stored.asked, stored.spoil = [], spoil
+        stored.requested, stored.spoil = [], spoil
         with pytest.raises(CorruptSourceError, match=f"{PATH} does not have the bytes .*`pecan cache digest`") as told:
             stored.read(cache)
         assert told.value.path == PATH and told.value.offset in (SMALL, 448, 512)
-        assert len(stored.asked) == 2
+        assert len(stored.requested) == 2
     stored.spoil = bytes
     assert stored.read(cache) == data, "what was wrong was kept"
 
@@ -119,11 +119,11 @@ def test_a_damaged_block_is_dropped_and_comes_anew(tmp_path: Path, caplog: pytes
     held[held.index(data[3 * SMALL : 4 * SMALL]) + 5] ^= 0x40
     segment.write_bytes(held)
     again = BlockCache(tmp_path, 100 * MIB)
-    stored.asked.clear()
+    stored.requested.clear()
     with caplog.at_level(logging.WARNING, "pecan_ray.storage"):
         for _ in range(2):
             assert stored.read(again) == data
-    assert stored.asked == [(3 * SMALL, 4 * SMALL)]
+    assert stored.requested == [(3 * SMALL, 4 * SMALL)]
     assert caplog.text.count("damaged") == 1
 
 

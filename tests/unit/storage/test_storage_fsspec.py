@@ -130,13 +130,13 @@ class Lines(http.server.BaseHTTPRequestHandler):
         wanted = self.headers.get("Range")
         first, _, last = (wanted or "bytes=0-").removeprefix("bytes=").partition("-")
         data = BODY[int(first) : int(last) + 1 if last else None]
-        self.answer(206 if wanted else 200, len(data))
+        self.response(206 if wanted else 200, len(data))
         self.wfile.write(data)
 
     def do_HEAD(self) -> None:
-        self.answer(self.head_status, self.head_length)
+        self.response(self.head_status, self.head_length)
 
-    def answer(self, status: int, length: int) -> None:
+    def response(self, status: int, length: int) -> None:
         self.send_response(status)
         self.send_header("Content-Length", str(length))
         self.end_headers()
@@ -182,7 +182,7 @@ def test_what_does_not_pass_is_told_at_once(web: FlakyProxy, status: int, error:
     web.outage = status
     with pytest.raises(error, match=r"0\.txt"):
         list(files(web).splits())
-    assert web.refused < 8
+    assert web.rejected < 8
     web.outage = None
     source = files(web)
     (split,) = source.splits()

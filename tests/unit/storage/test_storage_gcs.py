@@ -37,9 +37,9 @@ class Google(BaseHTTPRequestHandler):
         query, path = parse_qs(urlsplit(self.path).query), unquote(urlsplit(self.path).path)
         if "alt" not in query:
             found = self.item if "/o/" in path else self.listing(query)
-            self.answer(200 if path.endswith(("/o", f"/o/{self.item['name']}")) else 404, json.dumps(found).encode())
+            self.response(200 if path.endswith(("/o", f"/o/{self.item['name']}")) else 404, json.dumps(found).encode())
         elif query.get("ifGenerationMatch", [self.item["generation"]]) != [self.item["generation"]]:
-            self.answer(412, b"")
+            self.response(412, b"")
         else:
             self.give()
 
@@ -51,9 +51,9 @@ class Google(BaseHTTPRequestHandler):
         start, last = (int(asked[1]), int(asked[2] or len(self.body))) if asked else (0, len(self.body))
         data = self.body[start : last + 1]
         where = {"Content-Range": f"bytes {start}-{start + len(data) - 1}/{len(self.body)}"} if asked else {}
-        self.answer(206 if asked else 200, data, **where)
+        self.response(206 if asked else 200, data, **where)
 
-    def answer(self, status: int, body: bytes, **headers: str) -> None:
+    def response(self, status: int, body: bytes, **headers: str) -> None:
         told = {"Content-Length": str(len(body)), "X-Goog-Generation": self.item["generation"], **headers}
         self.send_response(status)
         for name, value in told.items():
@@ -85,7 +85,7 @@ def test_a_short_answer_is_asked_for_again_and_a_replaced_object_refused(
 
         def give(self) -> None:
             if halves:
-                self.answer(200, self.body[:2], **halves.pop())
+                self.response(200, self.body[:2], **halves.pop())
             else:
                 super().give()
 
@@ -159,13 +159,13 @@ def encoded(name: str, encoding: str = "gzip", unpacks: bool = False) -> type[Go
 
         def give(self) -> None:
             if encoding == "gzip" and (unpacks or "gzip" not in self.headers.get("Accept-Encoding", "")):
-                self.answer(200, gzip.decompress(PACKED))
+                self.response(200, gzip.decompress(PACKED))
             else:
                 super().give()
 
-        def answer(self, status: int, body: bytes, **headers: str) -> None:
+        def response(self, status: int, body: bytes, **headers: str) -> None:
             packed = {"Content-Encoding": "gzip"} if encoding == "gzip" and body in PACKED else {}
-            super().answer(status, body, **{"X-Goog-Stored-Content-Encoding": encoding, **packed, **headers})
+            super().response(status, body, **{"X-Goog-Stored-Content-Encoding": encoding, **packed, **headers})
 
     return Encoded
 

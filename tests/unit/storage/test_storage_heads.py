@@ -113,7 +113,7 @@ def test_readers_and_requests_in_any_order_hold_no_more_than_they_may() -> None:
             elif waiting:
                 path = waiting.pop(0)
                 held = line.heads._held.get((path, "v"))
-                if held is not None and not held.piece.done():
+                if held is not None and not held.file_range.done():
                     line.work()
                 fails = held is not None and path in line.failing
                 with pytest.raises(TimeoutError) if fails else nullcontext():

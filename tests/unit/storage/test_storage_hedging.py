@@ -46,7 +46,7 @@ PATH, NBYTES = "s3://data/object", 1000
 )
 def test_a_decision_says_why(read: LateRead, budget: HedgeBudget, together: int, reason: str) -> None:
     decision = decide_hedge(read, 2.0, budget, late_together=together)
-    assert decision.reason.startswith(reason) and decision.again == reason.startswith("it has taken")
+    assert decision.reason.startswith(reason) and decision.retry == reason.startswith("it has taken")
     assert decision.look_s > 0
     assert late_after([1.0] * (FEWEST - 1)) is None, "nothing is late before enough reads of its size have come"
     assert late_after([0.01] * FEWEST) == LEAST_S
@@ -58,8 +58,8 @@ def test_no_more_is_asked_for_again_than_its_share(reads: list[tuple[int, bool]]
     budget, first = HedgeBudget(), HedgeBudget()
     asked = nbytes = 0
     for size, late in reads:
-        if late and decide_hedge(LateRead(9.0, size), 1.0, budget, late_together=0).again:
-            budget, asked, nbytes = budget.spent(size), asked + 1, nbytes + size
+        if late and decide_hedge(LateRead(9.0, size), 1.0, budget, late_together=0).retry:
+            budget, asked, nbytes = budget.consume(size), asked + 1, nbytes + size
         budget = budget.after_read(size)
         assert asked <= first.requests + SHARE * len(reads) and 0 <= budget.requests <= MOST_SAVED
         assert nbytes <= first.nbytes + SHARE * sum(size for size, _ in reads) + 1
@@ -73,13 +73,13 @@ class Store:
 
     def __init__(self) -> None:
         self.reads, self.throttle = HedgedReads(), Throttle()
-        self.asked, self.lock = 0, threading.Lock()
+        self.requested, self.lock = 0, threading.Lock()
         self.special: dict[int, Callable[[], object]] = {}
 
     def ask(self, start: int, stop: int | None, version: str) -> FileRange:
         with self.lock:
-            self.asked += 1
-            special = self.special.get(self.asked)
+            self.requested += 1
+            special = self.special.get(self.requested)
         if special is not None:
             special()
         return FileRange(b"x" * NBYTES, NBYTES, version)
@@ -117,7 +117,7 @@ def gone() -> bool:
 def test_a_read_that_hangs_is_answered_by_the_second_request(store: Store, hang: threading.Event) -> None:
     store.special[FEWEST + 1] = lambda: hang.wait(60)
     assert store.read().data == b"x" * NBYTES
-    assert store.reads.count == HedgeCount(1, 1) and store.asked == FEWEST + 2
+    assert store.reads.count == HedgeCount(1, 1) and store.requested == FEWEST + 2
     assert store.throttle.nbytes == NBYTES * (FEWEST + 1), "what has not come does not count"
     failed = threading.Event()
     store.special[FEWEST + 3] = lambda: failed.wait(60)

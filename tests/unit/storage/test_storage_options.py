@@ -11,7 +11,7 @@ import pytest
 import pecan_ray as pecan
 from pecan_ray import storage
 from pecan_ray.errors import PlanError, SourceError, SourcePermissionError
-from pecan_ray.plan.fingerprint import described
+from pecan_ray.plan.fingerprint import describe_plan
 from pecan_ray.sources import Csv, Env, ImageFolder, JsonLines, Parquet, TextLines, TFRecords, WebDataset
 from tests.object_stores import reaching_s3, s3_bucket
 
@@ -61,7 +61,7 @@ def test_options_reach_the_storage_also_of_a_source_that_was_pickled(monkeypatch
     copy, sent = pickle.loads(pickle.dumps(source)), pickle.dumps(source)
     assert copy == source != other and line_of(copy) == f"mine {SECRET}"
     pipe = pecan.PecanPipeline(source).batch(1)
-    shown = (sent, repr(source), str(source.storage_options), repr(pipe), str(described(pipe.plan)))
+    shown = (sent, repr(source), str(source.storage_options), repr(pipe), str(describe_plan(pipe.plan)))
     assert not any(SECRET in str(one) for one in shown)
     assert pipe.fingerprint() == pecan.PecanPipeline(copy).batch(1).fingerprint()
 

@@ -11,7 +11,7 @@ import pytest
 
 from pecan_ray import PecanPipeline, storage
 from pecan_ray.engines.contract import Produced
-from pecan_ray.engines.inprocess import run_produced
+from pecan_ray.engines.in_process import run_produced
 from pecan_ray.errors import StorageOutageError
 from pecan_ray.options import EngineName, OnError
 from pecan_ray.sources import TextLines, files
@@ -69,7 +69,7 @@ def test_outages_cost_no_element(bucket: Bucket, engine: EngineName, seconds: fl
         Timer(seconds, lambda: setattr(proxy, "outage", None)).start()
 
     check_outage(bucket, engine, on_error, begin)
-    assert bucket.proxy.refused > 0
+    assert bucket.proxy.rejected > 0
 
 
 @pytest.mark.usefixtures("short_patience")

@@ -31,7 +31,7 @@ class Store:
     takes_s: float = 0.0
     error: Callable[[], Exception] = TimeoutError
     pauses: list[float] = field(default_factory=list)
-    said: list[tuple[float, str]] = field(default_factory=list)
+    message: list[tuple[float, str]] = field(default_factory=list)
 
     def call(self) -> str:
         self.now += self.takes_s
@@ -51,7 +51,7 @@ class Store:
             backoff=backoff,
             clock=lambda: self.now,
             sleep=self.sleep,
-            registry=RetryRegistry(lambda text: self.said.append((self.now, text))),
+            registry=RetryRegistry(lambda text: self.message.append((self.now, text))),
         )
 
 
@@ -79,14 +79,14 @@ def test_a_shorter_outage_is_waited_out_a_longer_one_is_told_and_what_lasts_is_r
 def test_it_is_told_within_five_seconds_and_again_each_minute_once_for_all_that_wait() -> None:
     store = Store(up_at=1000.0 + 150.0)
     store.retry()
-    assert len(store.said) in (2, 3)
-    at, text = store.said[0]
+    assert len(store.message) in (2, 3)
+    at, text = store.message[0]
     assert at <= 1005.0
     assert text.startswith("s3://data/a cannot be read and is tried again, for 300 s at most")
     assert text.endswith("TimeoutError: ")
     quiet = Store(up_at=1002.0)
     quiet.retry(Backoff(longest_s=0.5))
-    assert quiet.said == []
+    assert quiet.message == []
     said: list[str] = []
     registry = RetryRegistry(said.append)
     for number in range(100):

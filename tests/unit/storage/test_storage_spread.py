@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pecan_ray.cache.fetch_turns import Fetcher
+from pecan_ray.cache.fetch_claims import Fetcher
 from pecan_ray.cache.readers import READS_S, Readers
 from pecan_ray.storage import BlockCache, block_cache, digest, spread
 from pecan_ray.storage.ranges import FileRange
@@ -28,19 +28,19 @@ class Nodes:
     """Three nodes, seen from the first."""
 
     def __init__(self) -> None:
-        self.now, self.said = 0.0, list[str]()
+        self.now, self.message = 0.0, list[str]()
         self.others = {"b": MemoryNode(), "c": MemoryNode()}
-        self.spread = SpreadBlocks("a", self.said.append, lambda: self.now)
+        self.spread = SpreadBlocks("a", self.message.append, lambda: self.now)
         self.know()
 
     def know(self) -> None:
-        self.spread.know({"a": MemoryNode(), **self.others})
+        self.spread.set_nodes({"a": MemoryNode(), **self.others})
 
     def owner(self, key: str) -> str:
         """Return the node that is asked for a block, which has none."""
-        before = {name: node.asked for name, node in self.others.items()}
+        before = {name: node.requested for name, node in self.others.items()}
         self.spread.get(key)
-        return next((name for name, node in self.others.items() if node.asked > before[name]), "a")
+        return next((name for name, node in self.others.items() if node.requested > before[name]), "a")
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def nodes() -> Nodes:
 
 
 def test_a_block_is_found_where_it_was_put_and_belongs_to_one_node(nodes: Nodes) -> None:
-    nodes.spread.rooms = (("s3://data", 5),)
+    nodes.spread.cache_limits = (("s3://data", 5),)
     for key in KEYS:
         nodes.spread.put(SentBlock(key, "s3://data", key.encode(), 7))
     theirs = [key for key in KEYS if nodes.spread.elsewhere(key)]
@@ -57,15 +57,15 @@ def test_a_block_is_found_where_it_was_put_and_belongs_to_one_node(nodes: Nodes)
     until(lambda: sum(len(node.blocks) for node in nodes.others.values()) == len(theirs), "blocks are not sent")
     assert nodes.spread.sizes(KEYS) == dict.fromkeys(theirs, 7)
     assert all(nodes.spread.get(key) == (key.encode() if key in theirs else None) for key in KEYS)
-    assert all(node.rooms == nodes.spread.rooms for node in nodes.others.values())
+    assert all(node.cache_limits == nodes.spread.cache_limits for node in nodes.others.values())
 
 
 def test_a_node_that_is_lost_is_asked_once_and_its_blocks_belong_to_the_others_meanwhile(nodes: Nodes) -> None:
     before = {key: nodes.owner(key) for key in KEYS}
     lost = nodes.others["b"]
-    lost.lost, asked = True, lost.asked
+    lost.lost, asked = True, lost.requested
     after = {key: nodes.owner(key) for key in KEYS}
-    assert lost.asked == asked + 1 and len(nodes.said) == 1 and "does not answer" in nodes.said[0]
+    assert lost.requested == asked + 1 and len(nodes.message) == 1 and "does not answer" in nodes.message[0]
     heirs = Counter(nodes.owner(key) for key in KEYS if before[key] == "b")
     assert set(heirs) == {"a", "c"}
     assert all(after[key] == before[key] for key in KEYS if before[key] != "b")
@@ -82,7 +82,7 @@ def test_a_node_that_is_lost_is_asked_once_and_its_blocks_belong_to_the_others_m
 
 def test_whoever_could_not_send_a_block_lets_others_fetch_it(nodes: Nodes) -> None:
     key = next(key for key in KEYS if nodes.spread.elsewhere(key))
-    missed = nodes.spread.missed()
+    missed = nodes.spread.new_misses()
     nodes.spread.ask(missed, [key])
     owner = next(node for node in nodes.others.values() if node.looks)
     assert owner.fetching.take(key, OTHER, 0.0) == missed.by
@@ -99,9 +99,9 @@ def test_it_is_tried_again_by_one_and_more_and_more_seldom(nodes: Nodes) -> None
     lost.lost = True
     tries: list[float] = []
     for _ in range(4000):
-        asked = lost.asked
+        asked = lost.requested
         nodes.spread.get(key)
-        tries += [nodes.now] * (lost.asked - asked)
+        tries += [nodes.now] * (lost.requested - asked)
         nodes.now += 0.1
     apart = [later - sooner for sooner, later in itertools.pairwise(tries)]
     assert apart[:4] == pytest.approx([AWAY_S, 2 * AWAY_S, 4 * AWAY_S, 8 * AWAY_S], abs=0.3)
@@ -118,7 +118,7 @@ def test_what_waits_to_be_sent_is_bounded(nodes: Nodes) -> None:
     for key in [key for key in KEYS if nodes.spread.elsewhere(key)][:10]:
         nodes.spread.put(SentBlock(key, "s3://data", bytes(size), 7))
     go_on.set()
-    until(lambda: sum(node.asked for node in nodes.others.values()) == 4, "blocks are not sent")
+    until(lambda: sum(node.requested for node in nodes.others.values()) == 4, "blocks are not sent")
     assert sum(len(node.blocks) for node in nodes.others.values()) <= 4
 
 
@@ -140,11 +140,11 @@ def test_what_one_node_has_read_another_one_does_not_ask_for(tmp_path: Path, nod
     sent(nodes)
     assert objects.read_all(cache) == 0 and cache.nbytes == objects.nbytes
     # A process on another node, with an empty disk of its own, finds what does not belong to it.
-    elsewhere = SpreadBlocks("d", nodes.said.append)
-    elsewhere.know({"a": MemoryNode(), **nodes.others})
+    elsewhere = SpreadBlocks("d", nodes.message.append)
+    elsewhere.set_nodes({"a": MemoryNode(), **nodes.others})
     fetched = objects.read_all(BlockCache(tmp_path / "d", 1 << 30, digests, others=elsewhere))
     assert 0 < fetched < 0.6 * objects.nbytes, "what the first node has on its own disk alone nobody tells it"
-    assert not nodes.said
+    assert not nodes.message
     nodes.others["b"].lost = True  # which costs its blocks and nothing else
     assert 0 < objects.read_all(cache) < 0.6 * objects.nbytes
     sent(nodes)
@@ -171,16 +171,16 @@ class Contest:
         self.nodes = {name: MemoryNode() for name in "abc"}
         self.spreads = {name: SpreadBlocks(name, print) for name in "abc"}
         for one in self.spreads.values():
-            one.know(self.nodes)
+            one.set_nodes(self.nodes)
         self.caches = {name: BlockCache(folder / name, 1 << 20, others=one) for name, one in self.spreads.items()}
-        self.asked: list[tuple[str, int, int | None]] = []
+        self.requested: list[tuple[str, int, int | None]] = []
         self.found: list[bytes] = []
         self.at_bucket: Callable[[str], object] = lambda name: None
         self.threads: list[threading.Thread] = []
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> None:
         def ask(first: int, last: int | None, version: str) -> FileRange:
-            self.asked.append((name, first, last))
+            self.requested.append((name, first, last))
             self.at_bucket(name)
             return FileRange(self.data[first:last], len(self.data), version)
 
@@ -250,7 +250,7 @@ def test_of_nodes_that_miss_a_block_one_fetches_it_and_if_it_fails_another(tmp_p
     contest.begin_behind(first, [second], fail)
     contest.end()
     assert contest.found == [contest.data] * (1 if fails else 2)
-    assert [name for name, _, _ in contest.asked] == ([first, second] if fails else [first])
+    assert [name for name, _, _ in contest.requested] == ([first, second] if fails else [first])
     until(lambda: not any(len(node.fetching) for node in contest.nodes.values()), "a turn is left", 60)
 
 
@@ -266,11 +266,11 @@ def test_nobody_waits_for_one_that_brings_nothing(tmp_path: Path, how: str, monk
     if how == "its process is gone":
         contest.nodes[other].dead.add(77)
     contest.nodes[other].lost = how == "its node is gone"
-    owner.turns([contest.key(0)], Fetcher("unknown" if how == "it is not known" else other, 77, 0))
+    owner.claim_blocks([contest.key(0)], Fetcher("unknown" if how == "it is not known" else other, 77, 0))
     if how == "the owner is lost":
         owner.before_answer = lambda: setattr(owner, "lost", owner.looks > 3)
     contest.read(reader)
-    assert contest.found == [contest.data] and [name for name, _, _ in contest.asked] == [reader]
+    assert contest.found == [contest.data] and [name for name, _, _ in contest.requested] == [reader]
 
 
 @pytest.mark.usefixtures("small_blocks", "endless")
@@ -281,10 +281,10 @@ def test_readers_do_not_wait_for_each_other_where_nothing_finds_room(tmp_path: P
         contest.caches[name] = BlockCache(None, 0, others=contest.spreads[name])
     contest.caches["a"].read(lambda *_: FileRange(contest.data[:BLOCK], len(contest.data), "v"), PATH, 0, 1, "v")
     contest.caches["b"].read(lambda *_: FileRange(contest.data[:BLOCK], len(contest.data), "v"), PATH, 0, 1, "v")
-    next_reads = {name: contest.spreads[name].missed().by for name in "ab"}
+    next_reads = {name: contest.spreads[name].new_misses().by for name in "ab"}
     for number in range(1, 16):  # each has the turns at every other block, and is done when the other one is
         by = next_reads["ab"[number % 2]]
-        contest.nodes[contest.owner(number)].turns([contest.key(number)], by._replace(number=by.number + 1))
+        contest.nodes[contest.owner(number)].claim_blocks([contest.key(number)], by._replace(number=by.number + 1))
     for name in ("a", "b"):
         contest.begin(name)
     contest.end()
@@ -309,7 +309,7 @@ def test_jobs_on_different_nodes_that_read_the_same_data_know_of_one_another(tmp
     nodes, now = {name: MemoryNode() for name in "abc"}, [0.0]
     spreads = {name: SpreadBlocks(name, print, lambda: now[0]) for name in "abc"}
     for one in spreads.values():
-        one.know(nodes)
+        one.set_nodes(nodes)
     # Two processes of one job on two nodes, and another job, which begins later.
     jobs = {"a": "one", "b": "one", "c": "two"}
     caches = {name: BlockCache(tmp_path / name, 1 << 20, job=job, others=spreads[name]) for name, job in jobs.items()}
@@ -320,20 +320,20 @@ def test_jobs_on_different_nodes_that_read_the_same_data_know_of_one_another(tmp
             objects.read(caches[name], next(iter(objects.contents)), 0, 10)
         for _ in range(2):
             for name in "abc":
-                spreads[name].meet()
+                spreads[name].exchange_readers()
 
     read("ab")
-    assert not caches["a"].among_several and not caches["b"].among_several
+    assert not caches["a"].is_shared and not caches["b"].is_shared
     read("c")
-    assert all(cache.among_several for cache in caches.values())
+    assert all(cache.is_shared for cache in caches.values())
     objects.read_all(caches["a"])
     until(lambda: spreads["a"].idle, "blocks are not sent")
     assert any(node.shared for node in nodes.values()), "owners are told to keep what came last"
     del spreads["c"], caches["c"]
     now[0] += READS_S + 1
-    assert caches["a"].among_several, "as was heard last"
+    assert caches["a"].is_shared, "as was heard last"
     for node in nodes.values():
         node.readers = Readers()
     for name in "ab":
-        spreads[name].meet()
-    assert not caches["a"].among_several
+        spreads[name].exchange_readers()
+    assert not caches["a"].is_shared

@@ -33,7 +33,7 @@ class ManyReaders:
         self.bucket = TokenBucket(bytes_per_s, 0.0)
         self.random = random.Random(seed)
         self.answer_s, self.nbytes = answer_s, nbytes
-        self.came: list[tuple[float, int]] = []
+        self.received: list[tuple[float, int]] = []
         """When bytes were asked for, and how many."""
         self._order = 0
         self._events: list[tuple[float, int, float]] = []
@@ -58,11 +58,11 @@ class ManyReaders:
             if wait > 1e-9:
                 self._at(now + min(wait, 0.1), place)
                 continue
-            self.came.append((now, self.nbytes))
+            self.received.append((now, self.nbytes))
             self._at(now + self.answer_s * (0.5 + self.random.random()), 0.0)
 
     def between(self, begin: float, end: float) -> int:
-        return sum(nbytes for at, nbytes in self.came if begin <= at < end)
+        return sum(nbytes for at, nbytes in self.received if begin <= at < end)
 
 
 @pytest.mark.parametrize("bytes_per_s", [1 * MB, 1000 * MB])

@@ -65,7 +65,7 @@ class Client:
         self.lots: list[int] = []
         """Batches of each message."""
         self.notes: list[str] = []
-        self._ahead = ahead
+        self._prefetched = ahead
         self._lock = threading.Lock()
         self.reader = FlightReader(address, rank, deliver=self._deliver, tell=self.notes.append)
         if ahead:
@@ -75,7 +75,7 @@ class Client:
         with self._lock:
             self.messages += messages
             self.lots.append(len(messages))
-        if self._ahead:
+        if self._prefetched:
             self.reader.grant(1)
         return True
 
@@ -176,7 +176,7 @@ def numbered(count: int, shape: tuple[int, ...] = (64, 64)) -> Iterator[dict[str
 
 def received(batches: Iterable[dict[str, Any]], **options: Any) -> Client:
     with working(batches, **options) as worker:
-        client = Client(worker.endpoint.welcome(0))
+        client = Client(worker.endpoint.prepare_client(0))
         assert client.reader.run() is None and client.reader.ended
     return client
 

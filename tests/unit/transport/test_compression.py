@@ -63,7 +63,7 @@ def meter_of(*lots: tuple[float, float], nbytes: int = 10_000_000) -> LinkMeter:
     """A meter of lots, each begun and confirmed at a time in seconds."""
     meter = LinkMeter()
     for number, (begun_s, confirmed_s) in enumerate(lots):
-        meter.begun(number, nbytes, now_s=begun_s)
+        meter.note_start(number, nbytes, now_s=begun_s)
         meter.confirmed(number, confirmed_s)
     return meter
 
@@ -72,22 +72,22 @@ def meter_of(*lots: tuple[float, float], nbytes: int = 10_000_000) -> LinkMeter:
 def test_bandwidth_does_not_depend_on_when_confirmations_are_noticed(noticed_s: list[float]) -> None:
     meter = LinkMeter()
     for number in range(len(noticed_s)):
-        meter.begun(number, 10_000_000, now_s=0.1 * number)
+        meter.note_start(number, 10_000_000, now_s=0.1 * number)
         if number:
             meter.confirmed(number - 1, noticed_s[number - 1])
     meter.confirmed(len(noticed_s) - 1, noticed_s[-1])
-    assert meter.lots == 3 and not meter.ready
+    assert meter.num_writes == 3 and not meter.ready
     assert meter.bandwidth_bytes_s == pytest.approx(100e6)
 
 
 def test_time_without_credits_small_lots_and_those_of_another_stream_say_nothing_of_the_link() -> None:
     meter = meter_of((0.0, 1.0), (1.0, 1.1), (61.0, 61.1), (61.1, 61.2))
-    assert meter.lots == 3
+    assert meter.num_writes == 3
     assert meter.bandwidth_bytes_s == pytest.approx(100e6)
-    assert meter.wanted_bytes_s == pytest.approx(40e6 / 61.2)
+    assert meter.required_bytes_s == pytest.approx(40e6 / 61.2)
     small = meter_of(*((number, number + 0.5) for number in range(20)), nbytes=1000)
     small.confirmed(99, now_s=30.0)
-    assert small.lots == 0 and small.bandwidth_bytes_s == 0.0
+    assert small.num_writes == 0 and small.bandwidth_bytes_s == 0.0
 
 
 @pytest.mark.parametrize(("idle_s", "wanted"), [(1.0, pytest.approx(9e6 / 17)), (0.02, math.inf)])
@@ -96,7 +96,7 @@ def test_a_link_that_had_nothing_to_do_has_carried_all_that_was_wanted(idle_s: f
     begun = [number * (1 + idle_s) for number in range(LOTS_MEASURED + 1)]
     meter = meter_of(*((at, at + 1) for at in begun), nbytes=1_000_000)
     assert meter.ready and meter.bandwidth_bytes_s == pytest.approx(1e6)
-    assert meter.wanted_bytes_s == wanted
+    assert meter.required_bytes_s == wanted
 
 
 @pytest.mark.parametrize("codec", ["lz4", "zstd"])

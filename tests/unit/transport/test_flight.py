@@ -89,7 +89,7 @@ def test_a_batch_is_freed_with_its_last_view_also_while_its_stream_waits() -> No
         yield from numbered(1, (500, 500))
 
     with working(one_and_later_another()) as worker:
-        client = Client(worker.endpoint.welcome(0))
+        client = Client(worker.endpoint.prepare_client(0))
         with client.reading():
             until(lambda: client.messages, "nothing came")
             check_that_the_memory_goes_with_the_last_view(client)
@@ -113,7 +113,7 @@ def check_that_the_memory_goes_with_the_last_view(client: Client) -> None:
 def test_small_batches_travel_together_and_are_kept_apart() -> None:
     worker = Worker(numbered(400, (8, 8)))
     worker.join()
-    client = Client(worker.endpoint.welcome(0))
+    client = Client(worker.endpoint.prepare_client(0))
     assert client.reader.run() is None
     worker.endpoint.close()
     check_numbered(client, 400)
@@ -157,7 +157,7 @@ def test_columns_of_every_kind_arrive_also_without_arrays_and_with_bad_elements(
     batches = [produce(slots, number, held) for number, held in enumerate(columns)]
     batches[1].bad.append(BadElement("decode", "a.jpg", "broken", {"image": b"..."}))
     endpoint = FlightEndpoint("127.0.0.1", outbox_of(batches))
-    client = Client(endpoint.welcome(0))
+    client = Client(endpoint.prepare_client(0))
     assert client.reader.run() is None
     endpoint.close()
     odd, text, boxes = client.messages
@@ -172,7 +172,7 @@ def test_columns_of_every_kind_arrive_also_without_arrays_and_with_bad_elements(
 def test_a_value_that_cannot_be_sent_stops_the_stream_and_not_the_client() -> None:
     lock = threading.Lock()
     with working(iter([{"x": np.arange(99_000)}, {"lock": np.array([lock], object)}])) as worker:
-        client = Client(worker.endpoint.welcome(0))
+        client = Client(worker.endpoint.prepare_client(0))
         trouble = client.reader.run()
     assert trouble is not None and client.numbers() == [0]
 
@@ -191,7 +191,7 @@ def test_a_stream_that_is_cut_again_and_again_loses_and_repeats_nothing(shape: t
     count = 3000 if shape == (8, 8) else 150
     cuts = [60_000, 400_000, 700_000, 1_300_000, 90_000, 2_000_000]
     with working(numbered(count, shape), streams=streams, limit=8 << 20) as worker:
-        wire = Wire(worker.endpoint.welcome(0), cuts)
+        wire = Wire(worker.endpoint.prepare_client(0), cuts)
         client = Client(wire.address)
         trouble = client.reader.run()
         assert trouble is None and client.reader.ended, trouble
@@ -204,7 +204,7 @@ def test_a_stream_that_is_cut_again_and_again_loses_and_repeats_nothing(shape: t
 
 def test_a_port_that_closes_for_good_ends_the_attempts() -> None:
     with working(numbered(50, (300, 300))) as worker:
-        wire = Wire(worker.endpoint.welcome(0), [1_000_000] * 2 + [0] * 100)
+        wire = Wire(worker.endpoint.prepare_client(0), [1_000_000] * 2 + [0] * 100)
         client = Client(wire.address)
         trouble = client.reader.run()
         assert trouble is not None and not client.reader.ended
@@ -231,7 +231,7 @@ def test_a_port_that_cannot_be_reached_is_told(kind: str, monkeypatch: pytest.Mo
 
 def test_a_wrong_token_is_refused_for_every_call() -> None:
     with working(numbered(3)) as worker:
-        address = worker.endpoint.welcome(0)
+        address = worker.endpoint.prepare_client(0)
         assert address.token not in repr(address)
         client = Client(replace(address, token="0" * 64))
         trouble = client.reader.run()

@@ -28,7 +28,7 @@ def test_without_credits_nothing_is_sent_and_the_worker_stops_when_its_memory_is
             yield columns
 
     with working(counted(), limit=4 << 20) as worker:
-        clients.append(client := Client(worker.endpoint.welcome(0), ahead=0))
+        clients.append(client := Client(worker.endpoint.prepare_client(0), ahead=0))
         with client.reading():
             until(lambda: worker.produced >= 12, "the worker did not fill its memory")
             assert client.messages == []
@@ -42,7 +42,7 @@ def test_without_credits_nothing_is_sent_and_the_worker_stops_when_its_memory_is
 @pytest.mark.parametrize("streams", [1, 3])
 def test_credits_are_of_a_rank_and_shared_by_its_streams(streams: int) -> None:
     with working(numbered(40, (300, 300)), streams=streams) as worker:
-        client = Client(worker.endpoint.welcome(0), ahead=0)
+        client = Client(worker.endpoint.prepare_client(0), ahead=0)
         client.reader.grant(3)  # before there is a stream
         with client.reading():
             worker.join()
@@ -57,7 +57,7 @@ def test_credits_are_of_a_rank_and_shared_by_its_streams(streams: int) -> None:
 
 def test_credits_that_a_broken_stream_has_lost_are_granted_again() -> None:
     with working(numbered(30, (300, 300))) as worker:
-        wire = Wire(worker.endpoint.welcome(0), [])
+        wire = Wire(worker.endpoint.prepare_client(0), [])
         client = Client(wire.address, ahead=0)
         with client.reading():
             client.reader.grant(1)
@@ -72,13 +72,13 @@ def test_credits_that_a_broken_stream_has_lost_are_granted_again() -> None:
 
 def test_another_client_of_a_rank_gets_what_the_first_did_not_confirm_and_needs_credits_of_its_own() -> None:
     with working(numbered(20, (300, 300))) as worker:
-        first = Client(worker.endpoint.welcome(0), ahead=0)
+        first = Client(worker.endpoint.prepare_client(0), ahead=0)
         with first.reading():
             first.reader.grant(9)
             until(lambda: len(first.lots) == 9, "nothing came")
             first.reader.stop()
         worker.join()
-        second = Client(worker.endpoint.welcome(0), ahead=0)
+        second = Client(worker.endpoint.prepare_client(0), ahead=0)
         with second.reading():
             second.reader.grant(1)
             until(lambda: len(second.lots) == 1, "its first credit brought nothing")

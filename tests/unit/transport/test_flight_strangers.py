@@ -193,7 +193,7 @@ def test_who_sends_more_than_clients_do_is_cut_before_all_has_come(
     send: Callable[[Any, Any, bytes], None], knows_the_token: bool
 ) -> None:
     with working(numbered(20)) as worker:
-        guard, address = worker.endpoint.guard, worker.endpoint.welcome(0)
+        guard, address = worker.endpoint.guard, worker.endpoint.prepare_client(0)
 
         def hold(passed: int) -> None:
             if passed > 2 * MOST_AHEAD:
@@ -208,7 +208,7 @@ def test_who_sends_more_than_clients_do_is_cut_before_all_has_come(
 
 def test_clients_are_never_cut_however_small_the_batches() -> None:
     with working(numbered(3000, (2, 2)), streams=2) as worker:
-        client = Client(worker.endpoint.welcome(0))
+        client = Client(worker.endpoint.prepare_client(0))
         assert client.reader.run() is None
         assert worker.endpoint.guard.cut == 0
     assert MOST_AHEAD >= 1 << 20
@@ -216,7 +216,7 @@ def test_clients_are_never_cut_however_small_the_batches() -> None:
 
 def test_what_is_no_wish_is_refused_by_name() -> None:
     with working(numbered(1)) as worker:
-        address = worker.endpoint.welcome(0)
+        address = worker.endpoint.prepare_client(0)
         options = flight.FlightCallOptions(headers=[(b"authorization", f"Bearer {address.token}".encode())])
         for wish in (b"\xff", b"3", b"{}", b'{"rank": 0, "lane": -1, "received": 0, "granted": 0}'):
             with (
@@ -224,7 +224,7 @@ def test_what_is_no_wish_is_refused_by_name() -> None:
                 pytest.raises(flight.FlightError, match=r"stream|lane"),
             ):
                 exchange(client, options, wish)
-        worker.endpoint.give_up(0, {})
+        worker.endpoint.close_streams(0, {})
 
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificates")
@@ -266,7 +266,7 @@ def test_batches_travel_encrypted_between_those_that_have_certificates(
     certificates = set_variables(monkeypatch, make_certificates(tmp_path / "cluster"))
     assert certificates.key.decode() not in repr(certificates) and "PRIVATE" not in repr(certificates)
     with working(numbered(20, (300, 300)), certificates=certificates) as worker:
-        address = worker.endpoint.welcome(0)
+        address = worker.endpoint.prepare_client(0)
         assert address.tls and address.location.startswith("grpc+tls://")
         plain = Client(replace(address, tls=False))
         assert plain.reader.run() is not None and plain.messages == []
@@ -283,7 +283,7 @@ def test_a_client_does_not_talk_to_a_server_that_it_cannot_verify(
     theirs = make_certificates(tmp_path / "theirs", host)
     certificates = set_variables(monkeypatch, theirs)
     with working(numbered(1), certificates=certificates) as worker:
-        address = worker.endpoint.welcome(0)
+        address = worker.endpoint.prepare_client(0)
         if fault == "another authority":
             set_variables(monkeypatch, make_certificates(tmp_path / "mine"))
         elif fault == "no certificate":
@@ -293,7 +293,7 @@ def test_a_client_does_not_talk_to_a_server_that_it_cannot_verify(
         assert trouble is not None and client.messages == []
         if fault == "no certificate":
             assert "RAY_USE_TLS is not set here" in trouble
-        worker.endpoint.give_up(0, {})
+        worker.endpoint.close_streams(0, {})
 
 
 def test_a_cluster_without_certificates_encrypts_nothing_and_a_missing_one_is_named(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pecan_ray.engines.items import Item
 from pecan_ray.engines.python.collate import collate
 from pecan_ray.engines.python.nested import BatchRows, finished
-from pecan_ray.engines.row_kinds import pieces_of_one_kind
+from pecan_ray.engines.row_types import split_by_kind
 from pecan_ray.errors import BatchShapeError
 from pecan_ray.plan.splits import Lease, Split
 from pecan_ray.transport.joining import UnequalRowsError, joined
@@ -108,7 +108,7 @@ def test_what_is_joined_of_blocks_of_one_kind_each_is_what_one_process_stacks(ro
     def stacked(some: list[Item]) -> dict[str, Any]:
         return finished(collate(some, "batch"), BatchRows("batch", some[0], None))
 
-    blocks = [block for part in (items[:cut], items[cut:]) for block in pieces_of_one_kind(part)]
+    blocks = [block for part in (items[:cut], items[cut:]) for block in split_by_kind(part)]
     try:
         expected = stacked(items)
     except BatchShapeError:

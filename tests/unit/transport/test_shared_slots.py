@@ -24,7 +24,7 @@ from pecan_ray.transport.message_pipe import MessageReader
 from pecan_ray.transport.messages import BatchReader, Message
 from pecan_ray.transport.ring import RingSlots
 from pecan_ray.transport.share_channel import ShareChannel
-from pecan_ray.transport.shared_slots import MOST_TOLD_BYTES, BatchHandle, SlotBorrower, SlotLender
+from pecan_ray.transport.shared_slots import MOST_TOLD_BYTES, BatchHandle, SlotBorrower, SlotOwner
 from tests.ray.waiting import until
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -38,8 +38,8 @@ def ring() -> Iterator[RingSlots]:
 
 
 @pytest.fixture
-def lender() -> Iterator[SlotLender]:
-    found = SlotLender(1 << 20)
+def lender() -> Iterator[SlotOwner]:
+    found = SlotOwner(1 << 20)
     yield found
     found.close()
 
@@ -73,14 +73,14 @@ def used_slot(ring: RingSlots) -> int:
     return slot.number
 
 
-def loan_of(message: Message, reader: BatchReader, lender: SlotLender) -> BatchHandle:
+def loan_of(message: Message, reader: BatchReader, lender: SlotOwner) -> BatchHandle:
     columns = reader.open(message)
     assert columns is not None
     reader.taken(message)
     return lender.make_batch_handle(message, columns, "w")
 
 
-def test_a_batch_in_a_workers_slot_is_lent_there_and_nobody_writes_into_it(ring: RingSlots, lender: SlotLender) -> None:
+def test_a_batch_in_a_workers_slot_is_lent_there_and_nobody_writes_into_it(ring: RingSlots, lender: SlotOwner) -> None:
     reader, channels = BatchReader(), [ShareChannel(), ShareChannel()]
     batch_handle = loan_of(written(ring, 7), reader, lender)
     both = [borrower_of(one).open(batch_handle.batch)["x"] for one in channels]
@@ -98,7 +98,7 @@ def test_a_batch_in_a_workers_slot_is_lent_there_and_nobody_writes_into_it(ring:
 
 
 def test_a_slot_is_free_when_the_group_and_all_readers_have_let_go(
-    ring: RingSlots, lender: SlotLender, channel: ShareChannel
+    ring: RingSlots, lender: SlotOwner, channel: ShareChannel
 ) -> None:
     reader = BatchReader()
     message = written(ring, 7)
@@ -121,7 +121,7 @@ def test_a_slot_is_free_when_the_group_and_all_readers_have_let_go(
 @pytest.mark.parametrize("known", [False, True], ids=["by value", "in a layout"])
 @pytest.mark.parametrize("size", [10, MOST_TOLD_BYTES + 1])
 def test_a_few_other_columns_are_told_with_a_slot_of_a_worker_and_many_bytes_are_copied(
-    ring: RingSlots, lender: SlotLender, channel: ShareChannel, size: int, known: bool
+    ring: RingSlots, lender: SlotOwner, channel: ShareChannel, size: int, known: bool
 ) -> None:
     message, text = written(ring, 7), np.array([b"a" * size, None], object)
     places = {"text": None, **message.columns}
@@ -137,7 +137,7 @@ def test_a_few_other_columns_are_told_with_a_slot_of_a_worker_and_many_bytes_are
     np.testing.assert_array_equal(found["text"], text)
 
 
-def test_other_columns_are_copied_into_a_slot_of_the_lenders(lender: SlotLender, channel: ShareChannel) -> None:
+def test_other_columns_are_copied_into_a_slot_of_the_lenders(lender: SlotOwner, channel: ShareChannel) -> None:
     columns: dict[str, Any] = {
         "text": np.array([b"a", "bc", None], object),
         "x": np.arange(12, dtype=np.float32).reshape(3, 4)[:, ::2],
@@ -154,7 +154,7 @@ def test_other_columns_are_copied_into_a_slot_of_the_lenders(lender: SlotLender,
         found["x"][0] = 1
 
 
-def test_a_copied_batch_goes_with_its_loan_and_many_small_ones_do_not_block(lender: SlotLender) -> None:
+def test_a_copied_batch_goes_with_its_loan_and_many_small_ones_do_not_block(lender: SlotOwner) -> None:
     loans = [lender.make_batch_handle(Message({}, {}, 1, 0), {"i": np.array([i])}, "w") for i in range(3000)]
     slots = {batch_handle.batch.address.slot for batch_handle in loans if batch_handle.batch.address}
     assert len(slots) == 3000
@@ -166,7 +166,7 @@ def test_a_copied_batch_goes_with_its_loan_and_many_small_ones_do_not_block(lend
 def test_a_batch_that_was_moved_to_disk_is_mapped_like_others_and_its_slot_is_free(
     ring: RingSlots, channel: ShareChannel, tmp_path: Path
 ) -> None:
-    lender, reader = SlotLender(1 << 20, 1 << 20, tmp_path), BatchReader()
+    lender, reader = SlotOwner(1 << 20, 1 << 20, tmp_path), BatchReader()
     text = np.array([b"few", None], object)
     copied = {"x": np.arange(12.0), "text": np.array(["many" * 9000, None], object)}
     message = written(ring, 7)
@@ -191,7 +191,7 @@ def test_a_batch_that_was_moved_to_disk_is_mapped_like_others_and_its_slot_is_fr
 
 def test_a_disk_without_room_is_an_error_and_kills_nobody(ring: RingSlots, tmp_path: Path) -> None:
     """A map of a file that the disk has no room for kills who writes into it."""
-    lender = SlotLender(1 << 20, 1 << 20, tmp_path)
+    lender = SlotOwner(1 << 20, 1 << 20, tmp_path)
     batch_handle = loan_of(written(ring, 7), BatchReader(), lender)
     kept = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -219,7 +219,7 @@ sys.stdout.buffer.write(cloudpickle.dumps(message)); sys.stdout.flush(); os.clos
 """
 
 
-def test_what_a_worker_has_written_outlives_it_and_is_forgotten_then(lender: SlotLender, channel: ShareChannel) -> None:
+def test_what_a_worker_has_written_outlives_it_and_is_forgotten_then(lender: SlotOwner, channel: ShareChannel) -> None:
     with subprocess.Popen([sys.executable, "-c", WORKER], stdin=-1, stdout=-1, cwd=ROOT) as worker:
         assert worker.stdout is not None
         message = cloudpickle.loads(worker.stdout.read())
@@ -250,7 +250,7 @@ sys.stdin.read()
 """
 
 
-def test_a_reader_that_is_killed_is_noticed(ring: RingSlots, lender: SlotLender, channel: ShareChannel) -> None:
+def test_a_reader_that_is_killed_is_noticed(ring: RingSlots, lender: SlotOwner, channel: ShareChannel) -> None:
     reader = BatchReader()
     loans = [loan_of(written(ring, value), reader, lender) for value in (1, 2)]
     told = pickle.dumps(channel.address).hex()

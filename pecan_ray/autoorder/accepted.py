@@ -1,0 +1,206 @@
+"""What AutoOrder has found: the orders that it adopted and refused, and why."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from pecan_ray.autoorder.element_moved import ColumnDifference
+from pecan_ray.autoorder.exchange_check import ExchangeResult, OpOrder
+from pecan_ray.autoorder.op_samples import OpSample, OpSequenceSample
+from pecan_ray.autoorder.rewrites import Pushed
+from pecan_ray.autoorder.speed import SpeedComparison
+from pecan_ray.plan.operators import Plan
+from pecan_ray.reorder import Mode, Move, OrderPlan
+
+
+@dataclass(frozen=True)
+class RejectedOrder:
+    """An order that was proposed and not adopted."""
+
+    order: OpOrder
+    reason: str
+
+
+@dataclass(frozen=True)
+class TakenOver:
+    """What decoders take over in one order of a stretch, as it has run on the sample."""
+
+    pushed: tuple[Pushed, ...] = ()
+    detected_changes: tuple[ColumnDifference, ...] = ()
+    """By how much the columns of the results differ from those of the user's order, in which they take over nothing."""
+    measured: SpeedComparison | None = None
+    """The order without that against the order with it."""
+    rejected: tuple[RejectedOrder, ...] = ()
+    """What they could take over, and do not."""
+    notes: tuple[str, ...] = ()
+    """How many of the sample's images were decoded in part, and why others were not."""
+
+    @property
+    def decoders(self) -> tuple[str, ...]:
+        """Names of the operators that take something over."""
+        return tuple(one.decoder for one in self.pushed)
+
+
+NOTHING_TAKEN_OVER = TakenOver()
+
+
+@dataclass(frozen=True)
+class OpSequenceOrder:
+    """What became of one stretch of operators."""
+
+    sample: OpSequenceSample
+    accepted: OrderPlan
+    """The order to run, which may be the user's."""
+    policy_order: OrderPlan
+    """What the policy answered first."""
+    measured: SpeedComparison | None = None
+    """The user's order against the adopted one, each with what decoders take over in it; None: it is the user's, or
+    there was no time."""
+    rejected: tuple[RejectedOrder, ...] = ()
+    notes: tuple[str, ...] = ()
+    share: float = 1.0
+    """Of the whole pipeline's time, what these operators take in the user's order."""
+    loads: tuple[OpSample, ...] = ()
+    """What operators are given, and take, in the adopted order, if it is another one."""
+    exchanges: tuple[ExchangeResult, ...] = ()
+    """What the exchanges of the adopted order change."""
+    taken_over: TakenOver = NOTHING_TAKEN_OVER
+    """What decoders take over in the adopted order, or that its maps run on many elements at a time,"""
+    users_taken_over: TakenOver = NOTHING_TAKEN_OVER
+    """and in the user's."""
+
+    @property
+    def detected_changes(self) -> tuple[ColumnDifference, ...]:
+        """By how much the columns of the results differ by what decoders take over, in what is run."""
+        return self.taken_over.detected_changes
+
+    @property
+    def whole_speedup(self) -> float | None:
+        """The whole pipeline's seconds in the user's order over those in the adopted one; None: not measured."""
+        return None if self.speedup is None else whole_speedup(self.share, self.speedup)
+
+    @property
+    def speedup(self) -> float | None:
+        """Seconds of these operators as the user wrote them over those of what is run; None: not measured.
+
+        Orders are compared with what decoders take over in each, so that what they gain by that in the user's counts
+        as well.
+        """
+        return math.prod(one.speedup for one in self._measured) if self._measured else None
+
+    @property
+    def least_speedup(self) -> float | None:
+        """That of them which is certain, whatever the noise: another look finds no less."""
+        return math.prod(one.least for one in self._measured) if self._measured else None
+
+    @property
+    def _measured(self) -> list[SpeedComparison]:
+        return [one for one in (self.measured, self.users_taken_over.measured) if one is not None]
+
+    @property
+    def names(self) -> OpOrder:
+        """The operators in the user's order."""
+        return tuple(op.name for op in self.sample.ops)
+
+
+def whole_speedup(share: float, speedup: float) -> float:
+    """Return how many times as fast all becomes if a part that takes this share of the time becomes so much faster."""
+    return 1.0 / max(1.0 - share * (1.0 - 1.0 / max(speedup, 1e-12)), 1e-12)
+
+
+VALUES_MAY_DIFFER = 'mode "pecan" compares no values: those of this order may be others than those of yours'
+
+
+@dataclass(frozen=True)
+class Ordering:
+    """A plan in its new order, and everything that was found on the way."""
+
+    before: Plan
+    plan: Plan
+    mode: Mode
+    sequences: tuple[OpSequenceOrder, ...] = ()
+    """Those that were sampled."""
+    seconds: float = 0.0
+    """How long it took."""
+    notes: tuple[str, ...] = ()
+    final: bool = True
+    """Whether a look with more time, or at more elements, would hardly find another order."""
+    origin: str = ""
+    """Where the order comes from, if not from a look just now."""
+    decoders: tuple[str, ...] = ()
+    """Operators that take over what directly follows them in the plan, which is told without that."""
+
+    @property
+    def changed(self) -> bool:
+        """Whether any operator has moved."""
+        return [op.name for op in self.plan.all_ops()] != [op.name for op in self.before.all_ops()]
+
+    def op_seconds(self) -> tuple[tuple[str, float], ...]:
+        """Return the seconds that each operator took of an element of the source, in the sample's order.
+
+        Empty where not all were measured: shares of the time would be wrong.
+        """
+        samples = [stretch.sample for stretch in self.sequences]
+        if not samples or any(sample.seconds is None or not sample.elements for sample in samples):
+            return ()
+        return tuple(
+            (op.name, (op.seconds or 0.0) * op.elements_in / sample.elements) for sample in samples for op in sample.ops
+        )
+
+    def row_seconds(self) -> float | None:
+        """Return the seconds of one thread for a row of a batch, in the order to run; None where nothing was measured.
+
+        An estimate: what comes after the last stretch of operators is not in it, and neither is what was not measured.
+        """
+        last = self.sequences[-1] if self.sequences else None
+        if last is None or last.sample.seconds is None or not last.sample.complete:
+            return None
+        work = last.sample.seconds / (last.speedup or 1.0)
+        rows = math.prod(op.elements_out / op.elements_in for op in last.sample.ops)
+        return (work + (last.sample.reading_s or 0.0)) / rows
+
+    def summary(self) -> str:
+        """Say in one line what was reordered; empty if nothing was even tried."""
+        if self.origin:
+            order = " -> ".join(op.name for op in self.plan.all_ops())
+            runs = f"AutoOrder runs {order if self.changed else 'the order as it is written'}: {self.origin}"
+            return f"{runs}{self._warned()}"
+        if not self.sequences:
+            return self.notes[0] if not self.final else ""
+        sampled = max(stretch.sample.elements for stretch in self.sequences)
+        return f"{self._found()} (sampled {sampled} elements in {self.seconds:.1f} s){self._warned()}"
+
+    @property
+    def may_change_values(self) -> bool:
+        """Whether the mode asks nothing of values, and there is another order."""
+        return self.mode == "pecan" and self.changed
+
+    def _warned(self) -> str:
+        return f"; {VALUES_MAY_DIFFER}" if self.may_change_values else ""
+
+    def _found(self) -> str:
+        """Say what was adopted, or why nothing was."""
+        told = [_describe_order(stretch) for stretch in self.sequences if stretch.accepted.changed]
+        if told:
+            return "; ".join(told)
+        reasons = [stretch.rejected[0].reason for stretch in self.sequences if stretch.rejected]
+        why = f": {reasons[0]}" if reasons else ""
+        return f"AutoOrder left the order as it is written{why}"
+
+
+def _describe_order(stretch: OpSequenceOrder) -> str:
+    """Say what moved in a stretch, and what that gains."""
+    plan = stretch.accepted
+    moves = ", ".join(f"{move.name} {_where(plan, move)}" for move in plan.moves)
+    gain = f" (these operators {plan.expected_speedup:.1f}x by estimate)" if plan.expected_speedup else ""
+    if stretch.measured is not None and stretch.whole_speedup is not None:
+        gain = f" (the pipeline {stretch.whole_speedup:.2f}x, measured on {stretch.measured.elements} elements)"
+    return f"AutoOrder moved {moves}{gain}"
+
+
+def _where(plan: OrderPlan, move: Move) -> str:
+    place = plan.order.index(move.name)
+    if move.to < move.from_:
+        return f"before {plan.order[place + 1]}"
+    return f"behind {plan.order[place - 1]}"

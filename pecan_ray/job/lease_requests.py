@@ -1,0 +1,337 @@
+"""The leases of a worker: asked for in lots that last as long as the job says, and given to its engine one by one."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field, replace
+
+from pecan_ray.cache.substitution import LOOK_AHEAD
+from pecan_ray.job.blocks import RowRange, RunBlocks
+from pecan_ray.job.lease_sizes import ONE_BY_ONE, SideBySide, elements_in
+from pecan_ray.job.messages import (
+    AskLeases,
+    Assigned,
+    Lengths,
+    Lookahead,
+    NoMoreLeases,
+    Reply,
+    SplitOpenFailure,
+)
+from pecan_ray.job.worker_channels import WorkerChannels
+from pecan_ray.job.worker_events import (
+    EngineBatch,
+    FetchSplits,
+    FindLocalSplits,
+    LeaseRequested,
+    ProvideLease,
+    WorkerInstruction,
+)
+from pecan_ray.plan.splits import OUTPUT_BITS, Lease, LeaseKey, Split
+from pecan_ray.sampling.spans import Spans
+
+MOST_IN_LOT = 4096
+MOST_IN_RUN = 1 << 20
+"""Rows that are asked for at a time."""
+LEAST_LOOK = 32
+"""So many of the next splits are looked at, to find some that are at hand, however few are wanted."""
+AHEAD_S = 1.0
+"""The next lot is asked for while half of one is left, if a lease takes less than this: what a worker holds and has not
+begun, no other one can do at the end of an epoch."""
+NEWEST_SHARE = 0.3
+"""Of the mean of how long leases take, the share that the last one has."""
+
+
+@dataclass
+class Branch:
+    """What a worker holds of one source."""
+
+    here: deque[Lease] = field(default_factory=deque)
+    ended: bool = False
+    """The assignment has no more of it."""
+    lot: int = 0
+    """So many leases came with the last answer."""
+    pending_request: LeaseRequested | None = None
+    """What the engine waits for."""
+    requested_for: int | None = None
+    """For which assignment leases are being asked for,"""
+    side: SideBySide = ONE_BY_ONE
+    """beside which others."""
+    peek_result: tuple[Split, ...] = ()
+    """Some of the splits that come next."""
+    projected: tuple[int, tuple[Split, ...]] = (-1, ())
+    """An epoch, and what it begins with."""
+    lease_s: float | None = None
+    """How long a lease takes, lately; a row, where runs are asked for."""
+    given: deque[float] = field(default_factory=deque)
+    """When those were given to the engine that it reads,"""
+    given_rows: int = 1
+    """and how many rows the last one has: 1 where these are not numbered, and nothing is asked for by them."""
+    in_rows: bool = False
+    joined: bool = False
+    """What is here is a run whose rows are joined to batches: it is timed as a whole."""
+
+    def begin(self) -> None:
+        """Forget what was held for another assignment."""
+        self.here.clear()
+        self.given.clear()
+        self.ended, self.joined, self.peek_result = False, False, ()
+
+    def take_in(self, reply: Reply, *, beside: bool) -> None:
+        """Take the leases of an answer; `beside`: they were asked for while others are read."""
+        leases = _leases(reply)
+        self.here.extend(leases)
+        self.joined = any(lease.place is not None for lease in leases)
+        # A run of joined rows is an assignment of its own (decision 144). An empty answer to a worker that reads other
+        # leases is no end (decision 148).
+        self.lot, self.ended = len(leases), self.joined or not (leases or beside)
+        self.peek_result = reply.splits if isinstance(reply, Lookahead) else ()
+
+    def pop_lease(self, now: float | None) -> Lease:
+        """Return the next lease; `now` is None where nobody will read it."""
+        lease = self.here.popleft()
+        if self.joined and self.given:
+            self.given_rows += elements_in(lease) or 0
+            return lease
+        if now is not None:
+            self.given.append(now)
+        # A mean of times for a lease says nothing about a row, and the other way round.
+        if self.in_rows != (lease.row is not None):
+            self.in_rows, self.lease_s = lease.row is not None, None
+        self.given_rows = (elements_in(lease) or 1) if self.in_rows else 1
+        return lease
+
+    def time(self, reading: int, now: float) -> None:
+        """Note how long leases took that are not read any more, with what the trainer made them wait.
+
+        Of several that are read at a time each takes its share of the time.
+        """
+        at_a_time = len(self.given)
+        while len(self.given) > reading:
+            took = (now - self.given.popleft()) / self.given_rows / at_a_time
+            self.lease_s = took if self.lease_s is None else self.lease_s + NEWEST_SHARE * (took - self.lease_s)
+
+    def wants_more(self) -> bool:
+        """Tell whether to ask for the next lot: its files come while the other half of this one is read."""
+        soon = self.lease_s is not None and self.lease_s * self.given_rows < AHEAD_S
+        return soon and self.requested_for is None and not self.ended and len(self.here) <= self.lot // 2
+
+
+def lot_of(mine: Branch, lot_s: float) -> int:
+    """Return how many leases (or rows) to ask for at a time, so that they take so long; 1 while that is not known."""
+    if mine.lease_s is None:
+        return 1
+    return max(1, min(MOST_IN_RUN if mine.in_rows else MOST_IN_LOT, int(lot_s / max(mine.lease_s, 1e-9))))
+
+
+def next_splits(reply: Reply) -> tuple[Split, ...]:
+    """Return what will be read after an answer to `AskLeases`: in this epoch, or at the beginning of the next one."""
+    if isinstance(reply, NoMoreLeases):
+        return reply.next_epoch
+    return tuple(lease.split for lease in _leases(reply))
+
+
+def _leases(reply: Reply) -> tuple[Lease, ...]:
+    if isinstance(reply, Lookahead):
+        return reply.leases
+    return reply if isinstance(reply, tuple) else ()
+
+
+class LeaseRequests:
+    """The part of a worker that asks for leases."""
+
+    def __init__(self, channels: WorkerChannels, *, ahead: bool, one_sequence: bool) -> None:
+        """`ahead`: every lease that is taken will be worked on, so that some may be taken early.
+
+        `one_sequence`: which leases are worked on at a time decides the order of results: it is the same in each run.
+        """
+        self._channels, self._prefetch, self._one_sequence = channels, ahead, one_sequence
+        self._branches: dict[int, Branch] = {}
+        self._rows: dict[LeaseKey, tuple[int, int]] = {}
+        """Of the splits of this assignment, the row that their first element is, and how many there are."""
+        self._in_line: deque[tuple[int, int]] = deque()
+        """Rows that were taken and are in no batch yet: where runs begin, and how many they have."""
+        self.blocks: RunBlocks | None = None
+        """The run of this assignment, where rows are joined to batches,"""
+        self.has_rejected = False
+        """and whether a part of it cannot be opened here: then others make all of it."""
+        self._lengths: list[tuple[LeaseKey, int]] = []
+        self._not_opened: list[SplitOpenFailure] = []
+        self._epoch, self._assignments = 0, 0
+        self.lot_s = 0.5
+
+    def begin(self, assigned: Assigned, done: list[WorkerInstruction]) -> None:
+        """Begin with an assignment; of one that was left nothing is held or told any more."""
+        self._assignments += 1
+        self._rows.clear()
+        self._in_line.clear()
+        self.blocks, self.has_rejected = None, False
+        self.take_notes()
+        self._epoch, self.lot_s = assigned.assignment.epoch, assigned.lot_s
+        for number, branch in self._branches.items():
+            branch.begin()  # a plan that takes only some elements leaves leases, which are of its epoch
+            if branch.projected[0] == self._epoch:  # else it is still to come
+                done.append(FetchSplits(number, branch.projected[1]))
+                branch.projected = (-1, ())  # an epoch may have several assignments
+
+    def send_no_lease(self, done: list[WorkerInstruction]) -> None:
+        """Tell an engine that waits for a lease that there is none."""
+        for number, branch in self._branches.items():
+            if branch.pending_request is not None:
+                branch.pending_request = None
+                done.append(ProvideLease(number, None))
+
+    def want(self, event: LeaseRequested, now: float, done: list[WorkerInstruction]) -> None:
+        """Give the engine a lease, at once or as soon as the job has given one."""
+        branch = self._branches.setdefault(event.branch, Branch())
+        if self._one_sequence:
+            # Decision 148: which splits are open follows from their order and lengths alone, not from other workers.
+            event = replace(event, side=ONE_BY_ONE)
+        if not branch.joined:
+            branch.time(event.side.reading, now)
+        branch.pending_request = event
+        self._serve(event.branch, branch, now, done)
+
+    def found(self, number: int, indices: tuple[int, ...] | None, now: float, done: list[WorkerInstruction]) -> None:
+        """Ask for leases, now that it is known which splits are at hand."""
+        branch = self._branches[number]
+        if branch.requested_for != self._assignments:  # of that assignment nobody wants leases any more
+            branch.requested_for = None
+            if branch.pending_request is not None:
+                self._serve(number, branch, now, done)
+            return
+        # Decision 14: `take` and `zip` may leave splits unread, so their plans get one lease at a time.
+        most = lot_of(branch, self.lot_s) if self._prefetch else 1
+        most = max(most, branch.side.streams - branch.side.reading)
+        look = 0 if indices is None else max(LEAST_LOOK, LOOK_AHEAD * most)
+        self._ask(number, most, look, indices or (), now, done)
+
+    def on_reply(self, request: AskLeases, reply: Reply, now: float, done: list[WorkerInstruction]) -> None:
+        """Take the answer to a question."""
+        number = request.branch
+        branch = self._branches[number]
+        current, branch.requested_for = branch.requested_for == self._assignments, None
+        wanted = branch.pending_request
+        if current:
+            beside = request.reading > 0  # no lease beside others is no end
+            branch.take_in(reply, beside=beside)
+            if isinstance(reply, NoMoreLeases):
+                branch.projected = self._epoch + 1, reply.next_epoch
+            splits = next_splits(reply)
+            # A plan that begins behind these leases does not read them: fetching them would be in vain.
+            if splits and (wanted is None or not wanted.maybe_unused):
+                done.append(FetchSplits(number, splits))
+            # Decision 148: an engine that reads other leases is answered at once, because none now is no end.
+            if wanted is not None and wanted.side.reading and beside and not branch.here:
+                branch.pending_request = wanted = None
+                done.append(ProvideLease(number, None))
+        if wanted is not None:
+            self._serve(number, branch, now, done)
+
+    def read(self, key: LeaseKey, elements: int) -> None:
+        """Note the length of a split, for the next question that is due."""
+        self._lengths.append((key, elements))
+
+    def fail_open(self, split: SplitOpenFailure) -> None:
+        """Note a split that cannot be opened here, for the next question that is due."""
+        self._not_opened.append(split)
+        self.has_rejected = self.blocks is not None
+
+    def take_notes(self) -> tuple[Lengths, tuple[SplitOpenFailure, ...]]:
+        """Return what was noted since the last question."""
+        noted = tuple(self._lengths), tuple(self._not_opened)
+        self._lengths, self._not_opened = [], []
+        return noted
+
+    def end_run(self, now: float) -> None:
+        """Note that all of a run is made."""
+        for branch in self._branches.values():
+            if branch.joined:
+                branch.time(0, now)
+
+    def row_range(self, batch: EngineBatch) -> RowRange | None:
+        """Return which rows of the epoch a batch has; None where they are not numbered, or others come between.
+
+        A split that is longer than it told has rows with the numbers of others: these count as not numbered.
+        """
+        self._note_produced(batch.rows)
+        if not all(key in self._rows for key in batch.spans):
+            return None
+        begins: list[int] = []
+        ends: list[int] = []
+        for key, spans in batch.spans.items():
+            data = Spans(spans)
+            for nothing in batch.without_data.get(key, ()):
+                data.remove(*nothing)
+            row, elements = self._rows[key]
+            for start, stop in data:
+                begins.append(row + (start >> OUTPUT_BITS))
+                ends.append(row + ((stop - 1) >> OUTPUT_BITS) + 1)
+                if ends[-1] > row + elements:
+                    return None
+        first = min(begins, default=0)
+        return RowRange(first, first + batch.rows) if begins and max(ends) - first == batch.rows else None
+
+    def _note_produced(self, rows: int) -> None:
+        """Note that so many of the rows that were taken first are in batches."""
+        while self._in_line and rows:
+            first, count = self._in_line.popleft()
+            if rows < count:
+                self._in_line.appendleft((first + rows, count - rows))
+            rows -= min(rows, count)
+
+    def failing_row(self) -> int | None:
+        """Return the first row that is in no batch, where order is kept; None where rows are not numbered.
+
+        Where rows are joined to batches, it is the first element that is in no block: the job counts elements then.
+        """
+        if self.blocks is not None:
+            return self.blocks.first_element
+        return self._in_line[0][0] if self._in_line else None
+
+    def _serve(self, number: int, branch: Branch, now: float, done: list[WorkerInstruction]) -> None:
+        """Give the engine what it waits for, or ask for it."""
+        assert branch.pending_request is not None
+        unread, side = branch.pending_request.maybe_unused, branch.pending_request.side
+        if branch.here:
+            branch.pending_request = None
+            left_out = branch.here[0].left_out
+            lease = branch.pop_lease(None if unread or left_out else now)
+            self._note_rows(lease)
+            done.append(ProvideLease(number, None if left_out else lease))
+            if self._prefetch and branch.wants_more():
+                had = side.reading + 1 + len(branch.here) if side.streams > 1 else 0
+                self._look(number, branch, SideBySide(side.streams, had), done)
+        elif branch.ended:
+            branch.pending_request = None
+            done.append(ProvideLease(number, None))
+        elif branch.requested_for is None:
+            # Leases that are not read cost nothing but the question, so one question brings as many as possible.
+            if unread:
+                branch.requested_for, branch.side = self._assignments, side
+                self._ask(number, MOST_IN_LOT, 0, (), now, done)
+            else:
+                self._look(number, branch, side, done)
+
+    def _note_rows(self, lease: Lease) -> None:
+        """Note which rows of the epoch a lease has, where they are numbered."""
+        if lease.place is not None:
+            self.blocks = self.blocks or RunBlocks()
+            self.blocks.add(lease)
+        elif lease.row is not None:
+            self._rows[lease.key] = lease.row, lease.split.elements or 0
+            self._in_line.append((lease.row + (lease.spans[0][0] >> OUTPUT_BITS), elements_in(lease) or 0))
+
+    def _look(self, number: int, branch: Branch, side: SideBySide, done: list[WorkerInstruction]) -> None:
+        # Decision 157: the number, and no flag, because an answer may come after its assignment was left. It must not
+        # be taken for one of the next assignment.
+        branch.requested_for, branch.side = self._assignments, side
+        done.append(FindLocalSplits(number, branch.peek_result))
+
+    def _ask(
+        self, number: int, most: int, look: int, at_hand: tuple[int, ...], now: float, done: list[WorkerInstruction]
+    ) -> None:
+        lengths, split_open_failures = self.take_notes()
+        branch = self._branches[number]
+        told, side = (lengths, look, at_hand, split_open_failures), branch.side
+        request = AskLeases(self._epoch, number, most, *told, side.streams, side.reading)
+        done.append(self._channels.ask(f"take:{number}", request, now, ahead=branch.pending_request is None))

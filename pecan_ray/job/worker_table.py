@@ -1,0 +1,289 @@
+"""The workers of a job: wanted, requested, running, draining and lost ones."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field, replace
+
+from pecan_ray.job.events import WorkerPending
+from pecan_ray.job.instructions import DrainWorker, Instruction, KillWorker, LeaveEpochs
+from pecan_ray.job.losses import Losses
+from pecan_ray.job.messages import DatasetRooms, Placement, ReceivedBatches, WorkerProgress
+from pecan_ray.job.start_worker import StartWorker
+from pecan_ray.placement import spread_by_power
+from pecan_ray.plan.windows import Deployment
+
+LEAST_POWER = 1e-3
+"""CPUs of a trainer's node that has none for Ray: it gets local workers last."""
+
+
+STARTS_WITHIN_S = 30.0
+"""A process that may have CPUs starts within so long, on a slow machine or from a cold disk; else others have them."""
+
+
+@dataclass
+class WorkerRecord:
+    """A worker as the job sees it."""
+
+    name: str
+    placement: Placement
+    host: str
+    """The trainer's node that it was started for; empty for remote workers."""
+    requested: float
+    """When it was asked for, and"""
+    reserved: bool = True
+    """whether CPUs are reserved for it."""
+    node: str = ""
+    """Where it runs, once it has found a place,"""
+    price: float | None = None
+    """and $ per hour of a worker there; None: not known."""
+    pid: int = 0
+    running: bool = False
+    draining: bool = False
+    leaves: float | None = None
+    """When its process will be ended from outside, as was announced; None: nothing was."""
+    sigterm_received: bool = False
+    """It was announced to the process itself, and not to all of its node."""
+    last_seen: float = 0.0
+    """When it told something last."""
+    pending_reason: str = ""
+    """Why its process does not run yet, as was said last;"""
+    starting: bool = False
+    """and whether it has a place, or may have one, and its process is being started."""
+    own_progress: WorkerProgress = field(default_factory=WorkerProgress)
+    """What it told itself, and"""
+    delivered: WorkerProgress = field(default_factory=WorkerProgress)
+    """what trainers have received from it."""
+
+    def is_starting(self, event: WorkerPending, now: float) -> bool:
+        """Note why its process does not run yet; return whether it has a place, or may have one."""
+        perhaps = event.has_place == "perhaps" and now - self.requested < STARTS_WITHIN_S
+        self.pending_reason, self.starting = event.reason, event.has_place == "yes" or perhaps
+        return self.starting
+
+    @property
+    def progress(self) -> WorkerProgress:
+        """What it has done so far, as far as is known."""
+        # Workers tell every ten seconds, trainers several times a second: whoever knows more is right.
+        told, delivered = self.own_progress, self.delivered
+        return replace(
+            told,
+            elements=max(told.elements, delivered.elements),
+            batches=max(told.batches, delivered.batches),
+            bytes=max(told.bytes, delivered.bytes),
+        )
+
+
+class WorkerTable:
+    """Wanted, requested and running workers."""
+
+    def __init__(self, job: str, cpus_per_worker: float = 1.0, remote_io: float | None = None) -> None:
+        self._job, self._cpus_per_worker = job, cpus_per_worker
+        self.remote_io = remote_io
+        """Bytes a second that all of them together may read of object stores; None: as many as they can."""
+        self.cache_limits: DatasetRooms = ()
+        """What their nodes may keep of each dataset; empty: nobody bounds that."""
+        self.pool_nodes = 1
+        """Nodes that keep blocks together; 1: each keeps its own."""
+        self.workers: dict[str, WorkerRecord] = {}
+        self.past: dict[str, WorkerRecord] = {}
+        self.changes = 0
+        """Grows whenever a worker begins to run, or is gone."""
+        self.losses = Losses()
+        self.target = Deployment(0, 0)
+        self.hosts: dict[str, float] = {}
+        """The trainers' nodes and their CPUs."""
+        self.draining_nodes: dict[str, float] = {}
+        """Nodes that will be taken away, as was announced, and when."""
+        self.taken_out: Counter[str] = Counter()
+        """Workers that are not replaced since the last number was set, by trainer's node ("": remote ones)."""
+        self._shares: dict[str, int] = {}
+        """Local workers that are wanted on each of them."""
+        self._created = {"local": 0, "remote": 0}
+
+    def scale(self, target: Deployment, now: float) -> list[Instruction]:
+        """Set the numbers of workers: request what lacks, and drain what is too many once that has come."""
+        self.target = target
+        # Decision 98: a worker that could open nothing is not replaced before somebody sets the numbers anew.
+        self.taken_out.clear()
+        power = [max(cpus, LEAST_POWER) for cpus in self.hosts.values()]
+        self._shares = dict(zip(self.hosts, spread_by_power(target.local, power), strict=True)) if power else {}
+        return self.fill(now)
+
+    def fill(self, now: float) -> list[Instruction]:
+        """Request what lacks, but for nodes that are about to go."""
+        not_draining = self._not_draining_by_host()
+        done: list[Instruction] = []
+        for host, count in self._target_by_host():
+            # Decision 45: Ray places nothing on a node that is about to go.
+            for _ in range(0 if host in self.draining_nodes else count - len(not_draining.get(host, ()))):
+                done.append(self.request(host, now))
+        return done
+
+    def _target_by_host(self) -> list[tuple[str, int]]:
+        wanted = [*self._shares.items(), ("", self.target.remote)]
+        return [(host, max(0, count - self.taken_out[host])) for host, count in wanted]
+
+    def _not_draining_by_host(self) -> dict[str, list[WorkerRecord]]:
+        """Return the workers of each trainer's node, and the remote ones (host "").
+
+        First come those that run, the cheapest first, so that the dearest are drained first.
+        """
+        not_draining: dict[str, list[WorkerRecord]] = {}
+        for worker in sorted(self.workers.values(), key=lambda worker: (not worker.running, worker.price or 0.0)):
+            # Decision 45: a worker that will be ended does not count, so another one is asked for at once.
+            if not worker.draining and worker.leaves is None:
+                not_draining.setdefault(worker.host, []).append(worker)
+        return not_draining
+
+    def too_many(self) -> list[WorkerRecord]:
+        """Return the workers to drain; those that run only when none is awaited, or a job might have none."""
+        not_draining = self._not_draining_by_host()
+        surplus = [worker for host, count in self._target_by_host() for worker in not_draining.get(host, [])[count:]]
+        surplus += [one for one in self.workers.values() if one.leaves is not None and not one.draining]
+        if all(worker.running or worker.draining for worker in self.workers.values()):
+            return surplus
+        return [worker for worker in surplus if not worker.running]
+
+    def request(self, host: str, now: float, *, reserve: bool = True) -> StartWorker:
+        """Request a worker on a trainer's node, or a remote one (host ""); `reserve`: CPUs, where it has enough."""
+        placement: Placement = "local" if host else "remote"
+        # Numbers are never used again, because late messages about a lost worker go by its name.
+        name = f"pecan:{self._job}:{placement}-{self._created[placement]}"
+        self._created[placement] += 1
+        # A node that has too few CPUs for one worker in all would never give it a place.
+        fits = self.hosts.get(host, self._cpus_per_worker) >= self._cpus_per_worker
+        self.workers[name] = worker = WorkerRecord(name, placement, host, now, reserve and fits)
+        return self.start(worker)
+
+    def too_few_cpus(self) -> list[str]:
+        """Return what to say of the trainers' nodes that have too few CPUs for a worker; a head node often has none."""
+        return [
+            f"node {host} has {cpus:g} CPU(s) for Ray, and a worker takes {self._cpus_per_worker:g} "
+            "(Config(cpus_per_worker=...)): local workers run there without CPUs of their own"
+            for host, cpus in self.hosts.items()
+            if cpus < self._cpus_per_worker
+        ]
+
+    def start(self, worker: WorkerRecord) -> StartWorker:
+        """Have a worker started that was requested."""
+        sharing = max(1, self._shares.get(worker.host, 1))
+        # Decision 51: it starts with the share that it has when all run, so that it never reads without a bound.
+        share = None if self.remote_io is None else self.remote_io / max(1, self.target.workers)
+        return StartWorker(
+            worker.name, worker.placement, worker.host, sharing, worker.reserved, share, self.cache_limits
+        )
+
+    def note_running(self, worker: WorkerRecord, now: float) -> None:
+        """Note that a worker runs."""
+        worker.running, worker.last_seen = True, now
+        self.changes += 1
+
+    def drain(self, worker: WorkerRecord) -> Instruction:
+        """Let a worker go: at once if it does not run."""
+        worker.draining = True
+        if not worker.running:
+            self.remove(worker.name)
+            return KillWorker(worker.name)
+        return DrainWorker(worker.name)
+
+    def leave_epochs(self, *, before: int) -> list[Instruction]:
+        """Let the workers drop what they have of epochs before one; those that drain have nothing under way."""
+        return [LeaveEpochs(one.name, before) for one in self.workers.values() if one.running and not one.draining]
+
+    def remove(self, name: str) -> None:
+        """Take a worker off the job."""
+        worker = self.workers.pop(name, None)
+        self.changes += 1
+        # Sums since the job began (the report, speeds, placement) hold what it has told.
+        if worker is not None and worker.running:
+            self.past[name] = worker
+
+    def needs_worker(self, host: str) -> bool:
+        """Tell whether fewer workers are requested or run for a host than are wanted."""
+        if host in self.draining_nodes:
+            return False  # nothing can be started there any more
+        return len(self._not_draining_by_host().get(host, ())) < dict(self._target_by_host()).get(host, 0)
+
+    def running(self, *, draining: bool = False) -> Deployment:
+        """Count the workers that run; `draining`: with those that are about to go."""
+        here = [w.placement for w in self.workers.values() if w.running and (draining or not w.draining)]
+        return Deployment(here.count("local"), here.count("remote"))
+
+    def remote_per_hour(self) -> float | None:
+        """Return $ per hour of the remote workers that run, also of those that drain; None: not known of all."""
+        here = [worker.price for worker in self.workers.values() if worker.running and worker.placement == "remote"]
+        prices = [price for price in here if price is not None]
+        return sum(prices) if len(prices) == len(here) else None
+
+    def has_none(self, besides: WorkerRecord) -> bool:
+        """Tell whether no worker beside one has found a place, or is bound to find one."""
+        others = (worker for worker in self.workers.values() if worker is not besides and not worker.draining)
+        return not any(worker.node or not worker.reserved for worker in others)
+
+    def deliver(self, ack: ReceivedBatches) -> bool:
+        """Note what a worker has done; return whether these were its first batches."""
+        self.losses.delivered()
+        # Acknowledgements may come after their worker is gone.
+        worker = self.workers.get(ack.worker) or self.past.get(ack.worker)
+        if worker is None:
+            return False
+        before = worker.delivered
+        worker.delivered = WorkerProgress(
+            before.elements + ack.rows, before.batches + ack.batches, before.bytes + ack.bytes
+        )
+        return not before.batches
+
+    def timed_out(self, now: float, timeout_s: float) -> list[str]:
+        """Return the workers that have a process and have not been heard for longer than a deadline."""
+        # From the moment at which a worker has a process: it may freeze while it is being set up.
+        return [w.name for w in self.workers.values() if w.node and now - w.last_seen > timeout_s]
+
+    def waiting_for(self, now: float, lost_after_s: float) -> dict[Hashable, str]:
+        """Return what workers wait for, what they have been doing for long, and who has said nothing for long."""
+        waits = pending_workers_by_reason(self.workers.values())
+        for key, worker in self._stuck().items():
+            waits[key] = f"{worker.name}: {worker.own_progress.stuck}"
+        for name in self.timed_out(now, lost_after_s / 2):  # one that works speaks three times meanwhile
+            waits["unheard", name] = (
+                f"{name} has said nothing for {{seconds}}: native code holds its GIL, its process stands still, or its "
+                f"node cannot be reached; after {lost_after_s:.0f} s it is taken for lost"
+            )
+        if not self.workers and self.target.workers == 0 and self.hosts:
+            waits["none"] = "no worker is wanted"
+        leaving = [host for host in self.hosts if host in self.draining_nodes]
+        if leaving and not self.workers:
+            waits["leaving"] = f"no worker is started on node {', '.join(leaving)}, which is about to be taken away"
+        return waits
+
+    def waited_since(self, now: float, lost_after_s: float) -> dict[Hashable, float]:
+        """Return since when workers have been doing what they have been doing for long, or have said nothing."""
+        since = {key: worker.last_seen - worker.own_progress.stuck_s for key, worker in self._stuck().items()}
+        for one in self.workers.values():
+            if one.pending_reason and not one.node and not one.draining:
+                key = "place", one.placement, one.pending_reason
+                since[key] = min(one.requested, since.get(key, one.requested))
+        return since | {
+            ("unheard", name): self.workers[name].last_seen for name in self.timed_out(now, lost_after_s / 2)
+        }
+
+    def _stuck(self) -> dict[Hashable, WorkerRecord]:
+        workers = self.workers.values()
+        return {
+            ("stuck", worker.name, worker.own_progress.stuck): worker for worker in workers if worker.own_progress.stuck
+        }
+
+
+def pending_workers_by_reason(workers: Iterable[WorkerRecord]) -> dict[Hashable, str]:
+    """Return for what reasons workers have no node yet, with how many of them."""
+    reasons: dict[tuple[str, bool, str], list[str]] = {}
+    for worker in workers:
+        if worker.pending_reason and not worker.node and not worker.draining:
+            reasons.setdefault((worker.placement, worker.starting, worker.pending_reason), []).append(worker.name)
+    waits: dict[Hashable, str] = {}
+    for (placement, starting, reason), names in reasons.items():
+        more = f" and {len(names) - 1} more {placement} worker(s)" if len(names) > 1 else ""
+        what = "start(s) for {seconds}" if starting else "wait(s) for a place"
+        waits["place", placement, reason] = f"{names[0]}{more} {what}: {reason}"
+    return waits
