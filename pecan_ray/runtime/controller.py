@@ -147,7 +147,7 @@ class JobController:
         return self._host.update_calls.pickled_update(report.rank)
 
     async def leave(
-        self, rank: int, incarnation: str, unused: int, finished: bool, keep: bool
+        self, rank: int, incarnation: str, unused: int, finished: bool = False, keep: bool = False
     ) -> tuple[JobStats, bool]:
         """Take a trainer off the job that has so many batches which it will not use.
 
