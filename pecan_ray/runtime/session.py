@@ -45,6 +45,7 @@ from pecan_ray.runtime.calls import LOOK_S
 from pecan_ray.runtime.client import BatchClient, KeepBad
 from pecan_ray.runtime.controller_actor import AutoPlacementController
 from pecan_ray.runtime.cost_query import CostQuery
+from pecan_ray.runtime.host_names import named
 from pecan_ray.runtime.journal_file import OFF
 from pecan_ray.runtime.kept_jobs import JobProcesses, make_way
 from pecan_ray.runtime.long_wait import LongWait
@@ -148,7 +149,7 @@ class Session:
 
     def _register(self, job: Job, arrays: NamedArrays, parts: tuple[tuple[str, str], ...]) -> Any:
         """Find or start the controller and become one of its trainers; raises PecanError if that cannot be."""
-        with LongWait(f"job {self.name}: its controller is being started on node {self._node}") as wait:
+        with LongWait(named(f"job {self.name}: its controller is being started on node {self._node}")) as wait:
             return self._registered(job, arrays, parts, wait)
 
     def _registered(self, job: Job, arrays: NamedArrays, parts: tuple[tuple[str, str], ...], wait: LongWait) -> Any:
