@@ -92,12 +92,7 @@ class AutoWorkers:
         settle(self)
         if self.objective != "cost" and self.mode != "auto":
             raise PlanError(f"objective={self.objective!r} is only known to mode='auto', but got mode={self.mode!r}.")
-        for side in ("local", "remote"):
-            least, most = getattr(self, f"min_{side}"), getattr(self, f"max_{side}")
-            if least < 0 or (most is not None and most < least):
-                raise PlanError(f"min_{side} must be from 0 to max_{side}, but got {least} and {most}.")
-        if self.max_local == self.max_remote == 0:
-            raise PlanError("max_local=0 and max_remote=0 leave no worker: raise one of them.")
+        self._check_numbers()
         if not 0 <= self.threshold < 1:
             raise PlanError(f"threshold must be a share in [0, 1), but got {self.threshold}.")
         self._check_budget()
@@ -108,6 +103,15 @@ class AutoWorkers:
             if not getattr(self, name) > 0:
                 raise PlanError(f"{name} must be positive, but got {getattr(self, name)}.")
         check_least(self, {"window_batches": (2, "at least 2")})
+
+    def _check_numbers(self) -> None:
+        """Raise `PlanError` for numbers of workers that cannot be."""
+        for side in ("local", "remote"):
+            least, most = getattr(self, f"min_{side}"), getattr(self, f"max_{side}")
+            if least < 0 or (most is not None and most < least):
+                raise PlanError(f"min_{side} must be from 0 to max_{side}, but got {least} and {most}.")
+        if self.max_local == self.max_remote == 0:
+            raise PlanError("max_local=0 and max_remote=0 leave no worker: raise one of them.")
 
     def _check_budget(self) -> None:
         """Raise `PlanError` for a budget that cannot be kept."""
@@ -183,10 +187,9 @@ class Cache:
             _check_remote(self.remote_url)
         if self.max_bytes < MIB:
             raise PlanError(f"Cache(max_bytes=...) must be at least 1 MiB, but got {self.max_bytes}.")
-        if self.memory_bytes != 0 and self.memory_bytes < MIB:
-            raise PlanError(f"Cache(memory_bytes=...) must be 0, or at least 1 MiB, but got {self.memory_bytes}.")
-        if self.source_bytes != 0 and self.source_bytes < LEAST_SOURCE_BYTES:
-            raise PlanError(f"Cache(source_bytes=...) must be 0, or at least 64 MiB, but got {self.source_bytes}.")
+        for name, least in (("memory_bytes", MIB), ("source_bytes", LEAST_SOURCE_BYTES)):
+            if 0 != (value := getattr(self, name)) < least:
+                raise PlanError(f"Cache({name}=...) must be 0, or at least {least // MIB} MiB, but got {value}.")
         if self.spread and not self.source_bytes:
             raise PlanError("Cache(spread=True) spreads bytes of buckets, of which Cache(source_bytes=0) keeps none.")
         if self.path is not None and "://" in os.fspath(self.path):

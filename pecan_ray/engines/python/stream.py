@@ -69,7 +69,7 @@ from pecan_ray.plan.operators import (
     Unbatch,
     is_idle,
 )
-from pecan_ray.plan.shape import kept_points, last_batching, name_of_last, plan_shape, yields_batches
+from pecan_ray.plan.shape import PlanShape, kept_points, last_batching, name_of_last, plan_shape, yields_batches
 from pecan_ray.plan.splits import OUTPUT_BITS, ColumnarSource, Element, Lease, Source, as_columnar, of_lease
 from pecan_ray.sampling.random_keys import split_order_of
 
@@ -306,19 +306,25 @@ class ItemStream:
                     # Decision 105: a pass runs what stands before `repeat` from its sources on, and no items are kept.
                     begin, stages = self._repeated(op, applied(begin, stages), plan, branch), []
                 continue
-            # These count batches: a smaller one before them has to count like the others, or be dropped.
-            counted = self._runs is not None and any(isinstance(later, (Take, Skip, Repeat)) for later in todo)
-            # Nobody could ever complete what the inputs of an endless repeat leave at the end of each pass.
-            counted = counted or (not outermost and self._passes is not None and shape.num_passes is None)
-            if outermost and isinstance(op, BatchingOp) and not changes(todo):
-                # Looked at before they are batched, while each element that cannot be sent can be left out by itself.
-                stages.append(lambda items: self.serializable(arrays_in(items)))
-            final = outermost and op is last_batching(plan)
             kinds = block_operators if of_blocks else operators
-            stages.append(self._stage(op, plan, final=final, counted=counted, kinds=kinds))
+            stages += self._stages_of(op, todo, plan, shape, outermost=outermost, kinds=kinds)
         if of_blocks and not keep:
             stages.append(items_of)
         return applied(begin, stages)
+
+    def _stages_of(
+        self, op: Op, behind: Sequence[Op], plan: Plan, shape: PlanShape, *, outermost: bool, kinds: Any
+    ) -> Iterator[RunItems]:
+        """Yield what runs an operator on the sequence, and before it what looks at the elements of a batch."""
+        # These count batches: a smaller one before them has to count like the others, or be dropped.
+        counted = self._runs is not None and any(isinstance(later, (Take, Skip, Repeat)) for later in behind)
+        # Nobody could ever complete what the inputs of an endless repeat leave at the end of each pass.
+        counted = counted or (not outermost and self._passes is not None and shape.num_passes is None)
+        if outermost and isinstance(op, BatchingOp) and not changes(behind):
+            # Looked at before they are batched, while each element that cannot be sent can be left out by itself.
+            yield lambda items: self.serializable(arrays_in(items))
+        final = outermost and op is last_batching(plan)
+        yield self._stage(op, plan, final=final, counted=counted, kinds=kinds)
 
     def _on_columns(self, todo: Sequence[Op], plan: Plan, branch: int) -> RunItems | None:
         """Return what runs the next operators on blocks of rows, if they see columns alone and it is of use."""
