@@ -96,9 +96,8 @@ class AutoWorkers:
         if not 0 <= self.threshold < 1:
             raise PlanError(f"threshold must be a share in [0, 1), but got {self.threshold}.")
         self._check_budget()
-        fraction = self.max_local_cpu_fraction
-        if not 0 <= (fraction or 0.0) <= 1:
-            raise PlanError(f"max_local_cpu_fraction must be a share in [0, 1], but got {fraction}.")
+        if not 0 <= (self.max_local_cpu_fraction or 0.0) <= 1:
+            raise PlanError(f"max_local_cpu_fraction must be a share in [0, 1], but got {self.max_local_cpu_fraction}.")
         for name in ("window_s", "patience_s"):
             if not getattr(self, name) > 0:
                 raise PlanError(f"{name} must be positive, but got {getattr(self, name)}.")
