@@ -169,7 +169,7 @@ class InOrderOfArrival(DeliveryLog):
 class KeepsRevokedRounds(Rounds):
     """Lets ranks keep batches of which others have none."""
 
-    def gone(self, worker: str) -> None:
+    def note_lost(self, worker: str) -> None:
         self._received.pop(worker, None)
 
 
