@@ -195,7 +195,7 @@ class EmptyController:
         """Take a report."""
         return b""
 
-    async def told(self, worker: str, progress: WorkerProgress, counts: dict[str, Any]) -> None:
+    async def note_progress(self, worker: str, progress: WorkerProgress, counts: dict[str, Any]) -> None:
         """Take a heartbeat."""
 
     async def listen(self, rank: int, incarnation: str, number: int, met: int) -> bytes:
