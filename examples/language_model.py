@@ -17,8 +17,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import argparse
+import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -75,6 +76,13 @@ class Bigrams:
         return float(-(counts * np.log(odds)).sum()), len(after)
 
 
+def mean_loss(model: Bigrams, batches: Iterable[BatchColumns], *, train: bool) -> float:
+    """Return the loss a token over batches, in nats; NaN where they hold none."""
+    losses = [model.loss(batch, train=train) for batch in batches]
+    tokens = sum(count for _, count in losses)
+    return sum(loss for loss, _ in losses) / tokens if tokens else math.nan
+
+
 def train_and_validate(
     training: pecan.PecanPipeline, validation: pecan.PecanPipeline, *, epochs: int, **options: Any
 ) -> list[float]:
@@ -89,11 +97,10 @@ def train_and_validate(
     model, losses = Bigrams(), []
     with training.iter_batches(epochs=epochs, **options) as batches:
         for epoch in range(epochs):
-            learned = np.sum([model.loss(batch, train=True) for batch in batches.one_epoch()], axis=0)
+            learned = mean_loss(model, batches.one_epoch(), train=True)
             with validation.iter_batches(**options) as held_out:
-                judged = np.sum([model.loss(batch, train=False) for batch in held_out], axis=0)
-            losses.append(float(judged[0] / judged[1]))
-            print(f"epoch {epoch}: training {learned[0] / learned[1]:.3f}, validation {losses[-1]:.3f}", flush=True)
+                losses.append(mean_loss(model, held_out, train=False))
+            print(f"epoch {epoch}: training {learned:.3f}, validation {losses[-1]:.3f}", flush=True)
         print(batches.report())
     return losses
 

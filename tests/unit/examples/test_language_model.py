@@ -29,3 +29,9 @@ def test_training_and_validation_have_all_tokens_of_disjoint_documents_and_the_l
     assert sum(found) == sum(map(len, texts)) and min(found) > 0
     losses = train_and_validate(*parts, epochs=3, debug=True)
     assert losses == sorted(losses, reverse=True) and losses[-1] < np.log(256)
+
+
+def test_a_single_document_is_trained_on_and_leaves_nothing_to_validate(tmp_path: Path) -> None:
+    (tmp_path / "one.txt").write_bytes(bytes(range(100)))
+    losses = train_and_validate(*pipelines(tmp_path / "*.txt", length=64, batch=4), epochs=1, debug=True)
+    assert np.isnan(losses).all()
