@@ -20,6 +20,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+# Seconds and shares of docs/decisions/python-engine.md#12-threads-are-tuned-at-run-time, measured by
+# benchmarks/threads.py.
 WINDOW_S = 0.1
 """Shortest window of the search."""
 CALM_WINDOW_S = 1.0
@@ -148,6 +150,8 @@ class Rate:
         """Combine windows of one number of threads."""
         rates = [window.rate for window in windows]
         mean = _sum(windows).rate
+        # One window says nothing of chance, so its error is the rate itself: no comparison with it is
+        # decided.
         spread = statistics.stdev(rates) if len(rates) > 1 else mean
         return cls(windows[0].threads, mean, max(spread, LEAST_SPREAD * mean) / math.sqrt(len(rates)))
 
@@ -279,6 +283,8 @@ def _target(threads: int, direction: Direction, seen: ThreadWindow, limits: Thre
     if direction == "fewer":
         # Threads that want CPUs go down to the number of CPUs and no lower: fewer would leave CPUs idle.
         few = max(1, threads // 2, limits.cpus if threads > limits.cpus and seen.wants_cpu >= WANTS_CPU else 1)
+        # A thread uses one CPU at most, so fewer threads than CPUs in use would finish less: there is nothing
+        # to try.
         return few if few >= SURELY * seen.cpu_s / seen.seconds else threads
     used = seen.cpu_s / seen.seconds * threads / seen.threads
     fill = math.ceil(threads * limits.cpus / used) if used > 0 else math.inf
@@ -344,6 +350,7 @@ def _settle(state: State, reason: str) -> tuple[ThreadDecision, State]:
 def _watch(state: State, seen: ThreadWindow) -> tuple[ThreadDecision, State]:
     """Stay settled until the throughput changes or a while has passed."""
     state = replace(state, stable_s=state.stable_s + seen.seconds)
+    # The first look is the search itself. 2**4 already reaches LONGEST_CALM_S; the 10 only bounds the number.
     patience = 2 ** min(max(0, state.looks_without_change - 1), 10)
     if state.stable_s >= min(LOOK_AGAIN_S * patience, LONGEST_CALM_S):
         return _begin(replace(state, stable_s=0.0, irregular=0), f"looking again after {state.stable_s:.0f} s")

@@ -12,6 +12,8 @@ OWN_CGROUPS = Path("/proc/self/cgroup")
 
 def whole_cpus() -> int:
     """Return the CPUs that this process can use, as a number of threads: one at least."""
+    # Rounded down: the kernel stops a group of threads that has used up its quota until the next period
+    # begins.
     return max(1, int(available_cpus()))
 
 
@@ -37,10 +39,12 @@ def cgroups_of(controller: str, root: Path = CGROUPS, own: Path = OWN_CGROUPS) -
     """
     for line in (_read(own) or "").splitlines():
         _, controllers, path = line.split(":", 2)
+        # Version 2 has one line without a controller's name, "0::/path", which stands for all of them.
         if controllers and controller not in controllers.split(","):
             continue
         top = _top(root, controllers, controller)
         inside = top / path.lstrip("/")
+        # A quota of any enclosing group binds, too, so the whole path is looked at.
         for folder in (inside, *inside.parents):
             if folder.is_relative_to(top) and folder.is_dir():
                 yield folder
@@ -60,6 +64,7 @@ def _quota(folder: Path) -> float | None:
         quota, period = limit.split()
         return None if quota == "max" else int(quota) / int(period)
     first, second = _read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us")
+    # Version 1 writes -1 where there is no quota.
     if not first or not second or int(first) <= 0:
         return None
     return int(first) / int(second)

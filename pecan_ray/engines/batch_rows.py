@@ -28,6 +28,7 @@ def check_rows(op: str, given: Mapping[str, Any], made: Mapping[str, Any], rows:
     Where one with fewer rows may be something of its own it is warned of, once for an operator.
     """
     whole = next((name for name, one in made.items() if _rows_of(one) == rows), None)
+    # No column has the rows of the batch any more: the function has made something else of it on purpose.
     if whole is None:
         return
     for name, one in made.items():
@@ -60,6 +61,8 @@ def _cut_of(name: str, one: np.ndarray[Any, Any], given: Mapping[str, Any], rows
     for other, whole in given.items():
         if _rows_of(whole) != rows or one.dtype != whole.dtype or one.shape[1:] != whole.shape[1:]:
             continue
+        # A slice shares its column's memory. A cut by a mask is a copy, which only its name and dtype give
+        # away.
         if np.may_share_memory(one, whole) or (other == name and not one.dtype.hasobject):
             return other
     return None

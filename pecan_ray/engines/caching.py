@@ -34,6 +34,8 @@ from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, LeaseKey, Split
 
 logger = logging.getLogger("pecan_ray.cache")
 
+# Both bounds: docs/decisions/autocache.md#40-entries-of-splits-in-segments, and for splits read in turns
+# docs/decisions/randomness-and-passes.md#148-a-shuffle-reads-several-splits.
 MOST_ENTRY_BYTES = 256 << 20
 """What a larger split gives is not kept: it would have to be held in memory until it is whole."""
 MAX_RECORDED_BYTES = 1 << 30

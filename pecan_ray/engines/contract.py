@@ -25,6 +25,8 @@ from pecan_ray.options import Cache, OnError, Order
 from pecan_ray.plan.operators import ElementOp, Plan
 from pecan_ray.plan.splits import AtWork, Lease, LeaseKey, Origin, Source, Split
 
+# Positions are element << OUTPUT_BITS | output, and spans are half open
+# (docs/decisions/exactly-once.md#5-positions-and-spans).
 SpansByKey: TypeAlias = dict[LeaseKey, list[tuple[int, int]]]
 """Lease key -> intervals of positions."""
 
@@ -66,6 +68,8 @@ class Leases(Protocol):
 class ConcurrentLeases(Leases, Protocol):
     """Leases of which several may be worked on at a time, as long as that takes nothing from other workers."""
 
+    # None while others are read is no end: the job keeps the last splits of an epoch for workers that have
+    # none.
     def take_concurrent(self, branch: int, reading: int, streams: int) -> Lease | None:
         """Return the next lease of a source while `reading` others are worked on; None: not now.
 
@@ -87,6 +91,8 @@ class BadElement:
     """None where the element was never read, or several went into the failing call."""
     first: Origin | None = None
     """The first element that is left out, where `origin` is None."""
+    # The budget for bad elements counts these, so a broken split of a thousand elements must not count as
+    # one.
     elements_left_out: int = 1
     """How many elements are left out for this reason: all in a failing batch, all behind a break in a split.
     Where its length is not known it is estimated, and `error` says by what; with nothing to go by it is 1, and `error`
@@ -125,6 +131,8 @@ class Produced:
     rows: int
     """How many, without those that repeat others of the batch."""
     epoch: int
+    # The engine cannot know whether other workers still hold elements of this epoch, which decides between a
+    # smaller batch and a return of its elements (docs/decisions/exactly-once.md#4-workers-return-leftovers).
     partial: bool = False
     """A batch smaller than the batch size since the stretch ended: the worker decides what becomes of it."""
     rank: int | None = None
@@ -133,6 +141,8 @@ class Produced:
     bad: list[BadElement] = field(default_factory=list)
     layout: Layout | None = None
     """How the columns lie in the slot, where that is known beforehand."""
+    # If a batch is returned, a filter must not be asked again about what it left out: it may have a state of
+    # its own.
     without_data: SpansByKey = field(default_factory=dict)
     """Of `spans`, what was filtered or skipped: it is dealt with even if the batch is not used."""
     row_parts: RowParts = ()
@@ -201,6 +211,8 @@ class Engine(Protocol):
         """Return what went into and came out of operators during the epoch that is counted; empty if none is."""
         ...
 
+    # By looks at stacks and not by a note for each call, which every element would pay for
+    # (docs/decisions/faults-and-silence.md#36-when-a-worker-hangs).
     def under_way(self, now: float) -> UnderWay | None:
         """Return what has been under way for longer than a few seconds, the longest; to be asked about every second.
 
@@ -248,6 +260,7 @@ def is_columnar(value: Any) -> bool:
     """
     if isinstance(value, (np.ndarray, np.generic)):
         return is_plain(value.dtype) and not isinstance(value, np.ma.MaskedArray)
+    # Beyond 64 bits NumPy makes an array of objects, which no slot can hold.
     if isinstance(value, int):
         return -(1 << 63) <= value < 1 << 63
     return isinstance(value, (float, complex))

@@ -35,6 +35,7 @@ def column_bytes(value: Any) -> int:
         return element_bytes(value)
     if isinstance(value, (list, tuple, set, frozenset)):
         return sum(map(column_bytes, value))
+    # Before the fallback, because a bool is one byte in a column and POINTER_BYTES would count eight.
     if isinstance(value, bool) or value is None:
         return int(value is not None)
     if is_pil_image(value):
@@ -67,6 +68,7 @@ class Counts:
 
     def add(self, op: str, elements_in: int, bytes_in: int, after: Iterable[Mapping[str, Any]]) -> None:
         """Add what went into an operator and what came out."""
+        # Outside of the lock: sizes of nested values take long, and all threads of the worker count here.
         sizes = [element_bytes(element) for element in after]
         with self._lock:
             self._of[op] += OpCount(elements_in, len(sizes), bytes_in, sum(sizes))

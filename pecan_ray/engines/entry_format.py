@@ -31,6 +31,7 @@ ORIGINS = ("element", "output", "width")
 """The first columns: where each element comes from."""
 KeptAs: TypeAlias = Literal["array", "scalar", "text", "bytes", "int", "float", "bool", "plain"]
 """How the values of a column are kept; values of another type than the first one are plain."""
+# Large types: `_blobs` writes 64-bit offsets, and `_blob` reads them where they lie.
 ARROW: dict[KeptAs, pa.DataType] = {
     "text": pa.large_string(),
     "bytes": pa.large_binary(),
@@ -41,8 +42,10 @@ ARROW: dict[KeptAs, pa.DataType] = {
 PYTHON: dict[type, KeptAs] = {str: "text", bytes: "bytes", float: "float", bool: "bool"}
 
 
+# Below this a write of its own costs more than the copy that it spares.
 LEAST_APART = 32 << 10
 """Bytes of an array, in the mean, for which it is written from where it lies."""
+# A row that a shuffle buffer keeps holds its whole block, so one of each entry must not hold all entries.
 HELD_TOGETHER = 64 << 10
 """Bytes of small arrays that are copied out of an entry at once: one of them holds no more than the others of these."""
 
@@ -96,6 +99,7 @@ class EntryWriter:
     @property
     def nbytes(self) -> int:
         """About how large the entry is so far."""
+        # 24: three integers of 8 bytes, which say where an element comes from.
         return len(self._blobs) + self._data_bytes + 24 * len(self._source_refs)
 
     def add(self, element: int, output: int, width: int, value: Element) -> None:
@@ -116,6 +120,7 @@ class EntryWriter:
         kind, dtype = _kind_of(value)
         fits = kind == column.kind and dtype == column.dtype
         if column.kind in ("array", "scalar"):
+            # A copy at once: functions may go on to write into the array that they have returned.
             data = value.tobytes() if fits else b""
             self._data_bytes += len(data)
             column.data.append(data)
@@ -184,6 +189,8 @@ class _Parts(io.RawIOBase):
         nbytes = sum(map(len, pieces))
         if nbytes < LEAST_APART * len(pieces) or not nbytes:
             return b"".join(pieces)
+        # Anonymous pages that nobody touches take addresses and no memory. Arrow asks only for address and
+        # size.
         memory = mmap.mmap(-1, nbytes)
         self._underlying[pa.py_buffer(memory).address, nbytes] = pieces
         return memory
@@ -194,6 +201,7 @@ class _Parts(io.RawIOBase):
     def write(self, data: Any) -> int:
         part = memoryview(data)
         pieces = self._underlying.get((pa.py_buffer(part).address, part.nbytes)) if part.nbytes else None
+        # Empty arrays are left out: a memoryview of no bytes would be a part of its own to write.
         self.parts += [part] if pieces is None else map(memoryview, filter(None, pieces))
         return part.nbytes
 
@@ -389,9 +397,12 @@ class EntryReader:
         dtype, shape = named_dtype(told["dtype"]), shape_of(told["shape"])
         data, nbytes = self._buffer(str(number), 2), dtype.itemsize * math.prod(shape)
         told_ends, ends = self._buffer(str(number), 1), _even_ends(len(self), nbytes)
+        # One shape says that all rows are equally long; an entry that contradicts itself must not be read as
+        # shifted pixels.
         if told_ends[: len(ends)].tobytes() != ends or len(data) < len(self) * nbytes:
             raise ValueError("arrays of one shape are not of one size")
         if not nbytes or not len(self):
+            # Without bytes there is nothing that `view` could give a shape to.
             return np.empty((len(self), *shape), dtype)
         return data[: len(self) * nbytes].view(dtype).reshape(len(self), *shape)
 
@@ -429,10 +440,13 @@ def _single_rows(rows: Array, scalar: bool, apart: bool) -> Iterator[Any]:
 
     `apart`: none may hold more of the array than a few others.
     """
+    # Functions may write into elements, and unaligned arrays are slow or refused in C libraries.
     copied = apart or not (rows.flags.writeable and rows.flags.aligned)
     at_once = max(1, HELD_TOGETHER // max(1, rows[:1].nbytes)) if copied else max(1, len(rows))
     pieces = (rows[start : start + at_once] for start in range(0, len(rows), at_once))
     blocks = (piece.copy() for piece in pieces) if copied else pieces
     if rows.ndim > 1 or scalar:
         return chain.from_iterable(blocks)
+    # Iterating an array of one dimension gives scalars; these were arrays without dimensions, and have to be
+    # again.
     return (block[row : row + 1].reshape(()) for block in blocks for row in range(len(block)))

@@ -47,6 +47,7 @@ def head_of(data: bytes | memoryview) -> EntryHead:
         known = _remembered.get(first) if first else None
         if known is None:
             known = _read(data)
+            # All at once: a kind of split that is still read comes back with its next entry.
             if len(_remembered) >= MOST_REMEMBERED:
                 _remembered.clear()
             if first:

@@ -42,6 +42,7 @@ OBJECT_VERSION = 1
 MAGIC = b"PECANENT"
 HEAD = struct.Struct("<8sIII")
 """Magic, version, and the length and checksum of the facts in JSON that follow."""
+# Bytes: Arrow wants buffers at multiples of 64, and entries are read where they lie behind the head.
 ALIGNMENT = 64
 ENDING, NAME = ".pecan-entry", "pecan-name.txt"
 PIECE_BYTES = 8 << 20

@@ -20,6 +20,7 @@ WIDE_MODES = {"I": 4, "F": 4, "I;16": 2, "I;16B": 2, "I;16L": 2, "I;16N": 2}
 
 def is_pil_image(value: Any) -> bool:
     """Tell whether a value is an image of Pillow."""
+    # Who holds an image has imported its library, so a look at `sys.modules` is enough and imports nothing.
     kind = getattr(sys.modules.get("PIL.Image"), "Image", None)
     return kind is not None and isinstance(value, kind)
 
@@ -67,6 +68,7 @@ def as_array(value: Any) -> npt.NDArray[Any] | None:
         array = np.asarray(value)
         return None if array.dtype.hasobject else array
     if is_pil_image(value):
+        # The numbers of a palette's pixels are places in it; without the palette they mean nothing.
         return np.asarray(value.convert("RGBA") if value.mode in ("P", "PA") else value)
     if not is_tensor(value) or value.is_meta or value.is_nested or value.is_quantized:
         return None
@@ -93,8 +95,10 @@ def _of_registered_type(dense: Any) -> npt.NDArray[Any] | None:
             extra="torch",
         ) from error
     kind = getattr(ml_dtypes, str(dense.dtype).removeprefix("torch."), None)
+    # A type of this name may be packed otherwise there: bits are taken over only if both sizes agree.
     if kind is None or np.dtype(kind).itemsize != dense.element_size():
         return None
+    # NumPy takes no bfloat16 from torch, but the same bits as integers.
     bits = torch.uint8 if dense.element_size() == 1 else torch.int16
     return np.asarray(dense.contiguous().view(bits).numpy().view(kind))
 

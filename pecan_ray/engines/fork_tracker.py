@@ -49,12 +49,15 @@ class ForkTracker:
     def before(self) -> None:
         """Have memory to share with the child that the calling thread makes."""
         if self._memory is None:
+            # Anonymous and shared: a child's writes are seen here, and nothing has to be opened or removed.
             self._memory = mmap.mmap(-1, PLACES * (1 + PLACE_BYTES))
+        # Per thread: several threads may fork at once, and each child has to find its own place.
         self._number.value = next(self._numbers) % PLACES
 
     def in_child(self) -> None:
         """Be another process."""
         self.generation += 1
+        # The child's own children get memory of their own, or they would report to their grandparent.
         self._parents, self._memory = self._memory, None
 
     def end_child(self, op: str, where: str, error: BaseException | None = None, **fields: Any) -> NoReturn:
@@ -116,4 +119,5 @@ def _text(messages: dict[str, Any]) -> str:
 
 
 forks = ForkTracker()
+# For the whole process, because functions call os.fork() themselves and tell nobody before.
 os.register_at_fork(before=forks.before, after_in_child=forks.in_child)

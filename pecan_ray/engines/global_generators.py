@@ -43,6 +43,7 @@ class GlobalGenerators:
         if self._key is None:
             return 0
         words = hashlib.blake2b(repr(self._key).encode(), digest_size=4).digest()
+        # One more, because 0 says that the process is the user's.
         return int.from_bytes(words, "little") + 1
 
     def begin(self, key: SeedKey | None) -> None:
@@ -58,6 +59,7 @@ class GlobalGenerators:
                 return
             self._times += 1
             words = hashlib.blake2b(repr((*self._key, self._times)).encode(), digest_size=8).digest()
+        # Outside of the lock: seeding torch and TensorFlow takes their own locks.
         _seed(int.from_bytes(words, "little"))
 
     def _after_fork(self) -> None:
@@ -68,6 +70,7 @@ def _seed(seed: int) -> None:
     """Seed what there is; nothing is imported for it."""
     random.seed(seed)
     np.random.seed(seed % (1 << 32))  # NumPy's global generator takes 32 bits
+    # The attribute may be missing while another thread is in the middle of importing torch.
     torch_generator = getattr(sys.modules.get("torch"), "default_generator", None)
     if torch_generator is not None:
         torch_generator.manual_seed(seed % (1 << 63))  # that of CPUs: torch.manual_seed imports a compiler as well

@@ -45,6 +45,7 @@ class AllLeases:
 
     def take_concurrent(self, branch: int, reading: int, streams: int) -> Lease | None:
         """Return the next split of a source, also while others are read, but for a look at the first ones."""
+        # A look at the first elements should open one file, not as many as a shuffle reads in turns.
         return None if reading and self._source_order else self.take(branch)
 
     def ended(self, lease: Lease, elements: int) -> None:
@@ -58,6 +59,8 @@ def _walk(source: Source, branch: int, order: SplitOrder | None, epoch: int, num
     queue.begin(epoch, 0)
     for split in source.splits():
         listing.add([split])
+        # Without a shuffle the first split is read while the rest is listed; a shuffle has to know all of
+        # them.
         if order is None:
             yield from iter(queue.take, None)
     listing.complete = True
@@ -66,6 +69,7 @@ def _walk(source: Source, branch: int, order: SplitOrder | None, epoch: int, num
 
 def _prefetching_files(source: Source, leases: Iterator[Lease]) -> Iterator[Lease]:
     """Yield leases; the files of the next ones are fetched meanwhile."""
+    # The prefetch runs ahead on its own copy of the stream; `tee` keeps what lies between the two.
     leases, ahead = itertools.tee(leases)
     for _, lease in zip(prefetching_files(source, (lease.split for lease in ahead)), leases, strict=True):
         yield lease
@@ -139,7 +143,10 @@ def run_produced(
             raise
         led = error
     again = _run(users_order.plan, engine, replace(options, users_order=None), epoch, orders)
+    # Both orders yield the same batches in the same turns under "strict", so their number says where to go
+    # on.
     rest = _behind(again, given)
+    # Before the order is given up: if the user's order fails at the same element, the order is not to blame.
     first = next(rest, None)  # raises what the user's order raises
     users_order.go_back(led.message if isinstance(led, OrderError) else led_to(led))
     if first is not None:
@@ -167,6 +174,8 @@ def _run(
         for produced in ENGINES[engine].load().run_here(plan, options, leases):
             if watched is not None:
                 watched.look(produced)
+            # Here one process has the whole epoch, so what is partial is the epoch's remainder and nobody
+            # else can fill it.
             if produced.rows and produced.partial and shape.drop_remainder:
                 produced = Produced({}, produced.spans, 0, produced.epoch, bad=produced.bad, dropped=produced.rows)
             if produced.rows or produced.bad or produced.dropped:

@@ -31,6 +31,7 @@ class InStepLeases:
         """Return the next lease of a source; None when there are no more."""
         with self._lock:
             mine = self._waiting[branch]
+            # The end is asked for once: a job that has said "no more" need not answer the other inputs.
             if not (mine or self._over):
                 self._take_for_all()
             return mine.popleft() if mine else None
@@ -46,16 +47,20 @@ class InStepLeases:
     def _same_rows(self, lease: Lease, branch: int) -> Iterator[Lease]:
         """Yield leases of the rows of another source that belong to those of a lease, in their order."""
         for first, stop in _rows_of(lease):
+            # The other source is cut into splits of its own, so one lease may be parts of several of them.
             place = bisect_right(self._starts[branch], first) - 1
             while first < stop:
                 split = self._splits[branch][place]
                 end = min(stop, split.start + (split.elements or 0))
                 span = ((first - split.start) << OUTPUT_BITS, (end - split.start) << OUTPUT_BITS)
+                # With the split's own numbers, so random numbers and errors are those that the input has by
+                # itself.
                 yield Lease(lease.epoch, split, (span,), branch, lease.pass_index)
                 first, place = end, place + 1
 
     def ended(self, lease: Lease, elements: int) -> None:
         """Tell how many elements a split of the first source holds; the job asks for no other."""
+        # The job knows the first source alone (docs/decisions/exactly-once.md#171-zips-in-step).
         if lease.branch == 0:
             self._leases.ended(lease, elements)
 

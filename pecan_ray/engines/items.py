@@ -16,6 +16,7 @@ ItemIterator: TypeAlias = Iterator["Item | None"]
 
 
 @dataclass(slots=True)
+# Slots and no frozen: one is made for each element, and batches fill in what they learn later.
 class Item:
     """An element or a batch under way."""
 
@@ -65,6 +66,7 @@ def batch_of(items: Sequence[Item], columns: dict[str, Any], partial: bool) -> I
         first.element,
         first.output,
         rows=len(items),
+        # Without values: these are in the columns by now, and would be held twice until the batch is gone.
         members=[item.without_value() for item in items],
         partial=partial,
     )

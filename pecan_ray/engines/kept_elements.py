@@ -26,5 +26,6 @@ class KeptAccumulator:
             return self._kept, self._computed
 
 
+# One for the process, because engines come and go with plans and reports ask for the sum of a worker.
 kept_tally = KeptAccumulator()
 """Of this process."""

@@ -56,6 +56,7 @@ class Intervals:
 
     def spans_between(self, key: LeaseKey, spans: Sequence[tuple[int, int]], stop: int) -> list[Part]:
         """Return what is asked for of the positions for which there is no element, in a split that ends at `stop`."""
+        # The usual entry has no gaps: nothing was filtered, and no search in arrays is needed.
         if self.bounds == (0, stop):
             return []
         starts, stops = np.append(0, self.ends), np.append(self.starts, stop)
@@ -72,6 +73,7 @@ class Intervals:
         for begin, end in spans:
             first = int(np.searchsorted(self.ends, begin, "right"))
             last = int(np.searchsorted(self.starts, end, "left"))
+            # Runs that touch are joined: two spans may ask for two parts of one element, which is one row.
             if first > stop or start == stop:
                 if stop > start:
                     yield start, stop

@@ -52,6 +52,8 @@ class Layout:
     @functools.cached_property
     def _packed(self) -> bytes:
         places = [(name, place and (place.offset, place.dtype, place.shape)) for name, place in self.columns.items()]
+        # Once for a layout, not once for a batch: dtypes are slow to pickle, and all full batches share one
+        # layout.
         return pickle.dumps((places, self.nbytes), pickle.HIGHEST_PROTOCOL)
 
     def __reduce__(self) -> tuple[Any, tuple[bytes]]:

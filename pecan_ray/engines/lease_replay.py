@@ -64,6 +64,7 @@ class LeaseReplay:
         """Return one of the leases of a source in the order in which they are taken; None behind the last one."""
         source = self._sources[branch]
         with source.lock:
+            # Under the lock although the job may let this wait: leases stand in the order in which the job gives them.
             if place == len(source.taken) and not source.complete:
                 lease = self._leases.take(branch)
                 if lease is None:
@@ -87,6 +88,7 @@ class LeaseReplay:
             return []
         indices = np.array(sorted({lease.split.index for lease in leases}), np.int64)
         ordered = shuffled(indices, order, leases[0].epoch, number, branch)
+        # By the split's index: parts of one split stay together, in the order in which the job gave them.
         places = {int(index): place for place, index in enumerate(ordered)}
         return sorted(leases, key=lambda lease: places[lease.split.index])
 
@@ -128,6 +130,7 @@ class PassLeases:
     def begin_next(self) -> bool:
         """Go on to the next pass that there is, once the sources give no more of this one; False: there is none."""
         early = [lease.pass_index for lease in self._early if lease is not None]
+        # Not the number plus one: a worker may have nothing of a pass that others have read.
         self.number = min(early, default=self.number)
         return bool(early)
 

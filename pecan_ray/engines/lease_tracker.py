@@ -51,6 +51,7 @@ class LeaseTracker:
         with self._changed:
             if self._closed:
                 return None
+            # `close` waits for these: a lease that arrives behind it would be given to nobody.
             self._waiting += 1
         # Outside of the lock: the job may let this wait, and batches have to be mentioned meanwhile.
         try:
@@ -72,6 +73,8 @@ class LeaseTracker:
 
     def ended(self, lease: Lease, elements: int) -> None:
         """Tell how many elements a split holds: what is behind them is mentioned."""
+        # A fresh lease ends at END, so what lies behind the last element was given as well and counts as
+        # mentioned.
         self.mark_processed({lease.key: [(elements << OUTPUT_BITS, lease.spans[-1][1])]})
         self._leases.ended(lease, elements)
 
@@ -90,6 +93,7 @@ class LeaseTracker:
                 if missing is None:
                     continue
                 missing.remove_all(intervals)
+                # Forgotten at once, or the table would grow by each split of the epoch.
                 if not missing:
                     del self._missing[key], self._given[key]
 

@@ -37,6 +37,7 @@ class LeasesBehind:
             lease = self._take_next(branch)
             if lease is None:
                 return None
+            # The order of leases is that of the epoch, so elements are counted off from its beginning.
             held = self._held(lease, left)
             if held <= left:
                 self._left[branch] -= held
@@ -57,6 +58,7 @@ class LeasesBehind:
         """Return how many elements a split holds, or more than `most`: where nobody knows, by reading them."""
         if lease.split.elements is not None:
             return lease.split.elements
+        # One more than asked for: whether the split ends there decides if its length may be told.
         read = itertools.islice(values_or_errors(self._sources[lease.branch], lease, 0), most + 1)
         held = sum(elements_of_error(one) if isinstance(one, SourceError) else 1 for one in read)
         if held <= most:

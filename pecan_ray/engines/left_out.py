@@ -9,6 +9,7 @@ from pecan_ray.engines.positions import Part, SkippedPositions, elements_in
 from pecan_ray.errors import SourceError
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, Source, Split, as_written, origin_of
 
+# docs/decisions/faults-and-silence.md#98-splits-that-a-worker-cannot-open
 CANNOT_OPEN = (FileNotFoundError, PermissionError)
 """What a file may be for one node and not for another one."""
 MAX_HELD = 1024
@@ -44,6 +45,7 @@ class LeaseReadErrors:
             self.skipped_positions.add(parts, bad)
             return True
         self._held.append((bad, parts, error))
+        # A split of a million missing files must not collect a million errors before somebody decides.
         return len(self._held) < MAX_HELD or self.ended()
 
     def element_read(self) -> None:
@@ -92,6 +94,7 @@ def leave_out(
     if split_open_failures and isinstance(leases, SharedLeases) and leases.elsewhere(lease, bad):
         return
     skipped_positions.add([], bad)
+    # Cut off here, so that the job does not wait for positions behind the break.
     leases.ended(lease, number)
 
 

@@ -16,6 +16,7 @@ from pecan_ray.engines.contract import is_plain
 
 LEAST_BYTES = 4096
 """Smaller arrays are pickled: a column of its own takes some hundred bytes of messages and alignment."""
+# Exact types only: a subclass (a namedtuple, an OrderedDict) could not be made again from its parts.
 CONTAINERS = (list, tuple, dict)
 
 
@@ -39,6 +40,7 @@ def extract_arrays(columns: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = dict(columns)
     for name in nested:
         arrays: dict[str, Any] = {}
+        # No column of a user's has a zero byte in its name by accident, so added names do not meet theirs.
         value = _taken_out(columns[name], f"\0{name}\0", arrays)
         if arrays:
             found |= {name: _ColumnTemplate(value), **arrays}

@@ -37,6 +37,7 @@ class _Walk:
         self._ancestor_ids.add(id(value))
         for one in held:
             self.enter(one)
+        # Only ancestors make a circle: one list in two places is shared, and no fault.
         self._ancestor_ids.remove(id(value))
         self._done.add(id(value))
 
@@ -44,6 +45,7 @@ class _Walk:
 def _held(value: Any) -> Iterable[Any] | None:
     """Return what a container holds; None for what is none."""
     if isinstance(value, dict):
+        # Not `value.values()`: a subclass may compute its values when asked.
         return dict.values(value)
     if isinstance(value, (list, tuple)):
         return value

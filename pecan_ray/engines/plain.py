@@ -40,6 +40,7 @@ def encode(value: Any, put: Put) -> Written:
     kind = type(value)
     if value is None or kind is bool or kind is str:
         return value
+    # By exact types throughout: a subclass of int or dict has behaviour that JSON would lose.
     if kind is int and value.bit_length() <= LONGEST_INT:
         return value
     encoder = ENCODERS.get(kind)
@@ -56,10 +57,14 @@ def _encode_array(array: np.ndarray[Any, Any], put: Put) -> Written:
     if array.dtype != object:
         raise NotPlainError(f"array of {array.dtype}")
     items = array.ravel().tolist()
+    # Columns of texts and bytes are common and long, so they are two blobs and not a JSON value for each
+    # item.
     kinds = set(map(type, items))
     if kinds == {bytes}:
         return {"blobs": [list(array.shape), _lengths(items, put), put(*items)]}
     if kinds == {str}:
+        # Lengths are counted in characters, and cut again behind decoding; Python's texts may hold single
+        # surrogates.
         joined = "".join(items).encode("utf-8", "surrogatepass")
         return {"texts": [list(array.shape), _lengths(items, put), put(joined)]}
     return {"objects": [list(array.shape), [encode(one, put) for one in items]]}
@@ -87,6 +92,7 @@ def named_dtype(name: Written) -> np.dtype[Any]:
             dtype = np.dtype(name)
         except TypeError as error:
             raise ValueError(f"{name!r} is no type of items") from error
+        # NumPy reads more than one type from a text: fields, and arrays within an item.
         if dtype.kind not in PLAIN_KINDS or not dtype.itemsize or dtype.fields is not None or dtype.shape:
             raise ValueError(f"items of type {name!r} are not plain")
         return dtype
@@ -112,12 +118,15 @@ def decode(written: Written, get: Get) -> Any:
         raise ValueError(f"values of type {kind!r} are not known")
     try:
         return decoder(content, get)
+    # Written bytes are input of others (docs/decisions/security.md#30-files-and-streams-run-no-code): damage
+    # is a ValueError by name.
     except (TypeError, OverflowError, MemoryError) as error:
         raise ValueError(f"a value of type {kind!r} is damaged: {error}") from error
 
 
 def whole(number: Written, least: int = 0) -> int:
     """Return a whole number that was written; raises ValueError if it is none or too small."""
+    # True and 1.0 are equal to 1, and would pass as a number of rows.
     if type(number) is not int or number < least:
         raise ValueError(f"{number!r} is no whole number of at least {least}")
     return number

@@ -76,6 +76,8 @@ class SkippedPositions:
         The job ends where passes without end yield nothing, and can tell by what is done alone.
         """
         with self._lock:
+            # Once a batch has carried something the pass is known not to be empty, and the next batch carries
+            # the rest.
             self.due = self.due or (not self._sent_in_batch and bool(self._parts or self._bad))
 
     def take(self) -> tuple[list[Part], list[BadElement]]:
@@ -129,6 +131,7 @@ def join(held: list[Part], parts: Iterable[Part]) -> None:
 
 def of_first_runs(parts: Iterable[Part]) -> list[Part]:
     """Return positions without those of later runs over their source."""
+    # A key is (branch, pass, split); the job knows a plan that runs as a whole by its first pass alone.
     return [part for part in parts if not part[0][1]]
 
 
@@ -145,6 +148,7 @@ def elements_in(parts: Iterable[Part]) -> int:
 def merge(parts: Sequence[Part]) -> SpansByKey:
     """Group positions by split, as few sorted intervals."""
     found: SpansByKey = {}
+    # Neighbours of one split stand together in most batches, so grouping first saves a look-up for each part.
     for key, mine in groupby(parts, itemgetter(0)):
         found.setdefault(key, []).extend(map(itemgetter(1, 2), mine))
     return {key: list(merged(found[key])) for key in sorted(found)}

@@ -169,6 +169,8 @@ def _read_past_errors(
                 unreadable.element_read()
                 if parts:
                     yield number, value, parts
+            # An error may stand for many elements at once (a broken row group), and those behind it keep
+            # their numbers.
             number += count
             if not missing:
                 break
@@ -259,7 +261,10 @@ def _runs(lease: Lease, first: int, rows: int, columns: Columns, spans: tuple[tu
     places: list[tuple[int, int]] = []
     for begin, end in spans:
         start = max((begin >> OUTPUT_BITS) - first, 0)
+        # A span may end within an element, of which some outputs were delivered: the whole element has to be
+        # read.
         stop = min(((end - 1) >> OUTPUT_BITS) + 1 - first, rows)
+        # Two spans may touch one element, which must come once.
         if places and start <= places[-1][1]:
             places[-1] = (places[-1][0], stop)
         else:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 
+# A subclass and no other mapping: functions check `isinstance(element, dict)`, and C code takes dicts alone.
 class Recording(dict[str, Any]):
     """A dict that notes the columns which are asked for, whether or not they exist.
 
@@ -22,6 +23,7 @@ class Recording(dict[str, Any]):
         return super().__getitem__(name)
 
     def __contains__(self, name: object) -> bool:
+        # Names that are no texts cannot be columns; a function may still ask for one.
         if isinstance(name, str):
             self.seen.add(name)
         return super().__contains__(name)
@@ -43,6 +45,7 @@ class Recording(dict[str, Any]):
 
     def items(self) -> Any:
         """Return names and values of all columns."""
+        # A function that walks over all columns may depend on each of them, and on which there are.
         self.seen.update(self)
         return super().items()
 
@@ -55,5 +58,6 @@ class Recording(dict[str, Any]):
         """Return a copy that notes in the same place."""
         return Recording(self, self.seen)
 
+    # `copy.copy` would go by `__reduce_ex__` and make a record that notes elsewhere.
     def __copy__(self) -> Recording:
         return self.copy()

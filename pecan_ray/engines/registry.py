@@ -23,6 +23,8 @@ class EngineInfo:
 
     def load(self) -> EngineModule:
         """Import the engine; raises `MissingExtraError` if its framework is not installed."""
+        # By name and late: a job with the python engine must not import TensorFlow, which may not be
+        # installed.
         return cast(EngineModule, importlib.import_module(self.module))
 
 
@@ -34,6 +36,9 @@ ENGINES: Mapping[EngineName, EngineInfo] = {
 
 def load_framework(name: EngineName) -> None:
     """Import an engine's framework: before a plan is unpickled, whose functions would import all of it."""
+    # TensorFlow's own import goes on without Keras and JAX
+    # (docs/decisions/python-engine.md#15-freed-memory-stays-keras-waits); a function that imports it first
+    # would import all.
     if ENGINES[name].framework is not None:
         ENGINES[name].load()
 

@@ -25,6 +25,7 @@ AWAY_S = 30.0
 """So long a store is left alone after a failure at first,"""
 MOST_AWAY_S = 600.0
 """and no longer than that."""
+# docs/decisions/autocache.md#49-entries-as-objects
 LISTED_AGAIN_S = 20.0
 """What others have written is looked for so often; and seldom enough that it takes a twentieth of the time."""
 FLUSH_S = 5.0

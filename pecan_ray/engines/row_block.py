@@ -56,8 +56,11 @@ class RowBlock:
     def of_items(cls, items: Sequence[Item]) -> RowBlock:
         """Return elements of whose positions all that is asked for is to be delivered."""
         names = list(dict.fromkeys(name for item in items for name in item.value))
+        # Behind a map rows may differ in their columns; MISSING and not None, which is a value that a column
+        # may have.
         values = {name: [item.value.get(name, MISSING) for item in items] for name in names}
         columns = {name: np.fromiter(column, object, len(items)) for name, column in values.items()}
+        # By identity: comparing leases compares their splits and spans, for each row.
         leases = {id(item.lease): item.lease for item in items}
         places = {one: place for place, one in enumerate(leases)}
         lease_of = np.array([places[id(item.lease)] for item in items], np.int64)
@@ -72,6 +75,7 @@ class RowBlock:
     @property
     def lease(self) -> Lease:
         """The newest of the leases."""
+        # Leases stand in the order in which they came, so the largest place is the newest.
         return self.leases[int(self.lease_of.max())]
 
     @functools.cached_property
@@ -104,6 +108,7 @@ class RowBlock:
 
     def cut(self, start: int, stop: int) -> RowBlock:
         """Return rows `start` to `stop`."""
+        # No copy and the cached properties stay: most cuts are of whole blocks.
         if stop - start == self.rows:
             return self
         return self._of_rows(slice(start, stop))
@@ -129,6 +134,7 @@ class RowBlock:
         """Return the last positions to deliver with each of some rows, whose leases have one interval."""
         begins = self.elements[start:stop] << OUTPUT_BITS
         bounds = np.array([lease.spans[-1][1] for lease in self.leases])[self.lease_of[start:stop]]
+        # A lease may end within an element, whose later outputs were delivered before.
         ends = np.minimum(begins + (1 << OUTPUT_BITS), bounds)
         keys = [lease.key for lease in self.leases]
         keys_of_rows = [keys[place] for place in self.lease_of[start:stop].tolist()]
@@ -183,6 +189,7 @@ def parts_of(leases: Sequence[Lease], lease_of: RowNumbers, elements: RowNumbers
     found: list[Part] = []
     places = np.unique(lease_of) if len(leases) > 1 else [0] * bool(len(elements))
     for place in places:
+        # Sorted, so that rows of a shuffle that were neighbours in their split are one interval again.
         numbers = np.sort(elements[lease_of == place] if len(places) > 1 else elements)
         breaks = np.flatnonzero(np.diff(numbers) != 1) + 1
         begins = numbers[np.concatenate(([0], breaks))] << OUTPUT_BITS
@@ -218,6 +225,7 @@ def _is_serializable(value: Any) -> bool:
 
 def _own_values(column: Array) -> list[Any]:
     """Return the values of a column, of which none is the column's own where it can be written into."""
+    # Scalars of NumPy are copies; rows of wider columns, records and objects are views or shared.
     if column.ndim == 1 and column.dtype.kind not in "OV":
         return list(column)
     return [one if one is MISSING else own_copy(one, copy_value) for one in column]
@@ -230,6 +238,7 @@ def row_bytes(column: Array) -> int:
 
 def objects_of(column: Array) -> Array:
     """Return a column as objects, each of which is as large as it is and holds nothing of the column."""
+    # `np.array` would make one array of more dimensions of rows that are arrays.
     return np.fromiter(_own_values(column), object, len(column))
 
 

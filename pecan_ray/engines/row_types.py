@@ -36,6 +36,7 @@ _TELLING_TYPES = frozenset({*_OF_TYPE, *(np.dtype(code).type for code in _NUMBER
 def kind_of(element: Mapping[Any, Any]) -> RowKind:
     """Return the kind of an element: those of equal kinds can be rows of one batch."""
     try:
+        # The order of columns counts: a batch has that of its first element.
         return tuple((name, _of_value(value)) for name, value in element.items())
     except RecursionError:  # a value that holds itself: where it would be sent, it is an error by name
         return tuple((name, type(value).__qualname__) for name, value in element.items())
@@ -69,6 +70,7 @@ def _of_array(value: Any) -> Hashable:
         return type(value).__qualname__
     if value.dtype == object:
         return _of_value(value.tolist())
+    # An array without dimensions and a scalar become the same column, so both have the same kind.
     return (value.dtype, value.shape) if value.shape else value.dtype
 
 
@@ -139,6 +141,7 @@ def rows_of_one_kind(
                 del full  # else the elements would stay in memory beside their batch
             kind = mine
             rows.append(element)
+    # A block ends before an element that fails (docs/decisions/order-and-rows.md#158-blocks-of-one-kind).
     except Exception:
         if rows:
             yield rows

@@ -56,6 +56,8 @@ def with_seeded_globals(fn: Function) -> Function:
 
 def _call(fn: Function, given: bool, value: Any, rng: np.random.Generator) -> Any:
     """Call a function; `given`: it takes the generator as well."""
+    # One number is drawn from the element's generator first, so a parameter `rng` goes on behind it in every
+    # run.
     with _turns, _seeded(int(rng.integers(1 << 63))):
         absent = [name for name in DRAWING if name not in sys.modules]
         try:
@@ -83,12 +85,14 @@ def _seeded(seed: int) -> Iterator[None]:
     before = random.getstate(), mtrand.get_bit_generator(), None if torch is None else torch.get_state()
     random.seed(seed)
     mtrand.set_bit_generator(_own)
+    # NumPy's legacy seeding takes words of 32 bits.
     np.random.seed([seed & 0xFFFFFFFF, seed >> 32])
     if torch is not None:
         torch.manual_seed(seed)
     try:
         yield
     finally:
+        # Put back, because other functions in this process may draw without `seed_globals`.
         random.setstate(before[0])
         mtrand.set_bit_generator(before[1])
         if torch is not None:

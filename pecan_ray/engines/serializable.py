@@ -28,10 +28,12 @@ def why_not_serializable(value: Any) -> str:
     if isinstance(value, np.ndarray):
         if not value.dtype.hasobject or PLAIN.issuperset(map(type, value.flat)):
             return ""
+    # Pickling once only to find out costs as much as sending, so what surely can be pickled is not tried.
     elif type(value) in (list, tuple, dict) and _holds_arrays_alone(value, LEVELS):
         return ""
     try:
         check_nesting(value)
+        # Read back as well: a class may pickle and fail when it is made again.
         pickle.loads(dumps(value))
     except BaseException as error:  # objects may refuse it in any way
         if is_interrupt(error):

@@ -22,6 +22,8 @@ class PerProcess:
     def __call__(self) -> Any:
         """Return what was made; other threads wait while it is."""
         with _lock:
+            # Under the lock while it is made: eight threads that load one model each would take eight times
+            # its memory.
             if self not in _made:
                 _made[self] = self.setup()
             return _made[self]
@@ -29,12 +31,15 @@ class PerProcess:
 
 _lock = threading.RLock()
 """Guards what was made; reentrant, so that a set-up may use another one."""
+# Weak, so that a model goes with the plan whose function asked for it.
 _made: weakref.WeakKeyDictionary[PerProcess, Any] = weakref.WeakKeyDictionary()
 """Beside its owner, which is compared with others by what it holds."""
 
 
 def with_setup(fn: Function, setup: Callable[[], Any]) -> Function:
     """Return a function of a value that calls `fn` with the value and what `setup` has made in this process."""
+    # One function for each signature: what a chain hands over is read off the signature, which a wrapper
+    # would hide.
     calls: dict[tuple[bool, bool], Function] = {
         (False, False): _plain,
         (True, False): _random,

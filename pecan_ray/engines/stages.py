@@ -15,6 +15,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from pecan_ray.plan.stage_seconds import StageSeconds
 
+# A short job needs many looks to say anything; a long one has them at any rate
+# (docs/decisions/observing.md#58-bottlenecks-by-stacks).
 OFTEN_S = 0.05
 """Between two looks in the first"""
 OFTEN_FOR_S = 20.0
@@ -50,6 +52,7 @@ def _innermost(frame: FrameType | None, known: Mapping[CodeType, Recognized]) ->
     while frame is not None:
         inspect_locals = known.get(frame.f_code)
         if inspect_locals is not None:
+            # Operators pull from sources on one stack: the innermost function is the one at work.
             return inspect_locals(frame.f_locals)
         frame = frame.f_back
     return None
@@ -107,6 +110,7 @@ class StageAccumulator:
                 cpu_s=cpu_s,
                 reading_s=spent * threads_in["reading"],
                 batching_s=spent * threads_in["batching"],
+                # Not per thread: one batch that waits for memory holds up the worker as much as two do.
                 blocked_s=spent if threads_in["blocked"] else 0.0,
                 operators=tuple((stage.operator, spent * n) for stage, n in stages.items() if stage.kind == "operator"),
                 in_processes=tuple(stage.operator for stage in stages if stage.in_process),

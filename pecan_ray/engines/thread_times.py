@@ -19,6 +19,7 @@ def cpu_times() -> tuple[float, float]:
     The second is 0 where the system does not tell (``schedstat`` of Linux's proc file system does).
     """
     try:
+        # Opened each time: the file is that of the thread that opens it. In nanoseconds.
         with open("/proc/thread-self/schedstat", "rb", buffering=0) as file:
             running, waiting = file.read().split()[:2]
     except (OSError, ValueError):
@@ -35,5 +36,6 @@ def wait_and_probe_lock(event: threading.Event, timeout_s: float) -> bool:
     """
     started, queued_before = time.perf_counter(), cpu_times()[1]
     event.wait(timeout_s)
+    # If the event was set, this is below zero: nobody can tell then how long the thread waited for the lock.
     late_s = time.perf_counter() - started - timeout_s
     return late_s - (cpu_times()[1] - queued_before) > LOCK_WAIT_S

@@ -26,6 +26,8 @@ class ThreadTimer:
     def start(self) -> None:
         """Begin."""
         self._switches = _thread_switches()
+        # The wall clock is read last here and first in `stop`, so that it holds as little of these calls as
+        # can be.
         self._cpu = time.thread_time()
         self._wall = time.perf_counter()
 
@@ -33,6 +35,8 @@ class ThreadTimer:
         """Return the seconds since `start`."""
         wall = time.perf_counter() - self._wall
         cpu = time.thread_time() - self._cpu
+        # Switches that the system forces are not counted among these, so a busy machine does not look like
+        # waiting.
         waited = _THREAD is None or _thread_switches() != self._switches
         return wall if waited else min(wall, cpu)
 

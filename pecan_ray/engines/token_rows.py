@@ -32,6 +32,8 @@ class TokensAlone:
                 f"pack(on={self.on!r}) needs a list of whole numbers, but got {tokens.dtype}{list(tokens.shape)}"
             )
         others = element if self.others else {}
+        # Other columns go by default: rows are cut out of several elements, and a label of one would stand
+        # for all.
         return {**others, self.on: tokens, **{name: self._along(name, element, len(tokens)) for name in self.along}}
 
     def _along(self, name: str, element: dict[str, Any], count: int) -> Any:

@@ -47,6 +47,8 @@ class CallTimer:
         if first is None or now - self._since[first] < LONG_S:
             return None
         sighting, at = seen[first], seen[first].at
+        # Two calls that began about the same time: nobody knows which one holds the other up
+        # (docs/decisions/faults-and-silence.md#36-when-a-worker-hangs).
         together = sum(since - self._since[first] < LONG_S for since in self._since.values()) > 1
         if together and not at.reads:
             at = replace(at, origin=None)  # one may wait for the other
@@ -66,6 +68,7 @@ class StackWatch:
         for thread, frame in sys._current_frames().items():
             sighting = self._innermost(frame)
             if sighting is not None:
+                # With the thread: two threads at one operator are two calls, and one of them may hang.
                 seen[thread, sighting.key] = sighting
         return self._call_timer.longest(now, seen)
 

@@ -46,6 +46,7 @@ class UsersOrder:
 
     def ops(self, run: Sequence[ElementOp]) -> tuple[ElementOp, ...]:
         """Return the operators that stand in this plan where consecutive ones of the other do."""
+        # Orders differ within runs alone, so a run is found in the other plan by its place.
         place = element_run(self._running, run[0].name).place
         return next(other.ops for other in element_runs(self.plan) if other.place == place)
 
@@ -65,6 +66,7 @@ class UsersOrder:
     def go_back(self, message: str) -> None:
         """Note why this order is run from now on."""
         with self._lock:
+            # The first reason stays: what fails later may only follow from going back.
             self.reason = self.reason or message
             self.taken = True
 

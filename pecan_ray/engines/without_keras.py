@@ -27,7 +27,9 @@ def import_tensorflow() -> None:
         importlib.import_module("tensorflow")
     finally:
         for name in kept_away:
+            # Also behind a failure, or the user's own `import jax` would fail for the rest of the process.
             del modules[name]
+    # TFLite's converter holds `_jit` from the moment of its import, so it has to be put there by hand.
     for module in (modules[name] for name in WITH_JIT if name in modules):
         if getattr(module, "_jit", None) is None:
             module._jit = _jit

@@ -114,6 +114,8 @@ class BatchWriter:
         `error`: what ended the chunk, where order is kept.  Returns how many bytes more wait for an earlier chunk: less
         than none, if it is one that others waited for.
         """
+        # A lease with a place: the trainer joins these rows, in blocks of one kind
+        # (docs/decisions/order-and-rows.md#158-blocks-of-one-kind).
         if items and items[0].lease.place is not None:
             pieces, error = self._of_one_kind(items, error)
         else:
@@ -124,6 +126,7 @@ class BatchWriter:
             pieces = [items]
         if error is not None:
             with self._claim_lock:
+                # Known before its chunk is in line, because nothing behind it may be placed.
                 self._errors[number] = error
                 self.failed = True
         # In pieces where it is long: what a batch leaves of one is copied.
@@ -264,6 +267,8 @@ class BatchWriter:
             self._line.extend(due)
             waiting -= due_bytes
             if self._next in self._errors:
+                # Chunks behind the failed one stay in `_early` for ever: nothing behind an error is delivered
+                # (docs/decisions/order-and-rows.md#150-errors-at-their-place).
                 self._due, self._next = self._errors[self._next], NEVER
                 break
             self._next += 1
@@ -295,6 +300,7 @@ class BatchWriter:
         """Take elements for a batch, or for the next one if it is full; the caller holds the lock."""
         if batch is None or batch.is_full:
             batch = self._open = self._opened(head)
+            # Only where order is kept: batches that are handed on as they are full need no line of their own.
             if self.strict:
                 self._sequence.append(batch)
         first, room = batch.claimed, batch.stop - batch.claimed

@@ -40,6 +40,8 @@ def use_blocks(ops: Sequence[Op]) -> bool:
     def can(op: Op) -> bool:
         return takes_blocks(op) or (isinstance(op, ElementOp) and sees_columns(op))
 
+    # Maps and filters alone are no reason here: in front of a batch the engine asks for blocks by itself
+    # (`ItemStream.before`).
     return any(isinstance(op, (Shuffle, Take, Skip)) for op in takewhile(can, ops))
 
 
@@ -53,6 +55,8 @@ def blocks_of(runs: Iterable[Run | None], streams: Streams) -> Blocks:
         block = RowBlock.of_run(run)
         while block.rows:
             part, block = block.cut(0, min(left, block.rows)), block.cut(min(left, block.rows), block.rows)
+            # Cut at turns: rows of the next split begin a block of their own, so a shuffle draws them as
+            # elements do.
             left = left - part.rows or turn
             yield from part.chunks()
 
@@ -88,6 +92,7 @@ def mapped(blocks: Blocks, chain: BlockChain, pool: Threads) -> Blocks:
                 break
             start = 0
             while start < block.rows:
+                # Pieces of 3 ms of work, which one thread finishes before the others stand idle.
                 stop = min(block.rows, start + max(1, int(min(PIECE_ROWS, pace.elements))))
                 results.add(block.cut(start, stop))
                 start = stop
@@ -156,6 +161,7 @@ def skipped(blocks: Blocks, count: int, skipped_positions: SkippedPositions) -> 
 
 def prefetched(blocks: Blocks, count: int) -> Blocks:
     """Have a thread keep about so many rows ready."""
+    # Blocks instead of rows, rounded up: `prefetch(1)` keeps one block ready.
     return prefetch_results([blocks], -(-count // PIECE_ROWS))
 
 

@@ -76,6 +76,7 @@ class ResponseWriter:
         if self._pickled is None and self._write(result):
             self._written += 1
             return
+        # Before `_one_by_one`: if this raises, nothing has changed and the caller sends the error.
         answer = pickled((True, result))
         self._one_by_one().append(answer)
 

@@ -23,6 +23,8 @@ def calls_under(options: EngineOptions) -> dict[types.CodeType, Recognize]:
 
     def one(local: Mapping[str, Any]) -> ThreadActivity | None:
         chain, step, item = local.get("self"), local.get("step"), local.get("item")
+        # By the very options: another engine in this process runs the same code. A frame that has just begun
+        # lacks some names.
         if chain is None or chain._options is not options or step is None or item is None:
             return None
         return working(step.op, [item], local.get("output", 0))
@@ -75,6 +77,7 @@ def working(op: ElementOp, items: Sequence[Item], output: int) -> ThreadActivity
         where = f"{len(items)} elements from {where} on"
     lease = first.lease
     key = (op.name, lease.epoch, lease.key, first.element, output, len(items))
+    # Of several elements nobody knows which one hangs, so no origin is named and the job searches for it.
     alone = len(items) == 1 and first.members is None
     at = AtWork(op.name, origin_of(lease, first.element) if alone else None)
     return ThreadActivity(key, f"{op.name} has been working on {where} for {{seconds}}", at)

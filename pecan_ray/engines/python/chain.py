@@ -161,6 +161,7 @@ class Chain:
         self._options = options
         self._skipped_positions = skipped_positions
         self._has_flat_map = any(isinstance(op, FlatMap) for op in ops)
+        # Filters make no values, so nothing has to be asked about who holds them.
         self._changes = any(not isinstance(op, Filter) for op in ops)
         self._has_collate = any(isinstance(op, Collate) for op in ops)
         self._buffers = SharedBuffers()
@@ -176,6 +177,7 @@ class Chain:
         """Return what becomes of an item; positions of what is dropped go to the undelivered ones."""
         kept = None
         try:
+            # Before the functions run, because they may write into the element that is to be kept.
             kept = deep_copy(item.value) if self._options.on_error == "quarantine" else None
             return self.attempt(item)
         except ElementError as error:
@@ -291,6 +293,8 @@ class Chain:
         """Return where to count an element, if it is one of those that are counted."""
         if (
             self.counts is None
+            # By number and not by chance: all operators count the same elements, so what goes in and out of
+            # each can be compared.
             or (item.lease.split.index + item.element) % EVERY
             or item.lease.epoch != self._options.count_epoch
         ):
@@ -311,6 +315,8 @@ class Chain:
                 pieces = [p._replace(value=self._map_output(step, p, item)) for p in pieces]
             if counts:
                 counts.add(step.op.name, given, size, [piece.value for piece in pieces])
+        # Without a width for each output (a batch, or more outputs than positions) the last one carries all
+        # positions.
         if item.width and all(piece.width for piece in pieces):
             return split_into_parts(item, pieces, self._skipped_positions)
         items = [output_of(item, piece, []) for piece in pieces]
@@ -339,6 +345,7 @@ class Chain:
                 self._check_inplace_result(step.op, value, result, item)
             if isinstance(result, types.CoroutineType):
                 raise self.wrong_type(step.op, item, result, "a value")
+            # A new dict: if a later operator fails, the item must be as it was given.
             return {**value, step.op.on: result}
         if not isinstance(result, dict):
             raise self.wrong_type(step.op, item, result, ELEMENT_WANTED)
@@ -348,6 +355,7 @@ class Chain:
         """Raise `OutputTypeError` for a function that changes arrays in place and returns nothing."""
         if result is not None:
             self._none_results.pop(op.name, None)
+        # Only values that can be changed in place: None for a number is a decision of the function.
         elif op.name in self._none_results and isinstance(value[op.on], (np.ndarray, list, bytearray)):
             self._none_results[op.name] += 1
             if self._none_results[op.name] >= SILENT_CALLS:
@@ -364,6 +372,8 @@ class Chain:
     def _passes(self, step: ChainStep, value: Any, item: Item, output: int) -> bool:
         if isinstance(step.op, Subset):
             return item.has_passed or is_member(step.op, item.lease.split.index, item.element)
+        # A filter is not asked twice: it may have a state of its own
+        # (docs/decisions/exactly-once.md#4-workers-return-leftovers).
         result = item.has_passed or self._call(step, value, item, output)
         if not isinstance(result, bool):
             raise self.wrong_type(step.op, item, result, "whether to keep the element: True or False")
@@ -376,6 +386,8 @@ class Chain:
             raise self.wrong_type(step.op, item, result, "a list of elements (or another iterable of them)")
         on = step.op.on
         values = result if on is None else [{**piece.value, on: one} for one in result]
+        # In whole numbers, so that a second run cuts at the same positions
+        # (docs/decisions/exactly-once.md#5-positions-and-spans).
         bounds = [piece.width * number // max(len(values), 1) for number in range(len(values) + 1)]
         pieces = []
         for number, value in enumerate(values):
@@ -416,13 +428,19 @@ class Chain:
             raise op_error(op.name, item, error, op.on) from error
         failed = partial(op_error, op.name, item, column=op.on)
         return retry_call(
-            lambda: step.call(argument, **self.keywords(step, item, output)), f"{op.name}: {item.where()}", failed
+            # Keywords anew: the failed call may have drawn from its generator, and a repeated one has to draw
+            # the same.
+            lambda: step.call(argument, **self.keywords(step, item, output)),
+            f"{op.name}: {item.where()}",
+            failed,
         )
 
     def _rng(self, op: ElementOp, item: Item, output: int) -> Any:
         """Return an operator's random numbers; those of several by name, for one that stands in their place."""
         seed, lease, element = self._options.seed, item.lease, item.element
         if own_attribute(op.fn, "draws_by_name", False):
+            # An operator that stands for several draws by their names, so that a rewrite changes no random
+            # number.
             return lambda name: _generator.at(element_key(seed, lease, element, output, name))
         return _generator.at(element_key(seed, lease, element, output, op.name))
 

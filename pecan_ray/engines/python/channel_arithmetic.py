@@ -46,6 +46,8 @@ def _constants(fn: types.FunctionType) -> Iterator[Any]:
     yield from (fn.__globals__.get(name, vars(builtins).get(name)) for name in names)
     yield from (cell.cell_contents for cell in fn.__closure__ or ())
     yield from fn.__defaults__ or ()
+    # Texts are the docstring and names of dtypes; a nested function is a code object, which `_is_plain`
+    # refuses.
     yield from (one for one in fn.__code__.co_consts if not isinstance(one, (str, type(None))))
 
 
@@ -73,6 +75,7 @@ class PerChannelFunction:
         self._rejected = False
 
     def __reduce__(self) -> tuple[Any, ...]:
+        # The verdict is left behind: it is found again with the first image.
         return PerChannelFunction, (self.fn,)
 
     def __call__(self, image: Any) -> Any:
@@ -80,6 +83,8 @@ class PerChannelFunction:
         if self._rejected or not _is_image(image):
             return self.fn(image)
         height, width, channels = image.shape
+        # `exactly`: only operations whose last bit is prescribed
+        # (docs/decisions/rewrites.md#154-constants-by-channel).
         watch = RowsWatch(1, exactly=True, channels=channels)
         try:
             given = RowsColumn(image.reshape(1, height, width * channels), watch)
@@ -88,6 +93,8 @@ class PerChannelFunction:
             self._rejected = True
             return self.fn(image)
         if watch.rejected:
+            # For good: what is no plain arithmetic for one image is none for the next, and each try costs a
+            # call.
             self._rejected = True
             return self.fn(image)
         return made.reshape(image.shape)

@@ -74,6 +74,7 @@ def check_columns(item: Item, names: Any, other: str, op: str) -> None:
 def collate_column(items: Sequence[Item], name: str, op: str) -> Array:
     values = [item.value[name] for item in items]
     first = items[0].where()
+    # An empty list of JSON comes as an array of no items, whose column is decided by its neighbours.
     begins_empty = is_empty_list(values[0])
     lists = type(values[0]) in (list, tuple) or (begins_empty and any(type(one) in (list, tuple) for one in values))
     if lists or not is_columnar(values[0]):
@@ -98,9 +99,12 @@ def _single_numbers(values: list[Any], dtype: np.dtype[Any]) -> Array | None:
     if dtype.kind in "mM" and any(value.dtype != dtype for value in values):
         return None  # NumPy lets moments wrap around in the unit of others
     try:
+        # At once instead of one by one: tables have many such columns, and their check would take most of the
+        # time.
         numbers = np.array(values)
     except OverflowError:
         return None
+    # NumPy promotes what does not fit; then each value is looked at, and the one that differs is named.
     return numbers if numbers.dtype == dtype and numbers.ndim == 1 else None
 
 

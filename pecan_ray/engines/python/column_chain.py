@@ -129,6 +129,7 @@ class ColumnChain:
         # The first element goes through the chain, which then seeds global generators anew.
         if self._returns_objects or self._chain.is_new or any(lease.passed for lease in block.leases):
             return False
+        # Columns that no function sees may hold anything: they are handed on as they lie.
         names = set(itertools.chain.from_iterable(self._columns_seen))
         return names <= block.columns.keys() and all(_is_fixed(block.columns[name]) for name in names)
 
@@ -179,6 +180,8 @@ class ColumnChain:
         if step.op.on is not None:
             rows.changed[step.op.on] = column_of(results)
         else:
+            # A map of an element replaces all columns, and elements may differ in theirs: in the order of
+            # their first appearance.
             rows.names = list(dict.fromkeys(itertools.chain.from_iterable(results)))
             rows.changed = {name: column_of([one.get(name, MISSING) for one in results]) for name in rows.names}
         return failed
@@ -199,6 +202,7 @@ class ColumnChain:
         # `call_stacks` finds `step`, `rows` and `place` in this frame by their names.
         results: list[Any] = []
         bad: list[int] = []
+        # Local names: this loop runs once for each row, where the function may take a microsecond.
         call, filters, tracker = step.call, step.filters, forks
         makes_elements = step.op.on is None and not filters
         keywords: dict[str, Any] = {}
@@ -250,6 +254,7 @@ class ColumnChain:
             raise self._chain.wrong_type(step.op, item, result, "a value")
         if type(result) in FIXED:
             return result
+        # `own_element` counts references, so this frame must not hold the result beside the element.
         element = {"": result}
         del result
         return self._own(step, element, {"": value}, item)[""]
@@ -264,6 +269,8 @@ class ColumnChain:
 
     def _own(self, step: ChainStep, result: dict[str, Any], value: dict[str, Any], item: Item) -> dict[str, Any]:
         """Return what a function has made of `value`, which may be written into, as the engine's own."""
+        # From now on rows go through as elements: a column of such values belongs to whoever writes into
+        # them.
         self._returns_objects = True
         held: list[HeldValue] = []
         try:
@@ -331,4 +338,5 @@ def column_of(values: list[Any]) -> Array:
         dtype = np.dtype(kind)
         if dtype.kind in NUMBER_KINDS and dtype.type is kind:
             return np.fromiter(values, dtype, len(values))
+    # `fromiter` makes one object of each value; `np.array` would look into lists and arrays.
     return np.fromiter(values, object, len(values))

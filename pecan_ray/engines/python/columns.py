@@ -66,6 +66,7 @@ def prefetched(ops: Iterable[Op]) -> int:
 
 def readers(options: EngineOptions) -> int:
     """Return how many threads shall read: one where the order counts."""
+    # Two readers would finish their batches in the order of the scheduler.
     return 1 if options.order == "strict" else min(options.threads, MOST_READERS)
 
 

@@ -41,6 +41,7 @@ def _filter_result(fn: Call, value: Any, **keywords: Any) -> Any:
     None is what has no truth of its own: a coroutine, a generator, a function that nobody has called.
     """
     answer = fn(value, **keywords)
+    # First, because nearly all filters return one of these.
     if type(answer) is bool or type(answer) is np.bool_:
         return bool(answer)
     if answer is None or isinstance(answer, (np.ma.MaskedArray, *NO_ANSWERS)):
@@ -61,6 +62,8 @@ def _drawn(fn: Call, buffers: SharedBuffers, value: Any, **keywords: Any) -> Any
 
 def _own_outputs(outputs: Any, before: Mapping[str, Any], given: Any, held: list[HeldValue]) -> Any:
     """Return the outputs of a flat_map as a list, each as it is drawn: a generator may change it for the next one."""
+    # Iterables that a function returns by mistake: their keys or letters would become elements. The chain
+    # names the error.
     if isinstance(outputs, (dict, str, bytes)) or not isinstance(outputs, Iterable):
         return outputs
     bounded = not isinstance(outputs, (list, tuple))
@@ -68,6 +71,7 @@ def _own_outputs(outputs: Any, before: Mapping[str, Any], given: Any, held: list
     del outputs  # a list that the function does not hold itself holds nothing any more
     drawn: list[Any] = []
     with suppress(StopIteration):
+        # Lists are in memory already, so only what is drawn from a generator is bounded.
         while len(drawn) <= MOST_OUTPUTS or not bounded:
             drawn.append(own_value(next(values), before, given, held))
     if bounded and len(drawn) > MOST_OUTPUTS:
@@ -80,6 +84,7 @@ def _own_outputs(outputs: Any, before: Mapping[str, Any], given: Any, held: list
 
 def pop_all(values: list[Any]) -> Iterator[Any]:
     """Yield the values of a list, which holds none of them any more then."""
+    # A value that a list still held would look as if somebody else had it, and be copied (`own_results`).
     values.reverse()
     while values:
         yield values.pop()

@@ -21,6 +21,8 @@ def run_here(plan: Plan, options: EngineOptions, leases: Leases) -> Generator[Pr
     """Yield what a plan makes of leases; a user's exception is raised as it is, with a note that names the element."""
     skipped_positions = SkippedPositions()
     sources = tuple(with_seed(source, options.seed) for source in plan.sources())
+    # Without a pool everything runs in the calling thread, also functions with `processes=True`: a debugger
+    # stops there.
     stream = ItemStream(plan, sources, options, leases, skipped_positions, pool=None, call=complete_call)
     failed: OpError
     try:
@@ -48,6 +50,7 @@ def _plain(failed: OpError) -> Any:
     cause: Any = failed.__cause__
     if not isinstance(cause, Exception) or isinstance(cause, (StopIteration, StopAsyncIteration)):
         return failed  # such an exception would end the training loop instead
+    # Python 3.11 and later.
     if hasattr(cause, "add_note"):
         cause.add_note(failed.message.splitlines()[0])
     return cause
@@ -60,5 +63,6 @@ def replay(ops: Sequence[ElementOp], bad: BadElement, seed: int) -> None:
         origin = bad.origin
         epoch, pass_index, branch = origin.epoch, origin.repetition, origin.branch
         split, element = origin.split, origin.element
+    # Random numbers belong to seed, pass, operator and element, so these numbers alone bring them back.
     lease = Lease(epoch, Split(split), branch=branch, pass_index=pass_index)
     Chain(ops, EngineOptions(seed=seed), SkippedPositions()).run(Item(bad.element, [], lease, element))

@@ -29,6 +29,8 @@ def split_into_parts(item: Item, pieces: Iterable[ElementOutput], skipped_positi
         parts = within(item.parts, begin, at)
         if parts:
             items.append(output_of(item, piece, parts))
+    # Positions between and behind outputs were filtered; if nobody reported them, the epoch would wait for
+    # them.
     skipped_positions.add(filtered + within(item.parts, at, first + item.width))
     return items
 

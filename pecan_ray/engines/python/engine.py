@@ -124,6 +124,8 @@ class PythonEngine:
 
     def _of_columns(self, stream: ItemStream, plan: ColumnarPlan) -> Generator[Produced, None, None]:
         """Cut batches out of the source's columns, in threads that are ahead of what takes them."""
+        # What functions on batches are given is no slot of the ring: they may keep it, and return something
+        # else.
         table = Table(plan.batch, HeapSlots() if plan.behind else self._slots)
         in_rows = stream.rows_chain(plan.maps, plan.batch) if isinstance(plan.batch, BatchInRows) else None
         made_by = name_of_last(plan.maps)
@@ -257,6 +259,7 @@ class PythonEngine:
 
     def close(self) -> None:
         """Stop threads and processes."""
+        # Threads first: they may be calling a process, or be recording an entry.
         self._threads.close()
         if self._cache is not None:
             self._cache.close()
@@ -268,6 +271,8 @@ def row_parts(item: Item) -> RowParts:
     """Return the last positions of each row of a block, or of an element that is one; of others nothing."""
     if item.lease.place is None:
         return ()
+    # The last positions alone: where a row ends is what the trainer has to know to cut batches
+    # (docs/decisions/order-and-rows.md#159-flat_map-in-order).
     return [one.parts[-1] for one in item.members or [item]]
 
 
@@ -275,4 +280,6 @@ def limit_native_threads() -> None:
     """Keep OpenCV from starting threads of its own beside ours, if it is in use."""
     cv2 = sys.modules.get("cv2")
     if cv2 is not None:
+        # The engine's own threads take all CPUs; each of them starting as many again would only be in the
+        # way.
         cv2.setNumThreads(1)

@@ -41,12 +41,15 @@ class FallbackChain:
 
     def run(self, item: Item) -> list[Item]:
         """Return what becomes of an item."""
+        # Without a lock: a thread that misses the change runs one more element in the order that is given up,
+        # and falls back.
         if self._order.taken:
             return self._users_chain().run(item)
         # Functions may write into the element before one fails, and the user's order needs it as it was.
         before = deep_copy(item.value) if self._reload is None else None
         try:
             return self._chain.attempt(item)
+        # A column may be missing in this order alone: its operator may stand before the one that makes it.
         except (ElementError, ColumnError) as error:
             if isinstance(error.__cause__, ForkError):
                 raise  # it is told of once, whatever the order
@@ -60,6 +63,7 @@ class FallbackChain:
         except ElementError as users_error:
             apply_error_policy(item, users_error, self._on_error, self._skipped_positions, kept)
             return []
+        # Only now: an element that fails in both orders says nothing about the order.
         self._order.take(item.where(), error, self._ops)
         return made
 

@@ -22,8 +22,11 @@ from pecan_ray.engines.python.ordered_results import EARLY_BYTES, up_to_an_error
 from pecan_ray.engines.python.threads import Threads
 from pecan_ray.engines.row_block import RowBlock
 
+# docs/decisions/python-engine.md#13-where-the-engines-time-goes: 40 to 60 us of CPU for an element of 0.4 ms,
+# 90 to 100 with messages of 5 ms.
 MESSAGE_S = 0.03
 """Chunks that are messages to another process hold about this much work: each wakes that process, and a thread here."""
+# Bounds the elements that wait for one thread where each takes a microsecond or so.
 MOST_PER_CHUNK = 256
 ROWS_BYTES = 4 << 20
 """Rows of an entry are handed to threads in pieces of about so many bytes,"""

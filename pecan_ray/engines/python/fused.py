@@ -24,6 +24,8 @@ def fused(plan: Plan) -> FusedPlan | None:
     """Divide a plan; None for one that does not end in this way."""
     ops = list(plan.ops)
     ready = 0
+    # Batches that are kept ready are bounded by number; a thread of their own, as `prefetch` has elsewhere,
+    # is not needed.
     while ops and isinstance(op := ops[-1], Prefetch):
         ready += op.count
         ops.pop()
@@ -31,6 +33,7 @@ def fused(plan: Plan) -> FusedPlan | None:
         return None
     run: list[ElementOp | Autocache] = []
     while ops and isinstance(op := ops[-1], (ElementOp, Autocache)):
+        # From the end on: the operators next to the batch are those whose results threads can write into it.
         run.insert(0, op)
         ops.pop()
     return FusedPlan(ops, run, batch, ready or MOST_READY)

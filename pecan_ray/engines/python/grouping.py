@@ -66,6 +66,7 @@ class OpenGroups:
 
     def _of(self, item: Item) -> OpenGroup:
         if isinstance(self._op, BucketByLength):
+            # A length that equals a boundary belongs to the longer bucket, as in tf.data.
             return self._groups[bisect_right(self._op.boundaries, length_of(item, self._op))]
         assert isinstance(self._op, GroupBy)
         key = key_of(item, self._op)
@@ -125,6 +126,7 @@ def _tail(left: Sequence[OpenGroup], op: GroupingOp, ranks: int, made: int) -> I
 
 def _repeat_row(row: Item) -> Item:
     """Return an element once more: it counts as delivered where it comes first."""
+    # A copy, because functions on batches may write into rows, and two rows would change at once.
     return replace(row, value=deep_copy(row.value), parts=[])
 
 
@@ -180,6 +182,7 @@ def key_of(item: Item, op: GroupBy) -> Hashable:
     found = _result(lambda: given(item.value), item, op) if callable(given) else _column(given, item, op)
     array = as_array(found)
     key: Any = found if array is None else array
+    # Arrays without dimensions cannot be keys; their numbers can.
     key = key.item() if isinstance(key, (np.ndarray, np.generic)) and key.ndim == 0 else key
     if not _is_comparable(key):
         _bad(
@@ -237,6 +240,7 @@ def length_of(item: Item, op: BucketByLength) -> int:
 
 
 def _as_number(length: Any) -> Any:
+    # `int` would read a length out of a text such as "12", which is a mistake of the function.
     return length if length is None or isinstance(length, (str, bytes, bytearray)) else int(length)
 
 

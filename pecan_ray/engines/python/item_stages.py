@@ -24,6 +24,7 @@ def arrays_in(items: ItemIterator) -> ItemIterator:
 
 def applied(begin: MakeItems, stages: Sequence[RunItems]) -> MakeItems:
     """Return what begins anew with some stages behind a beginning."""
+    # Each call begins all stages anew: a repeated branch must not go on with the buffers of its last pass.
     return lambda: functools.reduce(lambda items, stage: stage(items), stages, begin())
 
 
@@ -45,6 +46,7 @@ def batch_of_blocks(ops: Sequence[Op]) -> Batch | None:
     """Return the first of a plan's last operators if it may batch blocks of rows: nothing counts or cuts them."""
     batch, *behind = ops
     ends = all(isinstance(op, (ElementOp, Prefetch)) for op in behind)
+    # By exact type: `BatchInRows` has maps of its own to run on the rows.
     return batch if ends and type(batch) is Batch else None
 
 

@@ -87,6 +87,8 @@ def arrays_within(value: Any) -> Any:
 def _holds_others(column: Any) -> bool:
     if type(column) is not np.ndarray or column.dtype != object or column.ndim != 1:
         return False
+    # Texts stay in arrays of objects: NumPy's fixed widths waste memory and cut zeros
+    # (docs/decisions/batches-and-groups.md#70-nested-values).
     return not TEXTS.issuperset(map(type, column))
 
 
@@ -105,6 +107,8 @@ class _NestedColumn:
         first = next(row for row, value in enumerate(values) if value is not None)
         kind = _kind(values[first])
         for row, value in enumerate(values):
+            # Refused and not kept as objects: a training loop would meet the odd one out hours later, without
+            # its file.
             if kind == "" or _kind(value) != kind:
                 self._reject_type(row, values, first, path)
         if kind == "dict":
@@ -126,6 +130,7 @@ class _NestedColumn:
         return {key: self.together([value[key] for value in values], f"{path}[{to_str(key)}]") for key in values[0]}
 
     def _lists(self, values: Sequence[Sequence[Any]], path: str) -> Any:
+        # Lists of numbers become one array, TensorFlow's way; other lists a tuple of columns, PyTorch's way.
         arrays = [_array_of_list(value) for value in values]
         if all(array is not None for array in arrays):
             return self._arrays([array for array in arrays if array is not None], path)
@@ -141,6 +146,7 @@ class _NestedColumn:
     def _arrays(self, arrays: Sequence[Array], path: str) -> Array:
         shape, dtype = arrays[0].shape, arrays[0].dtype
         for row, array in enumerate(arrays):
+            # The width of NumPy's texts is part of their dtype, and `np.stack` takes the widest.
             if array.shape != shape or (array.dtype != dtype and array.dtype.kind not in "SU"):
                 lengths = array.dtype == dtype or not array.size or not arrays[0].size  # [] has no type of its own
                 remedy = LIST_REMEDY if lengths else "Convert elements to one dtype before"

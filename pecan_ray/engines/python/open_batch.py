@@ -116,6 +116,8 @@ class OpenBatch:
         if self._row_parts:
             self._row_parts[first : first + len(items)] = [item.parts[-1] for item in items]
         parts: list[Part] = []
+        # Outside of the lock; neighbours of one split become one interval, which keeps acknowledgements
+        # short.
         join(parts, itertools.chain.from_iterable([item.parts for item in items]))
         return self._note(len(items), parts)
 
@@ -188,6 +190,8 @@ class OpenBatch:
         What becomes of a partial batch is not known yet: it carries nothing but itself.
         """
         parts, bad = skipped_positions.take() if skipped_positions is not None else ([], [])
+        # All claimed rows are written by now: a batch is finished when it is complete, or when all threads
+        # are done.
         rows = self._done
         columns = {name: column[:rows] for name, column in self._columns.items()}
         return Produced(

@@ -55,6 +55,7 @@ def mapped(
         return
     failed: BaseException | None = None
     with closing(ResultsInOrder(pool, run, items_bytes)) as results:
+        # The error of reading must not overtake results that are still on the pool.
         for read in up_to_an_error(items):
             if read is None:
                 yield None
@@ -167,6 +168,7 @@ def unbatch_rows(
         if item.members is None and item.width:
             yield from given_on(split_into_parts(item, evenly(item, values), skipped_positions))
         elif item.members is not None and len(item.members) == rows:
+            # As many rows as elements: each keeps its own name, positions and random numbers.
             yield from (replace(member, value=value) for member, value in zip(item.members, values, strict=True))
         else:
             yield from _rows_without_source(item, values, skipped_positions)
@@ -175,6 +177,8 @@ def unbatch_rows(
 def _rows_without_source(item: Item, values: list[dict[str, Any]], skipped_positions: SkippedPositions) -> ItemIterator:
     """Yield rows of which nothing tells which elements they were made of."""
     for row, value in enumerate(values):
+        # The last row carries all: delivered before it, the group would count as done and lose its other
+        # rows.
         parts = item.parts if row == len(values) - 1 else []
         yield Item(value, parts, item.lease, item.element, item.output + row)
     if not values:
@@ -217,11 +221,14 @@ def shuffled(items: ItemIterator, op: Shuffle, seed: int, number: int) -> ItemIt
         if item is None:
             yield None
             continue
+        # The pass, which is in the key, is known from the first element on.
         if rng is None:
             rng = generator(shuffle_key(op, seed, item.lease.epoch, number))
         held.append(item)
         if len(held) >= op.buffer:
             place = int(rng.integers(len(held)))
+            # Exchanged with the last one, so that taking it out moves nothing. `ShuffleBuffer` draws the same
+            # rows.
             held[place], held[-1] = held[-1], held[place]
             yield held.pop()
     if rng is not None:
@@ -317,6 +324,7 @@ def mixed(branches: Sequence[ItemIterator], join: Join, seed: int, number: int) 
     drawn = 0
     while alive:
         shares = np.asarray(join.weights_at(epoch, drawn))[alive]
+        # What is left may have no weight in this part of the schedule.
         if not shares.any():
             return  # nothing is drawn from what is left
         current = shares / shares.sum()

@@ -41,6 +41,7 @@ def up_to_an_error(items: Iterator[S]) -> Iterator[S | BaseException]:
     """Yield items, and the error that reading them ends with: its place is behind what is made of those before it."""
     try:
         yield from items
+    # Whoever takes items has ended this generator: a `yield` in answer to that would be an error.
     except GeneratorExit:
         raise
     except BaseException as error:
@@ -80,6 +81,7 @@ class ResultsInOrder(Generic[T, R]):
 
     def _work(self, item: T) -> tuple[R, int]:
         found = self._run(item)
+        # In the thread that has computed it, so that the thread that reads need not look at values.
         nbytes = self._size(found)
         with self._changed:
             self._early_bytes += nbytes

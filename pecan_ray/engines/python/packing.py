@@ -47,6 +47,8 @@ class MissingTokens:
         if not self.item.width:
             return self.parts if is_last else []
         (_, start, stop), *_ = self.parts
+        # A token's positions are rounded down; the first piece begins where the lease does, or positions
+        # would be left over.
         begin = self.position(self.first + piece.start) if piece.start else start
         return within(self.parts, begin, stop if is_last else self.position(self.first + piece.stop))
 
@@ -131,6 +133,7 @@ def _common_dtype(name: str, sequences: Sequence[MissingTokens], op: Pack, group
     """Return a dtype that holds a column of all; NumPy makes floats of int64 beside uint64."""
     dtypes = [one.item.value[name].dtype for one in sequences]
     dtype = np.result_type(*dtypes)
+    # Floats that the user has are kept; floats that NumPy makes of integers would round large tokens.
     if dtype.kind in "iub" or any(one.kind == "f" for one in dtypes):
         return dtype
     kinds = ", ".join(sorted(set(map(str, dtypes))))

@@ -114,6 +114,7 @@ def _with_lists_as_arrays(items: list[Item], padding: Mapping[str, Any], op: str
         full = [array for array in arrays if array.size]
         if not all(is_columnar(array) for array in full):
             continue  # texts, or objects of some kind
+        # If nothing tells the type, that of the padding does; 0.0 is what NumPy makes of an empty list.
         dtype = full[0].dtype if full else np.asarray(padding.get(name, 0.0)).dtype
         typed = (array if array.size else array.astype(dtype) for array in arrays)
         items = [replace(item, value={**item.value, name: one}) for item, one in zip(items, typed, strict=True)]
@@ -235,6 +236,7 @@ def fill_value(padding: Any, dtype: np.dtype[Any], name: str, op: str) -> Any:
     try:
         with np.errstate(invalid="ignore"):
             value = np.asarray(padding).astype(dtype)
+        # -1 in a column of uint8 would become 255 without a word.
         kept = dtype.kind not in "biu" or bool(value == padding)
     except (TypeError, ValueError, OverflowError):
         kept = False

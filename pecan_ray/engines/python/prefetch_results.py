@@ -38,6 +38,7 @@ def prefetch_results(streams: Sequence[Iterator[T]], most: int) -> Generator[T, 
             changed.notify_all()
 
     for stream in streams:
+        # Daemons: a reader may hang in a file system, and the process has to be able to end.
         threading.Thread(target=run, args=(stream,), name="pecan-read", daemon=True).start()
     try:
         while True:

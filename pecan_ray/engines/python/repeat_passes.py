@@ -28,6 +28,7 @@ def repeated(op: Repeat, begin: MakeItems, empty: EmptyPasses, *, reads_nothing:
                 allowed, in_vain = MOST_EMPTY_PASSES, 0
             yield item
             del item  # what operators behind make of it would stay in memory with it
+        # A source without data is empty however often it is read, and no fault of the filter behind it.
         if reads_nothing():
             return
         if op.count is None and in_vain >= allowed:
@@ -46,6 +47,7 @@ def each_pass(
     del item
     while first:
         current = number(first[0])
+        # `first` holds the element that has ended a pass: the next run of the operator begins with it.
         yield from run(_one_pass(items, first, current, number), current)
 
 
@@ -53,6 +55,7 @@ def _one_pass(items: ItemIterator, first: list[Item], current: int, number: Call
     """Yield the items of a pass, its `first` one first; then this holds the first one of the next pass."""
     yield first.pop()
     for item in items:
+        # Not `!=`: late elements of a pass before, which a lost worker had, are read in this one.
         if item is not None and number(item) > current:
             first.append(item)
             return

@@ -18,6 +18,7 @@ UNCHANGEABLE = (str, bytes, int, float, np.generic, PurePath, type(None))
 
 def is_retryable(error: BaseException, argument: Any) -> bool:
     """Tell whether a function has failed with an error that passes, and can be given the same argument once more."""
+    # A function that has written into its array before it failed would see it changed.
     return passes(error) and isinstance(argument, UNCHANGEABLE)
 
 

@@ -185,6 +185,7 @@ class RowsColumn(NDArrayOperatorsMixin):
     def _given(self, value: Any) -> Any:
         """Return an argument as NumPy takes it for all rows; refuse one that would not be the same for each."""
         if issubclass(type(value), RowsColumn):
+            # Columns of unlike ranks would be broadcast along rows, and mix elements.
             if value._watch is not self._watch or value.ndim != self.ndim:
                 self._watch.reject("it computes with columns of unlike dimensions")
             return value._array
@@ -226,6 +227,7 @@ MEANINGLESS = {
 """Methods of Python that have no meaning for each element by itself, and what a function does that calls them."""
 
 
+# Python looks up methods with underscores in the class, so `__getattr__` alone would not see them.
 def _add_rejection(kind: type, name: str, why: str) -> None:
     def raise_always(self: Any, *args: Any, **keywords: Any) -> Any:
         self._watch.reject(f"it {why}")

@@ -19,10 +19,12 @@ def check_serializable(item: Item, op: str) -> None:
         if not (reason := _why_not(value)):
             continue
         if not _why_not(arrays := _without_tensors(value)):
+            # PyTorch cannot pickle all its tensors, where NumPy can pickle their numbers.
             item.value[name] = arrays
             continue
         where = item.where() if item.members is None else f"the batch that begins with {item.where()}"
         if item.members and has_rows(value) and len(value) == len(item.members):
+            # The element to blame is looked for only now: a batch that can be sent pays nothing for it.
             row, reason = next((r, why) for r, one in enumerate(value) if (why := _why_not(one)))
             where = item.members[row].where()
         raise OpError(

@@ -46,6 +46,7 @@ class ShuffleBuffer:
     """Holds up to `size` - 1 rows between two blocks, and gives back one for each that it has no place for."""
 
     def __init__(self, size: int, rng: np.random.Generator) -> None:
+        # A new row is put behind the last place before one is drawn, so with it `size` rows are drawn from.
         self._positions, self._rng = size - 1, rng
         self._filling: list[RowBlock] = []
         self._to_fill = self._positions
@@ -82,6 +83,7 @@ class ShuffleBuffer:
         else:
             return
         self._held, self._filling = None, []
+        # The same call as `operators.shuffled` makes, so blocks and elements leave in the same order.
         drawn = self._rng.permutation(held.rows)
         apart = {name for names, _ in self._side_by_side for name in names}
         alone = RowBlock(
@@ -105,6 +107,7 @@ class ShuffleBuffer:
             return held
         columns, of_dtype = dict(held.columns), dict[np.dtype[Any], list[str]]()
         for name, column in columns.items():
+            # Python's references cannot be moved as plain bytes.
             if column.ndim == 1 and not column.dtype.hasobject:
                 of_dtype.setdefault(column.dtype, []).append(name)
         for names in of_dtype.values():
@@ -116,6 +119,7 @@ class ShuffleBuffer:
     def _exchange_side_by_side(self, block: RowBlock, own: dict[str, Array], exchange: _Exchange) -> dict[str, Array]:
         """Exchange the rows of columns that lie side by side; return those that leave."""
         columns: dict[str, Array] = {}
+        # From the end, because an entry may be deleted on the way.
         for place, (names, together) in reversed([*enumerate(self._side_by_side)]):
             new = [block.columns.get(name) for name in names]
             if all(one is not None and same_layout(own[name], one) for name, one in zip(names, new, strict=True)):
@@ -146,6 +150,7 @@ class ShuffleBuffer:
         leaving = _exchange(held.lease_of, lease_of, exchange), _exchange(held.elements, block.elements, exchange)
         self._held = RowBlock(own, (), held.lease_of, held.elements)
         found = RowBlock(columns, tuple(self._leases), *leaving)
+        # Blocks come with new leases, and most of these have no row left in the buffer.
         if len(self._leases) > MAX_LEASES:
             self._leave_out_leases(held.lease_of)
         return found
@@ -153,6 +158,7 @@ class ShuffleBuffer:
     def _positions_of_leases(self, block: RowBlock) -> RowNumbers:
         """Return the places of a block's leases in the buffer's list."""
         leases, begin = self._last
+        # By identity: pieces of one run share one tuple, so its lease is listed once.
         if block.leases is not leases:
             begin = len(self._leases)
             self._leases += block.leases
@@ -192,6 +198,7 @@ def _drawn(drawn: RowNumbers, places: int) -> _Exchange:
     takes its place.  So a row that leaves is the new one that was put there last, or the one that was there before.
     """
     rows = len(drawn)
+    # Stable: draws of one place stay in their order, so the one before each is the row that it meets there.
     order = np.argsort(drawn, kind="stable")
     sorted_places = drawn[order]
     same = sorted_places[1:] == sorted_places[:-1]
@@ -199,8 +206,10 @@ def _drawn(drawn: RowNumbers, places: int) -> _Exchange:
     before = np.full(rows, -1)
     before[order[1:][same]] = order[:-1][same]
     behind = np.flatnonzero(drawn == places)
+    # The place behind the last one was drawn: the new row leaves at once.
     before[behind] = behind
     of_new = np.flatnonzero(before >= 0)
+    # Of several new rows for one place the last one stays; `held[filled] = ...` must name each place once.
     last = order[np.append(~same, True)]
     last = last[drawn[last] < places]
     return _Exchange(drawn, of_new, before[of_new], drawn[last], last)
@@ -210,6 +219,7 @@ def _exchange(held: Array, new: Array, exchange: _Exchange) -> Array:
     """Return the values that leave a column, and put the new ones in their places."""
     if not len(held):
         return new[exchange.new]
+    # "clip": one behind the last place is no place, and its row is replaced below.
     leaving: Array = held.take(exchange.positions, axis=0, mode="clip")
     leaving[exchange.of_new] = new[exchange.new]
     held[exchange.filled] = new[exchange.by]

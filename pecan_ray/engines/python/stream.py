@@ -136,6 +136,7 @@ class ItemStream:
         if self._runs is None:
             yield from items
             return
+        # The job knows the first run over each source alone; positions of later runs are nobody's.
         self.skipped_positions.first_runs_only = True
         for item in items:
             if item is not None:
@@ -165,6 +166,8 @@ class ItemStream:
         behind, cached = plan.ops[plan.ops.index(point) + 1 :], self._cached[point.name]
         changed = any(isinstance(op, ElementOp) for op in behind)
         while (lease := self._take(0)) is not None:
+            # Functions behind the point need elements; without any, rows are copied from the entry as they
+            # lie.
             yield from cached.items_at_once(lease) if changed else cached.items_or_rows(lease)
 
     def runs(self, source: ColumnarSource) -> Iterator[Run | None]:
@@ -431,6 +434,8 @@ class ItemStream:
         if isinstance(op, BatchingOp) and final:
             return lambda items: self._batches(op, items, final=final, counted=counted)
         if isinstance(op, Shuffle):
+            # Drained at the end of each pass: rows of the next one must not come before it
+            # (docs/decisions/randomness-and-passes.md#105-each-pass-of-a-repeat-runs-anew).
             return self._in_passes(op, plan, lambda items, n: kinds.shuffled(items, op, self._options.seed, n))
         return self._in_passes(op, plan, lambda items, number: self._held_back(op, items, number, counted=counted))
 

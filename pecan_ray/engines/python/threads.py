@@ -206,6 +206,7 @@ class Tuner:
     def finished(self, elements: int) -> int | None:
         """The calling thread has finished a piece of work; return how many threads there shall be, if that changes."""
         mine, now = self._mine, time.perf_counter()
+        # Reading /proc for each piece of work would cost as much as tiny elements do.
         cpu_s, queued_s = mine.sample() if now - mine.sampled > SAMPLE_S else (0.0, 0.0)
         with self._lock:
             if self._stalled(now - mine.mark):
@@ -260,6 +261,7 @@ class Tuner:
 
     def note_size(self, element: Mapping[str, Any], count: int) -> None:
         """Look at the size of an element, if it is its turn; `count` of them are one piece of work."""
+        # Without a lock: a lost count weighs one piece more or less.
         self._until_size_sample -= 1
         if self._until_size_sample >= 0:
             return
@@ -273,6 +275,7 @@ class Tuner:
         with self._lock:
             now = time.perf_counter()
             if self._paused is not None:
+                # The window is moved and not begun anew: short stretches would otherwise never fill one.
                 self._started += now - self._paused
             self._paused = None
 

@@ -4,6 +4,7 @@ from pecan_ray.engines.without_keras import import_tensorflow
 from pecan_ray.errors import MissingExtraError
 
 try:
+    # Before the engine's modules, each of which would import TensorFlow with Keras and JAX.
     import_tensorflow()
 except ImportError as error:
     raise MissingExtraError(

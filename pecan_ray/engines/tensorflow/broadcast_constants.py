@@ -45,6 +45,7 @@ class GraphFunction:
 
 
 def _trace(run: Callable[..., Any], tensors: list[Any]) -> Any:
+    # Without AutoGraph: `with_control_flow` has converted the user's functions by then, and ours need none.
     return tf.function(run, autograph=False).get_concrete_function(*tensors)
 
 
@@ -64,6 +65,7 @@ def _wide(constant: Tensor, image: Tensor) -> npt.NDArray[Any] | None:
     if not image.shape.rank or image.shape.rank < 2 or not constant.shape.rank:
         return None
     pixels, channels = image.shape[-2:]
+    # Rows of unknown length: nothing can be made as wide as they are.
     if not pixels or not channels or not 1 < channels <= NARROW or constant.shape[-1] != channels:
         return None
     if constant.shape.num_elements() != channels or constant.shape.rank > image.shape.rank:
@@ -87,6 +89,8 @@ def _with_broadcast(traced: Any, wide: list[tuple[str, int, npt.NDArray[Any]]]) 
 
     def run(*tensors: Tensor) -> Any:
         graph = tf.compat.v1.get_default_graph()
+        # Captured tables and variables are inputs of the traced function; the new graph has to capture them
+        # as well.
         given = [*tensors, *(graph.capture(tensor) for tensor in traced.captured_inputs)]
         replaced = {placeholder.name: tensor for placeholder, tensor in zip(inputs, given, strict=True)}
         found = tf.graph_util.import_graph_def(definition, replaced, [tensor.name for tensor in outputs], name="wide")

@@ -134,10 +134,12 @@ def same_rows(op: str, columns: TensorColumns, elements: Tensor | None = None) -
         raise OutputTypeError(f"{op} returned columns of unequal lengths: {known}.{hint}", op=op)
     if len(known) == len(there):
         return columns
+    # Shapes that tracing does not know are compared while the graph runs.
     first, *others = map(count_of, there.values())
     hint = "" if elements is None else f".{ROW_HINT}"
     text = f"{op} returned columns of unequal lengths ({', '.join(map(repr, there))}){hint}"
     checks = [tf.debugging.assert_equal(other, first, text) for other in others]
+    # None: eagerly a check is made at once. Identities, so that in a graph the columns wait for the checks.
     with tf.control_dependencies([check for check in checks if check is not None]):
         return {name: tf.identity(value) for name, value in columns.items()}
 

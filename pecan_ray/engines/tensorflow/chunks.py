@@ -17,6 +17,7 @@ from pecan_ray.errors import OutputTypeError, describe_error
 from pecan_ray.plan.exact_arrays import exact_array, same_integers
 from pecan_ray.plan.splits import Columns, Element, Lease
 
+# Bounds of docs/decisions/tensorflow-engine.md#8-graphs-are-fed-in-chunks.
 CHUNK_BYTES = 1 << 20
 """A chunk of so many bytes is handed over: Python then costs little per byte."""
 CHUNK_ELEMENTS = 256
@@ -64,6 +65,7 @@ class Chunk:
             len(self.rows) < CHUNK_ELEMENTS
             and self._bytes < CHUNK_BYTES
             and time.monotonic() - self._started < CHUNK_S
+            # A chunk is one array for each column, so elements of other shapes begin the next one.
             and _shapes(columns) == self._shapes
         )
 
@@ -142,6 +144,7 @@ def signature_of(read: Read, fixed: bool) -> Signature:
         if array.dtype.hasobject and not all(isinstance(item, (bytes, str)) for item in array.ravel()):
             raise _output_error(read, f"column {name!r} holds {type(value).__name__}, which is no tensor")
         dtype = tf.string if array.dtype.kind in "OSU" else _tensor_dtype(read, name, array)
+        # Ranks are kept and lengths are not: the first element says nothing about the sizes of others.
         specs[name] = tf.TensorSpec(array.shape if fixed else (None,) * array.ndim, dtype)
     return specs
 
@@ -163,6 +166,7 @@ def convert(read: Read, signature: Signature) -> dict[str, Any]:
             raise _output_error(read, f"column {name!r}: {MASKED}")
         array = _array(read, name, value)
         wanted = spec.dtype.as_numpy_dtype
+        # "safe": the first element decides the dtype, and no later one may lose digits to it.
         if array.ndim != len(spec.shape) or not np.can_cast(array.dtype, wanted, "safe"):
             given = f"{array.dtype}{list(array.shape)}"
             raise _output_error(read, f"column {name!r} is {given}, that of the first element was {spec.dtype.name}")
@@ -214,6 +218,7 @@ def _as_bytes(value: Any, rank: int) -> Any:
     if array.ndim != rank or None in items:
         return None
     found = np.empty(array.shape, object)
+    # An assignment to `found` itself would broadcast, or look into, the items.
     found.ravel()[:] = items
     return found
 

@@ -33,6 +33,7 @@ def as_column(value: Any) -> Any:
     if isinstance(value, tf.Tensor) and value.dtype.is_floating and value.ndim == 0:
         value = value.numpy()  # NumPy cannot ask a tensor for one bfloat16
     array = np.asarray(value)
+    # A single text is bytes, as in the python engine, and no array without dimensions.
     return array.item() if array.dtype.hasobject and array.ndim == 0 else array
 
 
@@ -46,4 +47,5 @@ def _stacked(values: list[Any]) -> Any:
         return {part: _stacked([value[part] for value in values]) for part in values[0]}
     if isinstance(values[0], np.ndarray):
         return np.stack(values)
+    # `np.array` would make numbers, or more dimensions, of them.
     return np.fromiter(values, object, len(values))

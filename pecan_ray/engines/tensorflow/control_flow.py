@@ -18,6 +18,7 @@ MOST_CONVERTED = 64
 
 def with_control_flow(fn: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function whose ifs and loops over tensors become graph operations, where its source is at hand."""
+    # A method that is kept would keep its object in memory.
     return converted(fn) if inspect.isfunction(fn) else _convert(fn)
 
 
@@ -28,6 +29,7 @@ def converted(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _convert(fn: Callable[..., Any]) -> Callable[..., Any]:
+    # Callable objects and `functools.partial` have no source of their own.
     if not (inspect.isfunction(fn) or inspect.ismethod(fn)):
         return fn
     try:

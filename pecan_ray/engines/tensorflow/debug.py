@@ -23,6 +23,7 @@ def run_here(plan: Plan, options: EngineOptions, leases: Leases) -> Generator[Pr
 
 def replay(ops: Sequence[ElementOp], bad: BadElement, seed: int) -> None:
     """Run operators on a quarantined element, with other random numbers than it had; raises what they raise."""
+    # A plan of one element, so a quarantined element takes the same way through a graph as in a job.
     plan = Plan(head=Items([bad.element]), ops=tuple(ops))
     leases = AllLeases(tuple(plan.sources()), epoch=0, num_passes=1)
     for _ in run_here(plan, EngineOptions(seed=seed, order="strict"), leases):

@@ -229,6 +229,8 @@ class TensorFlowEngine:
                     raise
                 if self._one_by_one or not (self._batched and isinstance(error, ElementError)):
                     if rest is not None:
+                        # A block may have any number of rows: what stands before the error is delivered as it
+                        # is.
                         rest.partial = False
                         yield rest
                     raise
@@ -256,9 +258,11 @@ class TensorFlowEngine:
             )
             for branch, source in enumerate(self._sources)
         ]
+        # The last stretch was left: its graph may still run, and would note positions in this one.
         if self._running.graph_assignment is not None:
             self._begin_graph()
         self._current_assignment = self._running.graph_assignment = GraphAssignment(feeds, skipped_positions, runs)
+        # Calls that a stretch that was left has begun would be taken for failures of this one.
         self._graph.calls.take()
         self._graph.failed = None
         produced = self._run(self._current_assignment)
@@ -266,6 +270,7 @@ class TensorFlowEngine:
             yield from ending_with_the_last_batch(produced) if self._serial else produced
         finally:
             for feed in feeds:
+                # Graphs end in threads of their own, and are given nothing more meanwhile.
                 feed.stopped = True
 
     def _run(self, stretch: GraphAssignment) -> Generator[Produced, None, None]:
@@ -293,6 +298,7 @@ class TensorFlowEngine:
 
     def _dataset(self, stretch: GraphAssignment) -> Data | None:
         for branch, feed in enumerate(stretch.feeds):
+            # Kept over stretches: a stretch with other dtypes would have all functions traced anew.
             self._signature_by_branch[branch] = feed.open()
         if self._sums is not None:
             self._sums.switch(stretch.epoch == self._options.count_epoch)
@@ -428,6 +434,7 @@ class TensorFlowEngine:
 
     def under_way(self, now: float) -> UnderWay | None:
         """Return which source has been at one element, or the graph at one result, for longer than a few seconds."""
+        # Reading first: a graph yields nothing because its source does not.
         reading, computing = self._reading.look(now), self._computing.look(now)
         return reading or computing
 

@@ -14,6 +14,7 @@ from pecan_ray.plan.operators import ElementOp, Plan, wants_epoch
 
 def with_epoch_number(plan: Plan, epoch: int) -> Plan:
     """Return the plan for one epoch: functions that are given its number have it."""
+    # A constant and no variable: graphs of an epoch that was left may still run with their own number.
     number = tf.constant(epoch, tf.int64)
     told = [op for op in plan.all_ops() if isinstance(op, ElementOp) and wants_epoch(op.fn)]
     return with_ops(plan, {op.name: replace(op, fn=functools.partial(op.fn, epoch=number)) for op in told})

@@ -33,6 +33,8 @@ from pecan_ray.plan.operators import Batch, BatchingOp, Filter, FlatMap, Map, Op
 from pecan_ray.plan.shape import element_ops_from
 from pecan_ray.plan.splits import OUTPUT_BITS, origin_of
 
+# Elements in progress that are run again: a graph with a large shuffle buffer holds many, and the job waits
+# for the answer.
 MOST_TRIED = 10_000
 
 RunOp: TypeAlias = Callable[[Op | RowCheck, dict[str, Any], Any], Any]
@@ -109,6 +111,7 @@ def find_bad_elements(
     for number in range(start >> OUTPUT_BITS, ((stop - 1) >> OUTPUT_BITS) + 1):
         read = feed.reload(key, number)
         found, _ = run_alone(read, feed, ops, seed)
+        # Only if it has surely failed: a graph of its own is traced for each operator.
         if found is None and sure:
             found, _ = run_alone(read, feed, ops, seed, in_graph)
         where, kept = read.lease.split.where(number), read.value if keep else None
@@ -162,6 +165,7 @@ def run_alone(
 ) -> tuple[ElementError | None, list[Any]]:
     """Run element operators on one element; return the error or the values that come out."""
     base = read.number << OUTPUT_BITS
+    # All outputs are asked for: which of them failed is not known.
     row = tf.constant(rows_of(read.lease, read.number, [(read.lease.key, base, base + OUTPUTS)], seed)[0], tf.int64)
     values = [{name: tf.constant(value) for name, value in convert(read, feed.signature or {}).items()}]
     found = _retry(values, ops, row, read, run)
@@ -236,6 +240,7 @@ def _shape_mismatch(
         return None
     for name, tensor in value.items():
         shape = tuple(tf.convert_to_tensor(tensor).shape)
+        # If no element fails alone, two that no batch can hold are the usual reason.
         first, other = shapes.setdefault(name, (shape, read))
         if shape != first:
             return BatchShapeError(

@@ -148,6 +148,7 @@ class GraphFeed:
             name: tf.TensorSpec((None, *spec.shape.as_list()), spec.dtype) for name, spec in self.signature.items()
         }
         signature = (chunked, tf.TensorSpec((None, WIDTH), tf.int64))
+        # Two chunks ahead: one is taken apart while Python makes the next one.
         return unbatch_rows(tf.data.Dataset.from_generator(self._chunks, output_signature=signature).prefetch(2))
 
     def next_pass(self) -> int | None:

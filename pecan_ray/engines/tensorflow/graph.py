@@ -111,6 +111,8 @@ class Graph:
         options = tf.data.Options()
         # Decision 20: in a smaller pool, work waits for a thread while CPUs are idle. AUTOTUNE's budget stays the CPUs.
         options.threading.private_threadpool_size = POOL_PER_THREAD * self._options.threads + len(feeds) + 1
+        # Elements run beside each other; an operation that took several threads would take them from other
+        # elements.
         options.threading.max_intra_op_parallelism = 1
         options.autotune.cpu_budget = self._options.threads
         options.deterministic = self._deterministic
@@ -149,6 +151,7 @@ class Graph:
         return None if feed.signature is None else feed.dataset()
 
     def _joined(self, join: Join, branches: list[Data | None]) -> Data | None:
+        # A source without elements has no signature, and no dataset.
         there = [data for data in branches if data is not None]
         if not there or (join.kind == "zip" and len(there) < len(branches)):
             return None
@@ -224,6 +227,8 @@ class Graph:
     # --- element operators ---------------------------------------------------------------------------------
 
     def _parallel(self, data: Data, ops: Sequence[Op | checks.RowCheck], run: Callable[..., Any]) -> Data:
+        # Names are unique in a plan; the spec is part of the key, because it may differ from stretch to
+        # stretch.
         key = (*((type(op), op.name) for op in ops), *tf.nest.flatten(data.element_spec, expand_composites=True))
         if key not in self._traced:
             asks = isinstance(ops[0], checks.RowCheck)  # costs little, and no element alone shows what it finds
@@ -267,6 +272,8 @@ class Graph:
             keep = filter_result(op, columns, row)
             kept = tf.cast(keep, tf.int64)
             row = self._row_number(row, [(op.name, columns, kept, lambda: kept * columns_bytes(columns))])
+            # Noted inside of the graph: nothing else tells that an element which does not come out was meant
+            # to stay there.
             return columns, row, tf.cond(keep, lambda: True, lambda: self._note_dropped(row))
 
         # `Dataset.filter` calls its function for one element at a time, so it only looks at the answer here.
@@ -339,6 +346,7 @@ class Graph:
         data = self._parallel(data, [op], measured) if callable(op.length) else data.map(measured)
         data = data.bucket_by_sequence_length(
             lambda columns, row, place: place,
+            # Buckets were found above, with their sizes in the row; tf.data sorts by their numbers alone.
             bucket_boundaries=list(range(1, len(op.sizes))),
             bucket_batch_sizes=list(op.sizes),
             padded_shapes=(shapes, row.shape, []),
@@ -365,6 +373,7 @@ def call(op: ElementOp, columns: TensorColumns, row: Tensor) -> Any:
     known = of_first_epoch(op)
     if not wants_rng(op.fn):
         return _called(op.name, op.fn, argument, **known)
+    # A batch draws by its first element.
     first = row if row.shape.rank == 1 else row[0]
     # By the operator's name and not its place: an element draws the same numbers in every order of operators.
     seed = tf.bitwise.bitwise_xor(first[meta.KEY : meta.KEY_HIGH + 1], tf.constant(meta.op_key(op.name), tf.int64))
@@ -394,10 +403,13 @@ def length_of(op: BucketByLength, columns: TensorColumns) -> Tensor:
 
 def _called(name: str, fn: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
     """Call an operator's function; in a graph whatever it raises is an error by name."""
+    # Eagerly an error is the user's own, as it was raised.
     if tf.executing_eagerly():
         return fn(*args, **keywords)
     in_graph = with_control_flow(fn)
     try:
+        # In hex, because scopes allow few characters. TensorFlow's errors name the scope, and so the
+        # operator.
         with tf.name_scope(_SCOPE + name.encode().hex()):
             return in_graph(*args, **keywords)
     except PecanError:

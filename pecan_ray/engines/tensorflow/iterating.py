@@ -30,6 +30,7 @@ class Elements:
     def __init__(self, data: Any) -> None:
         # A worker never computes on an accelerator: it belongs to the trainer.
         with tf.device("/CPU:0"):
+            # In a list, so that another thread can take the last reference away.
             self._held: list[Iterator[Any]] = [iter(()) if data is None else _iterator(data)]
         self._end: threading.Thread | None = None
         self.given = 0
@@ -59,6 +60,7 @@ class Elements:
     def close(self) -> None:
         """Give the iterator up; there are no more elements."""
         held, self._held = self._held, []
+        # No thread can be started any more then.
         if held and not sys.is_finalizing():
             self._end = threading.Thread(target=held.clear, name="pecan-end-of-graph", daemon=True)
             self._end.start()
@@ -84,6 +86,7 @@ def while_waiting(results: Iterator[T], due: Callable[[], bool]) -> Iterator[T |
                     with changed:
                         ready.append(result)
                         changed.notify_all()
+                        # One result at a time: this thread must not run ahead of whoever takes them.
                         changed.wait_for(lambda: not ready or ended)
                     if ended:
                         return
@@ -188,6 +191,7 @@ class DirectIterator:
 def _packing(spec: Any) -> Callable[[Iterator[Any]], Any]:
     """Return what puts tensors, in the order of `tf.nest.flatten`, into the places of a spec."""
     if isinstance(spec, dict):
+        # `tf.nest.flatten` goes through dicts by their sorted names.
         parts = {name: _packing(spec[name]) for name in sorted(spec)}
 
         def packed(flat: Iterator[Any]) -> dict[str, Any]:

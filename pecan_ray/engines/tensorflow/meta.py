@@ -35,6 +35,7 @@ def rows_of_run(lease: Lease, first: int, stop: int, seed: int | None) -> Rows:
     rows = np.zeros((stop - first, WIDTH), np.int64)
     rows[:, BRANCH], rows[:, REPETITION], rows[:, SPLIT] = lease.key
     rows[:, ELEMENT] = np.arange(first, stop)
+    # BEGIN and LOW are 0: `np.zeros` has set them.
     rows[:, END] = rows[:, HIGH] = OUTPUTS
     if seed is not None:
         rows[:, KEY : KEY_HIGH + 1] = [_element_key(lease, element, seed) for element in range(first, stop)]
@@ -72,6 +73,7 @@ def op_key(name: str) -> tuple[int, int]:
 
 
 def _signed(word: int) -> int:
+    # Graphs have signed integers, in which the same bits are another number.
     return word - (1 << 64) if word >= 1 << 63 else word
 
 

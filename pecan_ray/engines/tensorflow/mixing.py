@@ -29,4 +29,5 @@ def shares(join: Join, epoch: int, present: Sequence[bool]) -> Any:
 
 def _normal(weights: Sequence[float], present: Sequence[bool]) -> list[float]:
     found = [weight for weight, there in zip(weights, present, strict=True) if there]
+    # "or 1": without weights nothing is drawn, and nothing is divided by zero.
     return [weight / (sum(found) or 1) for weight in found]

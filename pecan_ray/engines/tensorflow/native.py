@@ -62,6 +62,8 @@ def open_shard(
     """
     first = lease.spans[0][0] >> OUTPUT_BITS
     with tf.device("/CPU:0"):
+        # `skip` computes what it leaves out: the elements of a user's dataset have no places that could be
+        # sought.
         data = batched(source.of_lease(lease).build_dataset(lease.split).skip(first)).prefetch(tf.data.AUTOTUNE)
         check_columns(
             _name(source), columns_of(data.element_spec), {}, ragged=True, sparse=True, where="it leaves the graph"

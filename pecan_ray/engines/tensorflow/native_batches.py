@@ -67,6 +67,8 @@ class ShardRows:
         """Return these rows and more; raises `NotInBatchesError` where they have other shapes."""
         if not self.count:
             return more
+        # One batch of TensorFlow's would refuse these by name; the engine's graph, which reads them again,
+        # does so.
         if any(column.shape[1:] != more.columns[name].shape[1:] for name, column in self.columns.items()):
             raise NotInBatchesError
         columns = {name: np.concatenate([column, more.columns[name]]) for name, column in self.columns.items()}
@@ -99,6 +101,7 @@ def _split_at(size: int) -> tuple[slice, slice]:
 
 def _opened(source: TfDataSource, size: int, lease: Lease) -> OpenShard:
     """Open a shard in batches; raises `NotInBatchesError` for a lease of some elements only."""
+    # What a lost worker had begun: a batch of TensorFlow's could hold elements that were delivered.
     if len(lease.spans) > 1 or lease.spans[0][1] != END or lease.spans[0][0] % (1 << OUTPUT_BITS):
         raise NotInBatchesError
     return open_shard(source, lease, lambda data: _batched(data, size), rows=size)

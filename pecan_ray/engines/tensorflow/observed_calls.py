@@ -54,6 +54,7 @@ class ObservedCalls:
 
             def begin(rows: Any, *values: Any) -> Any:
                 with self._lock:
+                    # By the rows, which name elements and outputs: no two calls of an operator have the same.
                     self._under_way[name, rows.tobytes()] = ObservedCall(ops, rows, values, columns)
                 return np.False_
 
@@ -67,6 +68,7 @@ class ObservedCalls:
                 given = tf.nest.pack_sequence_as(columns, list(map(tf.identity, tensors)), expand_composites=True)
                 result = run(given, tf.identity(row))
             made = tf.nest.flatten(result, expand_composites=True)
+            # The end is noted only once all results are there, or a call that fails late would look finished.
             with tf.control_dependencies(made):
                 ended = tf.numpy_function(end, [row], tf.bool)
             with tf.control_dependencies([ended]):

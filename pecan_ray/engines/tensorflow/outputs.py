@@ -16,6 +16,8 @@ def rows_of_outputs(row: Tensor, count: Tensor) -> Tensor:
     step = (row[meta.END] - row[meta.BEGIN]) // tf.maximum(count, 1)
     begin = row[meta.BEGIN] + number * step
     end = tf.where(number == count - 1, row[meta.END], begin + step)
+    # New keys from the element's own: functions behind draw differently for each output, and the same each
+    # time.
     keys = tf.random.stateless_uniform([count, 2], row[meta.KEY : meta.KEY_HIGH + 1], None, None, tf.int64)
     same = tf.repeat(row[tf.newaxis], count, axis=0)
     columns = [same[:, : meta.BEGIN], begin[:, tf.newaxis], end[:, tf.newaxis]]

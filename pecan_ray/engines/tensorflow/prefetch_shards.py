@@ -42,6 +42,8 @@ class PrefetchedShards(Generic[S]):
         """Return the next shard; None at the end."""
         ahead, self._next = self._next, None
         shard = None if ahead is None else ahead.result()
+        # Asked anew if nothing was opened ahead: None there only said that no lease was to be had beside
+        # another one.
         if shard is None:
             lease = self._leases.take()
             shard = None if lease is None else self._open(lease)
@@ -54,6 +56,7 @@ class PrefetchedShards(Generic[S]):
 
     def _open_next(self, leases: ConcurrentLeases, opened: Future[S | None]) -> None:
         try:
+            # Branch 0, one being read, two wanted at a time.
             lease = leases.take_concurrent(0, 1, 2)
             opened.set_result(None if lease is None else self._open(lease))
         except BaseException as error:
@@ -62,6 +65,7 @@ class PrefetchedShards(Generic[S]):
     def close(self) -> None:
         """Give up the shard that was opened ahead, as soon as it is there."""
         if self._next is not None:
+            # A callback and no wait: opening may take long, and a stretch that is left should end at once.
             self._next.add_done_callback(_close_shard)
 
 

@@ -17,6 +17,8 @@ from pecan_ray.plan.shape import last_batching, plan_shape
 def repeat_for_each(numbers: Callable[[], Iterator[int]], data: Any) -> Any:
     """Return a tf.data.Dataset that is iterated anew for each of some numbers, which are asked for one by one."""
     steps = tf.data.Dataset.from_generator(numbers, output_signature=tf.TensorSpec((), tf.int64))
+    # `flat_map` makes the iterator of `data` anew for each number; `repeat` cannot be told to stop between
+    # passes.
     return steps.flat_map(tf.autograph.experimental.do_not_convert(lambda _: data))
 
 
@@ -46,6 +48,7 @@ class EndlessRepeat:
         while True:
             before = self._passes
             yield before
+            # The last pass of each try is the empty one at which tf.data has ended it.
             if self._passes - before > 1:
                 allowed, in_vain = MOST_EMPTY_PASSES, 0
             in_vain += 1
@@ -88,6 +91,7 @@ class AssignedPasses:
             mine = number // passes if passes else 0
             if group is None:
                 group = mine
+            # This pass belongs to the next iteration of a repeat behind, which begins the dataset anew.
             if mine > group:
                 return
             for feed in self._feeds:

@@ -115,6 +115,7 @@ class TracedOps:
     def draws(self) -> bool:
         """Whether its graph draws random numbers that `rng` does not seed."""
         graph = self._function.traced.graph.as_graph_def()
+        # Bodies of `tf.cond` and loops are functions of the library.
         nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
         return any(node.op.startswith(DRAWING) for node in nodes)
 
@@ -175,6 +176,7 @@ class TracedOps:
             self._traced.reads = {op.on}
             self._traced.writes &= {op.on}
             return
+        # Both ways: a copy of the dict (`{**element}`) notes nothing, but its tensors flow into what is made.
         self._traced.reads |= recording.seen | {name for name, value in given.items() if _feeds_into(value, made)}
 
     def _spec_behind(self, spec: ColumnSpecs) -> ColumnSpecs:
@@ -229,6 +231,7 @@ def _feeds_into(source: Any, made: Iterable[Any]) -> bool:
         seen.add(id(operation))
         if any(id(tensor) in wanted for tensor in operation.inputs):
             return True
+        # Control inputs as well: an assertion on a column is a look at it.
         todo += [tensor.op for tensor in operation.inputs] + list(operation.control_inputs)
     return False
 

@@ -23,6 +23,7 @@ class Sums:
         self._names = [op.name for op in ops]
         with tf.device("/CPU:0"):
             self._sums = tf.Variable(tf.zeros([len(ops), 4], tf.int64), trainable=False)
+            # A variable and no constant: it is switched between stretches without tracing functions anew.
             self._counting = tf.Variable(False, trainable=False)
 
     def switch(self, on: bool) -> None:
@@ -43,6 +44,7 @@ class Sums:
             self._sums.scatter_nd_add(places, tf.stack(rows))
             return tf.constant(True)
 
+        # The operation alone: rows wait for it by a control dependency, and nobody needs its value.
         return tf.cond(counted, add, lambda: tf.constant(False)).op
 
     def snapshot(self) -> dict[str, OpCount]:
