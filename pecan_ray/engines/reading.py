@@ -95,7 +95,7 @@ def read_lease(
     """Yield (number in the split, value, positions to deliver) for each element that a lease asks for.
 
     A split read to its end is reported to `leases`.  Data that cannot be read raises `SourceError`; under
-    ``on_error="skip"`` and ``"quarantine"`` it is told to `undelivered`, and ends the split unless elements are
+    ``on_error="skip"`` and ``"quarantine"`` it goes to `skipped_positions`, and ends the split unless elements are
     independent there.  A storage that does not answer raises always: nothing is known of the data behind it.
     """
     if on_error != "raise" and isinstance(source, IndependentElements):

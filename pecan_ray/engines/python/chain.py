@@ -174,7 +174,7 @@ class Chain:
         """No element has gone through: modules that functions import may not be imported."""
 
     def run(self, item: Item) -> list[Item]:
-        """Return what becomes of an item; positions of what is dropped go to the undelivered ones."""
+        """Return what becomes of an item; positions of what is dropped go to the skipped ones."""
         kept = None
         try:
             # Before the functions run, because they may write into the element that is to be kept.

@@ -80,7 +80,7 @@ class _Rows:
     block: RowBlock
     """All rows, as they were given."""
     alive: RowNumbers
-    """RowNumbers of those that are left."""
+    """Numbers of those that are left."""
     changed: dict[str, Array]
     """Columns that functions have made, of the rows that are left."""
     names: Iterable[str]

@@ -32,7 +32,7 @@ class FallbackChain:
         skipped_positions: SkippedPositions,
         read_again: Callable[[Item], Element] | None,
     ) -> None:
-        """`reload` gives an element as it was; without it each is copied beforehand."""
+        """`read_again` gives an element as it was; without it each is copied beforehand."""
         self._ops, self._chain, self._make, self._order = ops, chain, in_users_order, order
         self._on_error, self._skipped_positions, self._reload = on_error, skipped_positions, read_again
         self._lock = threading.Lock()

@@ -56,7 +56,7 @@ def run_batches(source: TfDataSource, size: int, leases: Leases, slots: Slots) -
 
 @dataclass(frozen=True)
 class ShardRows:
-    """ShardRows of one batch or less, and where they are from."""
+    """Rows of one batch or less, and where they are from."""
 
     columns: dict[str, Any] = field(default_factory=dict)
     count: int = 0

@@ -103,12 +103,12 @@ class TracedOps:
 
     @property
     def reads(self) -> frozenset[str]:
-        """TensorColumns that the operator looks at, where there is one operator."""
+        """Columns that the operator looks at, where there is one operator."""
         return frozenset(self._traced.reads)
 
     @property
     def writes(self) -> frozenset[str]:
-        """TensorColumns that it is given and returns as another tensor."""
+        """Columns that it is given and returns as another tensor."""
         return frozenset(self._traced.writes)
 
     @functools.cached_property
