@@ -12,6 +12,7 @@ from collections import deque
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.windows import Decision, Deployment, Window
 
+# Kubernetes' default policy for scaling up: the double, or four pods, whichever is more.
 LEAST_STEP_UP = 4
 """A rise to so many workers is allowed whatever the current number is."""
 
@@ -62,6 +63,7 @@ class HorizontalPodAutoscaler:
             desired = math.ceil(min(running * ratio, 2.0 * max(running, self._most)) - 1e-9)
         desired = min(max(desired, self._least), max(2 * running, LEAST_STEP_UP), self._most)
         if not self._recent:
+            # What runs counts as the first recommendation, or the very first window could take workers away.
             self._recent.append(running)
         self._recent.append(desired)
         # Going down follows the highest recommendation of the stabilization window, going up the newest.

@@ -19,6 +19,8 @@ from pecan_ray.plan.windows import Decision, Deployment, Window
 class ScalingRule:
     """Constants of the policy; the defaults are the paper's."""
 
+    # Cachew §4.3: 3 % is above the noise of metrics over 100 batches; each ten of them it looks again; a
+    # queue that is 40 % longer means a worker too many.
     threshold: float = 0.03
     """A worker stays if it shortens the batch time by more than this share."""
     rescale_threshold: float = 0.03
@@ -57,6 +59,7 @@ class ScalingRule:
 
 CACHEW = ScalingRule()
 CACHEW_CODE = ScalingRule(
+    # Of the authors' released code, which differs from the paper in every value.
     threshold=0.07,
     rescale_threshold=0.50,
     look_every=20,
@@ -125,6 +128,7 @@ def add_workers(scale: Scale, count: int, before: Window, rule: ScalingRule, why
 
 def shrink(scale: Scale, count: int, before: Window, rule: ScalingRule, why: str) -> Steps[Level]:
     """Remove one worker at a time while the batch time rises by less than T; put back the one that hurts."""
+    # The reference is kept beside the step before: small losses of several removals would otherwise add up.
     reference = before
     while count > scale.least:
         now = yield from measure_with_retry(Probe(scale.place(count - 1), scale.phase_names[1], why), before, rule)
@@ -155,6 +159,7 @@ def longer_queue(now: Window, reference: Window, growth: float) -> bool:
 def rescale(scale: Scale, level: Level, now: Window, rule: ScalingRule) -> Steps[Level]:
     """Scale again if the batch time or the queue has left the reference."""
     count, reference = level.count, level.reference
+    # Time before queue: a job that is too slow gets workers even if its queue is longer.
     if now.batch_time > (1 + rule.rescale_threshold) * reference.batch_time and count < scale.most:
         why = f"{now.batch_time:.4g} s a batch where {reference.batch_time:.4g} s were reached: add a worker."
         return (yield from add_workers(scale, count, now, rule, why))
@@ -169,6 +174,7 @@ def cachew(scale: Scale, count: int, rule: ScalingRule) -> Search:
     first = yield Probe(scale.place(count), scale.phase_names[0], f"measure {count} workers first.")
     level = yield from add_workers(scale, count, first, rule)
     while True:
+        # Without end: a job's speed may change at any time, by a cache that fills or by neighbours.
         now = yield from watch(scale, level, rule)
         level = yield from rescale(scale, level, now, rule)
 

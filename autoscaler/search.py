@@ -54,6 +54,7 @@ class DeploymentLimits:
 
     def capped(self, wanted: Deployment, came: Deployment) -> DeploymentLimits:
         """Return the bounds when no more than `came` can be had of what was wanted."""
+        # Only the side of which too few came is bounded.
         local = came.local if came.local < wanted.local else self.max_local
         remote = came.remote if came.remote < wanted.remote else self.max_remote
         return DeploymentLimits(local, remote, min(self.min_local, local), min(self.min_remote, remote))
@@ -118,6 +119,7 @@ class SearchDriver:
         held_back = (limits.max_local > before.max_local and at.local >= before.max_local) or (
             limits.max_remote > before.max_remote and at.remote >= before.max_remote
         )
+        # A search that was not held back by the old bounds finds the same under wider ones, and goes on.
         if held_back or limits.clamp(at.local, at.remote) != at:
             self._search.close()
             self._search = None
@@ -129,6 +131,7 @@ class SearchDriver:
         invalid_reason = window.invalid_reason()
         if invalid_reason:
             return self._discard(invalid_reason)
+        # A window of another deployment says nothing about the one that was asked for.
         if deployment != self._move.target:
             return self._handle_mismatch(window, deployment)
         self._mismatched_windows = 0
@@ -145,6 +148,8 @@ class SearchDriver:
         self._switch_to(self._search.send(window), deployment)
         if self._limits.clamp(self._move.target.local, self._move.target.remote) != self._move.target:
             self._start(deployment, self._limits)  # it went on when the bounds became narrower, and does not know them
+        # Only windows in which the search is settled count: one that still tries has not been refused
+        # anything yet.
         if self._retry_in and self._move.settled:
             self._retry_in -= 1
             if not self._retry_in:
@@ -158,12 +163,15 @@ class SearchDriver:
     def _handle_mismatch(self, window: Window, deployment: Deployment) -> Decision:
         target = self._move.target
         self._mismatched_windows += 1
+        # With no worker at all there is nothing to settle for.
         if self._mismatched_windows <= self._patience or not deployment.workers:
             return self._discard(f"{deployment} ran, not the {target} that were asked for")
         self._failed_moves += 1
+        # The 10 only bounds the number.
         self._retry_in = RETRY * 2 ** min(self._failed_moves - 1, 10)
         waited = self._mismatched_windows
         self._start(deployment, self._limits.capped(target, deployment))
+        # This window is of the very deployment that the new search measures first, so it counts.
         if self._move.target == deployment:
             self._feed(window, deployment)
         why = f"after {waited} windows {deployment} run where {target} were asked for, so settle for what there is"

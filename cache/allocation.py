@@ -32,6 +32,7 @@ from pecan_ray.errors import PlanError
 
 AllocationPolicy: TypeAlias = Literal["greedy", "sjf", "max_min", "coordl", "alluxio", "quiver"]
 """SiloD's three, and the caches that it was compared with ("alluxio" stands for any LRU)."""
+# 2**-44 of the interval is 6e-14, far below SAME.
 HALVINGS = 44
 """Of the interval in which a speed lies."""
 SAME = 1e-9
@@ -85,6 +86,7 @@ def greedy(demands: Demands, cluster: ClusterResources) -> Division:
         cache = in_order(sizes, order, cluster.cache_bytes)[demands.dataset]
         missed = 1 - np.minimum(1.0, cache / demands.size)
         speeds = demands.throughput(1 - missed, _by_misses(demands.ideal * missed, missed, cluster.remote_io))
+        # Of equal sums the first order stays, which is the paper's.
         if speeds.sum() > most * (1 + SAME):
             best, most = cache, float(speeds.sum())
         slow = (missed > 0) & (cache > 0) & (speeds < demands.ideal * (1 - SAME))
@@ -141,6 +143,7 @@ def max_min(demands: Demands, cluster: ClusterResources) -> Division:
     count = len(demands.ideal)
     equal_hits = np.minimum(1.0, cluster.cache_bytes / count / demands.size)
     equal = demands.throughput(equal_hits, np.full(count, cluster.remote_io / count))
+    # At that level each job has its ideal speed, so the answer lies below.
     low, high = 0.0, float((demands.ideal / equal).max())
     for _ in range(HALVINGS):
         level = (low + high) / 2
@@ -158,6 +161,7 @@ def sjf(demands: Demands, cluster: ClusterResources) -> Division:
     So many run at full speed as fit, and one with what is left; the others live on what is dealt out to all.
     """
     rank = rank_of(np.argsort(sjf_scores(demands, cluster), kind="stable"))
+    # By bisection: what the first n jobs need grows with n.
     full, none = 0, len(rank) + 1
     while none - full > 1:
         count = (full + none) // 2

@@ -26,6 +26,7 @@ TINY = 1e-300
 
 def coordl(demands: Demands, cluster: ClusterResources) -> Division:
     """Give each job the cache of its own GPUs' part of the nodes; nothing is shared."""
+    # CoorDL shares nothing: each job has the cache of the nodes that its GPUs are on.
     part = within(cluster.cache_bytes * demands.gpus / demands.gpus_of(cluster), cluster.cache_bytes)
     cache = np.minimum(demands.size, part)
     hits = demands.hits(cache)
@@ -64,6 +65,7 @@ def lru(demands: Demands, cluster: ClusterResources) -> Division:
         resident, fresh = lru_hits(demands, speeds, cluster.cache_bytes)
         hits = np.where(demands.cached > 0, fresh, 0.0)
         io = evenly(demands.ideal * (1 - hits), cluster.remote_io)
+        # Half of the way: hits and speeds depend on each other, and full steps swing between two answers.
         speeds = (speeds + demands.throughput(hits, io)) / 2 if turn else demands.throughput(hits, io)
     return Division(within(resident, cluster.cache_bytes)[demands.dataset], hits, io)
 

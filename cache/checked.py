@@ -17,6 +17,7 @@ def checked_count(name: str, value: object, *, least: int = 1) -> int:
 
 def checked_amount(name: str, value: object, *, positive: bool = False, endless: bool = False) -> float:
     """Return a number >= 0, or > 0 if `positive`, that is finite unless `endless`."""
+    # NaN fails every comparison below, so all that is no number is refused in one place.
     number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
     if (number > 0 or (number == 0 and not positive)) and (endless or number < math.inf):
         return number

@@ -93,6 +93,7 @@ def silod_perf(ideal_bytes_per_s: float, remote_io: float, cache_bytes: float, d
     pipe = checked_amount("silod_perf(remote_io=...)", remote_io, endless=True)
     cached = checked_amount("silod_perf(cache_bytes=...)", cache_bytes, endless=True)
     size = checked_amount("silod_perf(dataset_bytes=...)", dataset_bytes, positive=True)
+    # Before the quotient, which would divide by zero.
     if cached >= size:
         return ideal
     return min(ideal, pipe / (1 - cached / size))

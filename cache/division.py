@@ -20,6 +20,7 @@ def _dataset_numbers(jobs: Sequence[JobDemand]) -> list[int]:
     sizes: dict[int, JobDemand] = {}
     datasets = []
     for job in jobs:
+        # A job's name and a dataset's name may be equal, and are still two things.
         key = (job.name, False) if job.dataset is None else (job.dataset, True)
         number = numbers.setdefault(key, len(numbers))
         first = sizes.setdefault(number, job)
@@ -75,6 +76,7 @@ class Demands:
 
     def gpus_of(self, cluster: ClusterResources) -> float:
         """Return the GPUs of the cluster: what it says, or what the jobs have."""
+        # A cluster cannot have fewer GPUs than its jobs use, whatever it says.
         return float(self.gpus.sum()) if cluster.gpus is None else max(float(cluster.gpus), float(self.gpus.sum()))
 
     def hits(self, cache: Numbers) -> Numbers:
@@ -84,6 +86,7 @@ class Demands:
     def throughput(self, hits: Numbers, io: Numbers) -> Numbers:
         """Return what each job reads: min(f*, b / (1 - hits))."""
         missed = 1 - hits
+        # A job that misses nothing is bound by its ideal speed alone.
         return np.minimum(self.ideal, np.divide(io, missed, out=np.full_like(io, np.inf), where=missed > 0))
 
 

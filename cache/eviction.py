@@ -12,6 +12,8 @@ from pecan_ray.errors import PlanError
 EvictionPolicy: TypeAlias = Literal["lru", "fifo", "benefit", "resident"]
 
 
+# docs/decisions/shared-cache-and-pipe.md#52-blocks-of-buckets: one in twenty, and a block that was unused for
+# ten minutes goes at once.
 LET_IN = 0.05
 """The share of what comes that is let in where others must go for it that are in use."""
 UNUSED_S = 600.0

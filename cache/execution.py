@@ -30,6 +30,7 @@ ExecutionMode: TypeAlias = Literal["compute", "source", "point", "full"]
 ExecutionPlace: TypeAlias = tuple[ExecutionMode, str | None]
 """A mode and the point of an option."""
 
+# docs/decisions/autocache.md#34-windows-and-a-stores-model: a cache must save 2 % of an epoch.
 LEAST_GAIN = 0.02
 """What saves a smaller share of an epoch is not worth its first epoch and its room."""
 
@@ -135,6 +136,7 @@ def _chosen(options: Sequence[ExecutionOption]) -> tuple[ExecutionOption, str]:
         return compute, f"compute: {_time(compute.seconds)} an epoch; no autocache point is marked."
     fastest = min(option.seconds for option in caches)
     near = [option for option in caches if option.seconds <= fastest * (1 + LEAST_GAIN)]
+    # The smallest of those that differ by less than the model can tell apart.
     best = min(near, key=lambda option: option.nbytes)
     chosen = best if best.seconds < compute.seconds * (1 - LEAST_GAIN) else compute
     return chosen, _reason(chosen, options)
@@ -157,6 +159,8 @@ def _options(
     places: list[tuple[str | None, int, float]] = [
         (point.name, profile.place_of(point), point.refresh) for point in profile.points
     ]
+    # A mark somewhere is the user's permission to keep, and the source's elements are the same in every
+    # epoch.
     if places and all(place > 0 for _, place, _ in places):
         places.append((None, 0, 0.0))
     options = [compute]

@@ -10,6 +10,7 @@ from itertools import accumulate
 from pecan_ray.cache.checked import checked_amount, checked_count, checked_share
 from pecan_ray.errors import PlanError
 
+# docs/decisions/autocache.md#76-an-epochs-promise and #55-entries-in-runs-of-rows.
 LOCKED_BYTES = 128 << 10
 """What is no larger is copied under Python's lock: to let it go and take it again takes longer than that."""
 
@@ -124,6 +125,8 @@ class ExecutionProfile:
         _distinct("operators", (op.name for op in self.ops))
         _distinct("autocache points", (point.name for point in self.points))
         for point in self.points:
+            # Refused here: a point behind an unknown operator would otherwise fail in the middle of the
+            # decision.
             self.place_of(point)
 
     def place_of(self, point: CachePoint) -> int:
@@ -147,6 +150,7 @@ class ExecutionProfile:
     def entry_bytes_at(self, place: int) -> tuple[float, ...]:
         """Return the bytes that so many operators give of each split; empty where that is not known."""
         each = self.bytes_at(place) / self.elements
+        # By the mean of an element: what a split really gives is known only when it has been computed.
         return tuple(each * elements for elements in self.split_elements)
 
     def seconds_from(self, place: int) -> float:
@@ -169,6 +173,8 @@ class ExecutionProfile:
         last = len(self.ops)
         elements, nbytes = self.elements_at(last), self.bytes_at(last)
         around = sum(
+            # An operator that takes less than handling an element cannot hold the lock for longer than it
+            # runs.
             min(op.seconds, self.delivery.per_element_s) * self.elements_at(at)
             for at, op in enumerate(self.ops)
             if at >= place

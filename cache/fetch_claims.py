@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import NamedTuple
 
+# docs/decisions/shared-cache-and-pipe.md#77-one-of-several-nodes-fetches.
 TURN_S = 5.0
 """As long as those on one node wait for one another."""
 MOST_TURNS = 1 << 16
@@ -40,6 +41,7 @@ class FetchClaims:
     def take(self, key: str, by: Fetcher, now: float) -> Fetcher | None:
         """Let `by` fetch a block from now on, and return None; or return who does already."""
         self._end_old(now)
+        # A block that is not kept never arrives here, so waiting for it would last a whole turn.
         if key in self._rejected:
             return None
         found = self._claims.get(key)
@@ -56,6 +58,7 @@ class FetchClaims:
     def rejected(self, key: str, now: float) -> None:
         """Let everybody fetch a block that has come and is not kept."""
         self._claims.pop(key, None)
+        # Taken out first, so that it goes to the end: `_end_old` relies on their order.
         self._rejected.pop(key, None)
         self._rejected[key] = now + TURN_S
         if len(self._rejected) > MOST_TURNS:
@@ -64,6 +67,7 @@ class FetchClaims:
     def cancel_fetch(self, keys: Iterable[str], by: Fetcher) -> None:
         """End the turns that `by` has at some blocks."""
         for key in keys:
+            # Its turn may have ended, and belong to another reader by now.
             if (found := self._claims.get(key)) is not None and found[0] == by:
                 del self._claims[key]
 

@@ -12,6 +12,7 @@ from pecan_ray.cache.store_model import Numbers
 
 LEAST_SHARE = 0.02
 """Of a pipe that is given in turn, what is dealt out evenly before, so that nobody is told to stop."""
+# A factor just below 1: floats that were scaled to a limit may add up to a little more than it.
 ROUNDING = 1e-12
 
 
@@ -50,6 +51,8 @@ def evenly(demand: Numbers, limit: float, weight: Numbers | None = None) -> Numb
     full_at = np.divide(demand, share, out=np.zeros_like(demand), where=share > 0)
     order = np.argsort(full_at, kind="stable")
     wanted, shares = demand[order], share[order]
+    # In the order in which they would be full: from the first one on that is not, all are cut off at one
+    # level.
     left = limit - (np.cumsum(wanted) - wanted)
     level = np.divide(left, np.cumsum(shares[::-1])[::-1], out=np.full_like(left, np.inf), where=shares > 0)
     first = int(np.argmax(level <= full_at[order]))

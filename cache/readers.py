@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+# docs/decisions/shared-cache-and-pipe.md#54-cached-first-by-offers: forgotten after a minute; workers report
+# every two seconds.
 READS_S = 60.0
 """A job that was not heard for so long reads a dataset no more."""
 
@@ -38,5 +40,6 @@ class Readers:
         jobs = self._last_seen[dataset]
         for job in [job for job, heard in jobs.items() if now - heard > READS_S]:
             del jobs[job]
+        # Datasets come and go for as long as a node lives.
         if not jobs:
             del self._last_seen[dataset]

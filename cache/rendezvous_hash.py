@@ -30,11 +30,13 @@ class RendezvousHash:
         if all(node in without for node in self.nodes):
             return None
         weights = self._numbers ^ np.uint64(_number(key))
+        # The XOR alone would rank nodes alike for keys with equal upper bits, so it is mixed.
         for _ in range(2):
             weights *= MIX
             weights ^= weights >> HALF
         weights *= MIX
         if without:
+            # Weights and not nodes are left out, so all other keys stay where they are.
             weights[[node in without for node in self.nodes]] = 0
         return self.nodes[int(weights.argmax())]
 

@@ -127,6 +127,7 @@ class SlidingWindow(Generic[Entry]):
             )
         while self.bytes + size > self._capacity + self._overflow:
             self._evict()
+        # With a running sum: the bytes between any two places are one subtraction.
         self._kept[self._next] = (entry, self._pushed_bytes)
         self._pushed_bytes += size
         self._next += 1

@@ -87,9 +87,11 @@ class StoreModel:
             raise PlanError("StoreModel.fit(measurements) needs at least one (bytes, elements, seconds).")
         table = np.array(reads, dtype=np.float64)
         sizes = np.column_stack([np.ones(len(table)), table[:, 1], table[:, 0]])
+        # Bytes are in millions and latencies in one: scaled, the solver's tolerances mean the same for all.
         units = sizes.max(axis=0)
         coefficients = _robust(sizes / units, table[:, 2]) / units
         misses = np.abs(table[:, 2] / (sizes @ coefficients) - 1)
+        # A fit through as many measurements as it has coefficients misses nothing, which says nothing.
         known = len(np.unique(table[:, :2], axis=0)) >= np.count_nonzero(coefficients) < len(table)
         latency, per_element, per_byte = map(float, coefficients)
         return cls(
@@ -123,6 +125,7 @@ def _robust(sizes: Numbers, seconds: Numbers) -> Numbers:
     coefficients = _start(sizes, seconds)
     for _ in range(MOST_ROUNDS):
         scale = sizes @ coefficients
+        # Logarithms: twice too long and half as long are equally wrong.
         misses = np.abs(np.log(seconds / scale))
         # By the median, which a fifth of disturbed reads hardly moves; 1.4826 makes a standard deviation of it.
         spread = max(1.4826 * float(np.median(misses)), LEAST_SPREAD)
@@ -135,6 +138,7 @@ def _robust(sizes: Numbers, seconds: Numbers) -> Numbers:
 
 def _start(sizes: Numbers, seconds: Numbers) -> Numbers:
     """Return the fit, of those that go exactly through a few measurements, that the others miss least."""
+    # A fixed seed: equal measurements have to give equal models.
     dice = np.random.default_rng(0)
     best, least = np.zeros(sizes.shape[1]), math.inf
     for terms in TERMS:

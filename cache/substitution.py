@@ -119,6 +119,7 @@ class SubstitutionSampler:
             self._chunk = self._chunk_to_begin_with(cached)
         batch: list[int] = []
         for _ in range(self._chunks):
+            # The chunk's iterator is kept from call to call: items are not walked over again.
             pending = (item for item in self._of_chunk[self._chunk] if self._waiting[item])
             for item in islice(pending, wanted - len(batch)):
                 batch.append(item)
@@ -134,6 +135,7 @@ class SubstitutionSampler:
 
     def _chunk_to_begin_with(self, cached: AbstractSet[int]) -> int:
         """Return the chunk of which most is cached, as others work on it; the first one if nothing is."""
+        # The set is the caller's, and may hold other numbers than items of this dataset.
         known = np.fromiter((item for item in cached if 0 <= item < self._items), np.intp)
         return int(np.bincount(self._chunk_of[known], minlength=self._chunks).argmax())
 

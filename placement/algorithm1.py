@@ -60,6 +60,8 @@ class Algorithm1:
         scale = Scale("remote", local, self._limits.least_remote(local), self._limits.max_remote)
         rule = ScalingRule().with_threshold(self._setting.threshold)
         level: Level = yield from add_workers(scale, self._at.remote, first, rule)
+        # All comparisons of Algorithm 1 are with this batch time and not with the step before, so small
+        # losses do not add up.
         self._at, self._bpt_conv = scale.place(level.count), level.reference.batch_time
         self._why = f"{level.why}, so {level.count} remote workers reach {self._bpt_conv:.4g} s"
 
@@ -107,6 +109,8 @@ class Algorithm1:
             while len(seen) < ScalingRule().look_every:
                 seen.append((yield stay))
             now = mean_window(seen)
+            # Not bpt_conv: what runs after the trade of workers has another batch time, and would look
+            # changed at once.
             if reference is None:
                 reference = now
                 continue

@@ -31,6 +31,7 @@ def _local_only(rule: ScalingRule, start: Deployment, limits: DeploymentLimits) 
 
 
 def _remote_only(rule: ScalingRule, start: Deployment, limits: DeploymentLimits) -> Search:
+    # At least one, because Cachew runs remote workers alone.
     least = max(1, limits.min_remote)
     scale = Scale("remote", limits.min_local, least, max(least, limits.max_remote))
     return cachew(scale, min(max(start.remote, scale.least), scale.most), rule)

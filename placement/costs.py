@@ -62,6 +62,7 @@ def cost_of(
     host = seconds / HOUR_S * prices.accelerator_host * clients
     rate = prices.remote_per_hour(deployment.remote) if remote_per_hour is None else remote_per_hour
     remote = seconds / HOUR_S * rate
+    # At most 1: a wait is measured by other clocks than the stretch.
     share = min(1.0, (waiting or 0.0) / seconds) if seconds else 0.0
     return Cost(host, remote, (host + remote) * share)
 

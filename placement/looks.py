@@ -108,6 +108,7 @@ class LookSums:
     @property
     def wait(self) -> float:
         """Share of the time in which the trainer waited."""
+        # A wait that is not over is counted from its beginning, which may lie before the looks.
         return min(1.0, self.waited / self.span)
 
     @property
@@ -124,6 +125,7 @@ class LookSums:
     @property
     def can_decide(self) -> bool:
         """Whether these looks are long enough for a verdict."""
+        # A trainer that waits says what it needs without a step.
         told = self.steps >= STEPS or self.waited > 0
         return self.span >= 2 * LOOK_S and told
 
@@ -140,6 +142,7 @@ def last_of(looks: tuple[Look, ...]) -> tuple[Look, ...]:
     span = 0.0
     for count, one in enumerate(reversed(looks), 1):
         span += one.dt
+        # 1e-9: two looks of half a second are one, whatever their floats add up to.
         if span >= LOOK_S - 1e-9:
             return looks[-count:]
     return looks
@@ -161,6 +164,8 @@ class NeedPeaks:
     def add(self, o: Observation, need: float, keep_s: float) -> NeedPeaks:
         """Return the stretch with one look more; needs older than `keep_s` are forgotten."""
         now = self.stable_s + o.dt
+        # Older needs below the new one can never be the highest again, so the list falls from its first entry
+        # to its last.
         higher = tuple(peak for peak in self.peaks if peak[1] > need and peak[0] > now - keep_s)
         return NeedPeaks(now, (*higher, (now, need)), self.produced + sum(o.produced), self.taken + o.rows)
 

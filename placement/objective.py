@@ -16,6 +16,8 @@ from typing import Literal, TypeAlias
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.windows import Deployment
 
+# docs/decisions/placement.md#156-a-wait-counts-by-its-seconds: gradient accumulation waits for 1 to 3 % by
+# chance, so this share alone adds no worker.
 NO_WAIT_SHARE = 0.02
 """Share of its time that a trainer may wait for input which is not to wait."""
 
@@ -83,6 +85,7 @@ def rank(objective: Objective, projected: Sequence[DeploymentEstimate]) -> list[
 
     def place(one: DeploymentComparison) -> tuple[bool, float, int]:
         seen = one.projected
+        # A miss has no cost that could be compared: the nearest to what is wanted is the fastest.
         return bool(one.miss), seen.batch_s if one.miss else _cost(seen), seen.deployment.workers
 
     compared = [DeploymentComparison(one, objective.miss(one.batch_s, one.own_s), 0.0) for one in projected]

@@ -40,6 +40,7 @@ SEARCHES: Mapping[str, SearchMaker] = {
 }
 """The papers' modes."""
 MODES = ("auto", *SEARCHES)
+# Cachew §4.3: metrics over 100 batches are smooth enough. Pecan's Table 4 compares 100, 500 and 1,000.
 WINDOW_BATCHES = {"auto": 100, "cachew": 100, "cachew-code": 100}
 """Batches of a window where it is not Pecan's X = 500; those of "auto" are for reports only."""
 Heard: TypeAlias = tuple[Window, Deployment] | DeploymentLimits
@@ -187,6 +188,7 @@ class AutoPlacement:
         max_local = most.max_local if local is None else min(most.max_local, local)
         max_remote = most.max_remote if remote is None else min(most.max_remote, remote)
         if not max_local + max_remote:
+            # Other jobs may leave nothing over; a job without any worker would stand still for good.
             max_local, max_remote = min(1, most.max_local), int(not most.max_local)
         max_local, max_remote = max(max_local, most.min_local), max(max_remote, most.min_remote)
         self.within = DeploymentLimits(max_local, max_remote, most.min_local, most.min_remote)
@@ -217,6 +219,7 @@ def within_budget(
     max_within_budget, too_many = limits.min_remote, limits.max_remote + 1
     while too_many - max_within_budget > 1:
         middle = (max_within_budget + too_many) // 2
+        # 1e-12: a budget that is exactly the bill of n workers must pay for n.
         if prices.per_hour(clients, middle) <= max_per_hour * (1 + 1e-12):
             max_within_budget = middle
         else:

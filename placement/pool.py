@@ -181,6 +181,7 @@ def estimate_worker_value(
     local = counts if side == "local" else np.full_like(counts, here.local)
     remote = counts if side == "remote" else np.full_like(counts, here.remote)
     supply = (local * local_rate + remote * remote_rate) / batch / setting.clients
+    # 1e-9 s: before a step was seen nothing is divided by zero, and supply alone decides.
     own_s = max(known.step_s, 1e-9)
     batch_s = np.where(supply > 0, np.maximum(own_s, 1 / np.where(supply > 0, supply, 1.0)), np.inf)
     per_hour = np.array([setting.per_hour(Deployment(int(n), int(m))) for n, m in zip(local, remote, strict=True)])
@@ -195,12 +196,14 @@ def min_required_workers(here: Deployment, side: str, *, waits: bool, unknown: b
     as a worker of the other side, a share of none would keep the job from finding out for ever.
     """
     mine, other = (here.local, here.remote) if side == "local" else (here.remote, here.local)
+    # Of two equal sides one has to be named, or both would claim that they are all the job has.
     alone = mine > other or (mine == other and side == "local")
     return int(alone or (waits and unknown))
 
 
 def shares(demands: Mapping[str, Demand], cpus: float) -> dict[str, int | None]:
     """Return the most workers that each job may have; None where the pool suffices for all."""
+    # In the order of names: floats added up in another order could give another deal to another job.
     known = [demands[job] for job in sorted(demands)]
     if not exceeds_capacity(known, cpus):
         return dict.fromkeys(demands)

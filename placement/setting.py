@@ -32,6 +32,7 @@ class Setting:
 
         A host without a price must not be left to starve: it weighs as much as a hundred remote workers.
         """
+        # The last "or": if nothing has a price, an hour weighs 1, and the fastest deployment is the best one.
         host = self.prices.accelerator_host or OWNED * self.prices.remote_worker or 1.0
         return host * self.clients + self.prices.remote_per_hour(deployment.remote)
 

@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias
 from pecan_ray.placement.looks import FULL, Look, NeedPeaks
 from pecan_ray.plan.windows import Deployment
 
+# docs/decisions/placement.md#126-steer-by-the-load: from 5 to 640 s.
 QUIET_S = 5.0
 """Workers go after so long a time in which fewer sufficed: two starts of local ones.  It doubles when one was wrong,"""
 MAX_QUIET_S = 2**7 * QUIET_S
@@ -46,6 +47,8 @@ class Bound:
 
     def most(self, now: float, rate: float, room: int) -> float:
         """Return how many workers are of use now."""
+        # FULL twice: a rate that drift explains on both sides, when it was measured and now, is not another
+        # one.
         holds = now < self.until and rate < self.rate / FULL**2 and room <= self.room
         return self.count if holds else math.inf
 
@@ -60,6 +63,7 @@ class Floor:
 
     def workers(self, now: float, demand: float) -> Deployment:
         """Return the fewest workers for a demand, as far as was shown."""
+        # A demand that has fallen by more than drift says nothing about what it needed before.
         return self.least if now < self.until and demand > FULL * self.demand else Deployment(0, 0)
 
 

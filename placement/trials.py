@@ -32,6 +32,7 @@ def batch_interval_s(state: ControlState, o: Observation) -> float:
     """
     counts = (o.running.local, o.running.remote)
     rates = [rate for rate, count in zip(state.known.each, counts, strict=True) if count]
+    # By the slowest worker: a verdict has to wait for a batch of each.
     return min(SETTLED_S, o.grain / min(rates)) if rates and all(rates) else SETTLED_S
 
 
@@ -76,6 +77,7 @@ class Trials:
         """Ask for other workers, within bounds; what was seen of the old ones is forgotten."""
         room, least = self.o.room, self.o.least
         target = Deployment(
+            # Workers that run may stay although room has become less; only new ones need room.
             max(least.local, min(local, max(room.local, self.o.running.local))),
             max(least.remote, min(remote, max(room.remote, self.o.running.remote))),
         )
@@ -197,6 +199,7 @@ class Trials:
         stride = min(running.local - self.o.least.local, trial_history.stride)
         if not remote or not stride:
             return None
+        # What the others could make beyond the need takes a part of the work of those that go.
         spare = self.available_rate - self.need / FULL
         more = int(min(self.o.room.remote, running.remote + max(0, math.ceil((stride * local - spare) / remote))))
         target = Deployment(running.local - stride, more)

@@ -44,5 +44,6 @@ def pooled(deployment: Deployment, windows: Sequence[Window]) -> Reading:
     waits = [window.wait_time for window in windows if window.wait_time is not None]
     wait = min(fmean(waits, weights), batch_time) if len(waits) == len(windows) else None
     claimed = math.hypot(*(window.stderr / window.batch_time for window in windows)) / len(windows)
+    # Batches of one window resemble each other, so what windows claim of their own error may be too little.
     shown = stdev(times) / batch_time / math.sqrt(len(times)) if len(times) > 1 else 0.0
     return Reading(deployment, batch_time, wait, max(claimed, shown), len(windows))

@@ -64,6 +64,8 @@ class CostModel:
         size, elements, out = 1.0, 1.0, []
         for index in order:
             op = self._ops[index]
+            # Time goes with the bytes, or not at all: curves by size made estimates finer, but each move is
+            # measured (docs/decisions/autoorder.md#179-moves-earn-their-places).
             ratio = size / self._measured_at[index] if op.by_size else 1.0
             seconds = None if op.seconds is None else elements * op.seconds * ratio
             out.append(Load(op.name, size, elements, seconds))
@@ -77,6 +79,7 @@ class CostModel:
 
     def measured_total(self, order: Iterable[int]) -> float | None:
         """Return the seconds of the measured ops; None where an op that can move, or every op, is not measured."""
+        # Ops that cannot move are in both orders alike, and need no time.
         contested = [index for section in sections(self._ops) if len(section) > 1 for index in section]
         unmeasured = any(self._ops[index].seconds is None for index in contested)
         if unmeasured or all(op.seconds is None for op in self._ops):
@@ -109,6 +112,8 @@ def _with_one_moved(order: list[int], needs: Needs) -> Iterator[list[int]]:
     """Yield the orders in which one op stands elsewhere, and follows those that it needs."""
     for place, index in enumerate(order):
         rest = [*order[:place], *order[place + 1 :]]
+        # Step by step away from its place: where an op that it needs stands in the way, no place beyond is
+        # reachable.
         for to in range(place - 1, -1, -1):
             if order[to] in needs.get(index, ()):
                 break

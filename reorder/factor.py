@@ -39,6 +39,7 @@ def inflation_factor(
     None: not static, since a shape or a dimension is None or a column holds text, bytes or objects; sample it
     then.  Raises `PlanError` where nothing came in.  Pecan §5.2, "Calculating inflation factors".
     """
+    # 1e-12 stands for "above zero": nothing that came in gives no ratio.
     _count("elements_in", elements_in, least=1e-12)
     _count("elements_out", elements_out, least=0.0)
     size_in, size_out = _size("before", before), _size("after", after)
@@ -81,6 +82,8 @@ def _bit_width(what: str, dtype: npt.DTypeLike) -> int | None:
     except TypeError:
         message = f"inflation_factor: {what} has an unknown dtype {dtype!r}; give one that NumPy knows."
         raise PlanError(message) from None
+    # Objects and texts have no size before a value is seen. NumPy holds a 4-bit number in a byte; here its
+    # bits count.
     return None if known.kind in "OSUT" else CUSTOM_BITS.get(known.name, known.itemsize * 8)
 
 

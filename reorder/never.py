@@ -36,6 +36,7 @@ class OpProperties:
 
 def never(first: OpProperties, second: OpProperties) -> str:
     """Return why two ops are never exchanged; empty if they may be."""
+    # Both ways: what one op is may forbid the exchange whichever stands first.
     return next(_reason_texts(first, second), "") or next(_reason_texts(second, first), "") or _both(first, second)
 
 
@@ -52,12 +53,16 @@ def _reason_texts(a: OpProperties, b: OpProperties) -> Iterator[str]:
     """Yield what speaks against it for what `a` is."""
     if a.decides and (columns := a.reads & b.writes):
         yield f"{a.name!r} decides by column {min(columns)!r} which elements there are, and {b.name!r} changes it"
+    # Columns that both read and write are left to the measurement: augmentations of one image are the usual
+    # case.
     if columns := (a.reads - a.writes) & b.writes:
         yield f"{a.name!r} derives from column {min(columns)!r}, which {b.name!r} changes"
     if a.unequal and a.writes & (b.reads | b.writes):
         yield f"{a.name!r} makes something else of an equal element each time: nothing shows what an exchange changes"
     if columns := a.filtered_columns & b.writes:
         yield f"{a.name!r} takes parts of column {min(columns)!r} away by what they are, and {b.name!r} changes it"
+    # Boxes beside an image: an op that moves pixels without the boxes breaks what belongs together. One that
+    # leaves each pixel in its place does not.
     others = a.arrays - b.writes
     if others - (a.writes & b.writes) and a.writes & b.writes and not b.pointwise:
         other = min(others - (a.writes & b.writes))

@@ -77,7 +77,9 @@ def ops_to_move(
     The others, which only make room, form a rising subsequence: the one with the most neutral ops, since those are
     never the cause, and of several the longest.
     """
+    # One neutral op weighs more than all others together, so the number of ops decides only between equals.
     neutral = len(section) + 1
+    # The heaviest rising subsequence, in O(n^2): sections have a handful of ops.
     chains: list[tuple[int, tuple[int, ...]]] = []
     for index in order:
         before = [chain for chain in chains if chain[1][-1] < index]

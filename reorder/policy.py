@@ -56,10 +56,12 @@ def auto_order(
     names = [op.name for op in ops]
     _check(names, mode, forbidden, neutral_band)
     model, order, moves = CostModel(ops, neutral_band), list(range(len(ops))), list[Move]()
+    # Each pair is asked about once: an answer may cost runs on the sample.
     may = functools.cache(commutes if callable(commutes) else functools.partial(_among, commutes))
     for section in sections(ops) if mode != "off" else ():
         needs = [*dependencies(ops, section), *_forbidden(names, forbidden, section)]
         if mode == "pecan":
+            # Algorithm 2 looks at factors alone; what would make the pipeline fail is taken out of it here.
             arranged = nearest_valid_order(algorithm2(ops, section, neutral_band), _needs(needs))
         else:
             arranged = _min_cost_order(names, model, section, needs, may)
@@ -172,6 +174,7 @@ def _min_cost_order(
         rejected = [(a, b) for a, b in _reversed_pairs(found) if not may((names[a], names[b]))]
         if not rejected:
             return found
+        # Each round adds constraints and takes none away, so this ends.
         needs = [*needs, *rejected]
 
 

@@ -69,6 +69,7 @@ class ProfiledOp:
         if self.seconds is not None:
             self._check_number("seconds", self.seconds, positive=False)
         for what in ("reads", "writes", "creates", "drops"):
+            # A frozen dataclass can only be normalized past its own `__setattr__`.
             object.__setattr__(self, what, _names(self.name, what, getattr(self, what)))
 
     def _check_number(self, what: str, value: object, *, positive: bool) -> None:
@@ -82,6 +83,7 @@ class ProfiledOp:
     @property
     def defines(self) -> frozenset[str]:
         """Columns whose content it makes afresh: created, or written without being read."""
+        # A column that is written without being read has nothing of its old content left.
         return self.creates | (self.writes - self.reads)
 
     @property
@@ -97,12 +99,14 @@ class ProfiledOp:
 
     def comparison_result(self, neutral_band: float = 0.0) -> Verdict:
         """Return whether it shrinks or grows the data; a factor within `neutral_band` of 1 does neither."""
+        # `<=`: with a band of 0, the paper's rule, a factor of exactly 1 is neutral.
         if abs(self.inflation - 1.0) <= neutral_band:
             return "neutral"
         return "deflates" if self.inflation < 1.0 else "inflates"
 
 
 def _names(op: str, what: str, value: Iterable[str]) -> frozenset[str]:
+    # A text is an iterable of names of one letter, which is never meant.
     if isinstance(value, str):
         raise PlanError(f"op {op!r}: {what} must be a set of column names, but got the string {value!r}.")
     return frozenset(value)

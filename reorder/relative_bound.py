@@ -22,6 +22,8 @@ import numpy.typing as npt
 
 from pecan_ray.plan.splits import Array
 
+# docs/decisions/autoorder.md#119-labelled-exchanges has the curve: at these bounds 2 and 2 harmful exchanges
+# pass, of 121 and 131.
 BOUND = 0.25
 """Largest E / D of an element,"""
 BOUND_OF_BLOCK = 0.5
@@ -113,6 +115,7 @@ def moved(
     least = _rounding(user, first)
     mean, largest = (difference, difference) if each else (_by_blocks(difference, one) for one in (np.mean, np.max))
     block = STEPS if each else STEPS_OF_BLOCK
+    # Both: rounding moves single values by steps, and the mean of a block by less than one.
     rounded = (largest <= max(STEPS * step, least)) & (mean <= max(block * step, least))
     if rounded.all():
         return EQUAL
@@ -197,11 +200,13 @@ def _value_change(user: Array, u: npt.NDArray[np.float64], without: Array, least
     if upright and user.dtype == without.dtype and max(spreads) <= UNITS * max(min(spreads), least):
         return plain
     fitted = np.abs(u - _in_units_of(u, w))
+    # A fit minimizes squares, so its mean distance may be the larger one.
     return fitted if float(fitted.mean()) < float(plain.mean()) else plain
 
 
 def _in_units_of(u: npt.NDArray[np.float64], w: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Return `w` with the scale and the offset, by channel, that bring it nearest to `u`."""
+    # Channels last as in NumPy, or first as in PyTorch.
     channel = next((axis for axis in (u.ndim - 1, 0) if u.ndim > 1 and u.shape[axis] <= CHANNELS), None)
     axes = tuple(axis for axis in range(u.ndim) if axis != channel)
     centred = [one - one.mean(axis=axes, keepdims=True) for one in (u, w)]
@@ -238,6 +243,7 @@ def _rounding(array: Array, numbers: npt.NDArray[np.float64]) -> float:
     """Return by how much its values may differ and be equal."""
     finite = numbers[np.isfinite(numbers)]
     largest = float(np.abs(finite).max(initial=0.0))
+    # Integers are exact, so they may not differ at all.
     if array.dtype.kind in "iub":
         return 0.0
     return (HALF if array.dtype.itemsize < WIDE else ROUNDING) * largest

@@ -41,6 +41,7 @@ def _cut(fn: ByName, size: ImageSize, rng: Any) -> Cut:
 def _rest_of_crop(fn: ByName, image: Any, cut: Cut) -> Any:
     """Have a crop cut out all of the part, and do what it does with it."""
     whole = (0, 0, image.shape[1], image.shape[0])
+    # OpenCV, which Albumentations calls, does not take every view.
     image = np.ascontiguousarray(image)
     made = fn.transform.apply(image, **{**cut.drawn, "shape": image.shape, "crop_coords": whole})
     return np.ascontiguousarray(made)
@@ -68,11 +69,13 @@ def _affine(fn: ByName, size: ImageSize, rng: Any) -> Placed:
     if not fn.transform.should_apply():
         return Placed(np.eye(2, 3), size)
     matrix = np.asarray(drawn_for(fn.transform, size)["matrix"], np.float64)
+    # Inverted: a warp here says for each pixel of the result where it comes from.
     return Placed(np.linalg.inv(np.vstack([matrix[:2], [0.0, 0.0, 1.0]]))[:2], size)
 
 
 def drawn_for(transform: Any, size: ImageSize) -> dict[str, Any]:
     """Return what a transform draws for an image of that size: it looks at the shape alone."""
+    # An image that takes no memory: one zero, shown at each place.
     data = {"image": np.broadcast_to(np.zeros((), np.uint8), (*size, 3))}
     drawn: dict[str, Any] = transform.update_transform_params(params=transform.get_params(), data=data)
     drawn.update(transform.get_params_dependent_on_data(params=drawn, data=data))
@@ -89,6 +92,7 @@ def albumentations_steps(fn: Any) -> list[KnownStep] | None:
         step = _step(transform, library)
         return None if step is None else [step]
     notes = getattr(transform, "processors", True) or getattr(transform, "save_applied_params", False)
+    # Boxes and points beside the image, or a chance for all together: the `Compose` does more than its parts.
     if notes or getattr(transform, "p", 0.0) != 1.0:
         return None
     found = [_step(one, library) or OtherStep(type(one).__name__, ByName(one)) for one in transform.transforms]
@@ -98,8 +102,10 @@ def albumentations_steps(fn: Any) -> list[KnownStep] | None:
 def _step(transform: Any, library: Any) -> KnownStep | None:
     for name, (kind, parameters, fits) in KNOWN_AUGMENTATIONS.items():
         if type(transform) is getattr(library, name, None):
+            # True if the attribute is missing: of a version that names it otherwise nothing is known.
             usual = not any(getattr(transform, mode, True) for mode in ("deterministic", "replay_mode"))
             there = all(hasattr(transform, one) for one in (*DRAWING, *parameters))
+            # A method that was set on the object itself.
             changed = any(one in vars(transform) for one in DRAWING)
             known = usual and there and not changed and fits(transform)
             return kind(f"Albumentations {name}", ByName(transform), ARRAYS) if known else None
@@ -107,6 +113,7 @@ def _step(transform: Any, library: Any) -> KnownStep | None:
 
 
 def _always_and_bilinear(transform: Any) -> bool:
+    # 1: OpenCV's bilinear interpolation, which the warp and the decoder's resize have, too.
     return bool(transform.p >= 1.0 and transform.interpolation == 1 and not transform.area_for_downscale)
 
 
@@ -115,6 +122,7 @@ def _always_inside(transform: Any) -> bool:
 
 
 def _black_outside(transform: Any) -> bool:
+    # 0: OpenCV's constant border.
     return bool(transform.interpolation == 1 and transform.border_mode == 0 and not np.any(transform.fill))
 
 

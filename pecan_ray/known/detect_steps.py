@@ -114,6 +114,7 @@ def known_functions(named: Sequence[tuple[str, Any]], *, decodes: bool) -> Known
 
 def _one_warp(places: list[GeometricStep]) -> list[str]:
     """Return the names of steps that are worth one warp in their place."""
+    # One step alone costs one pass over the pixels either way.
     if len(places) < 2 or not any(step.warps for step in places):
         return []
     return [step.name for step in places]
@@ -124,6 +125,8 @@ def _decoded_less(places: list[GeometricStep]) -> tuple[list[str], list[str]]:
     if not places:
         return [], []
     first = places[0]
+    # A JPEG is decoded at 1/2, 1/4 or 1/8 of its size by the decoder itself; pixels then differ, so it is not
+    # "part".
     if isinstance(first, ResizeStep):
         return [], [first.name]
     if not isinstance(first, CropStep):
@@ -138,10 +141,12 @@ def _in_form(named: list[tuple[str, KnownStep]]) -> tuple[list[tuple[str, KnownS
     """Return steps, of which those that would be given what they do not work on are no longer known; and the first
     ones, which convert and move pixels.
     """
+    # Operators are given arrays, by a decoder or by a source.
     form: ImageForm = "array"
     found, leading = list[tuple[str, KnownStep]](), list[KnownStep]()
     started = True
     for name, step in named:
+        # From the first unknown step on nobody knows what a step is given.
         fits = started and form in step.layout
         if fits and isinstance(step, ConvertStep) and not any(isinstance(one, GeometricStep) for one in leading):
             form = step.gives

@@ -45,6 +45,7 @@ class KnownStep:
         return self.fn(image, rng=rng) if self.wants_rng else self.fn(image)
 
 
+# It is called as it is: only what stands before it may be done otherwise.
 class OtherStep(KnownStep):
     """A function of which nothing is known, behind others within one operator."""
 
@@ -161,5 +162,7 @@ def mirrored(axes: tuple[int, ...], size: ImageSize) -> Placed:
     """Return what mirroring rows (0) or columns (1) does."""
     matrix = np.eye(2, 3)
     for axis in axes:
+        # 1 - axis: axes of arrays are (row, column), those of matrices (x, y). Pixel i comes from size - 1 -
+        # i.
         matrix[1 - axis, 1 - axis], matrix[1 - axis, 2] = -1.0, size[axis] - 1.0
     return Placed(matrix, size)

@@ -38,6 +38,7 @@ OVERRIDDEN = ("forward", "make_params", "transform", "check_inputs")
 
 def _as_view(image: Any) -> Any:
     """Return an array as an image of torchvision that shares its memory."""
+    # Channels first, as torchvision has them, by strides and not by a copy.
     tensor = sys.modules["torch"].from_numpy(image).permute(2, 0, 1)
     return sys.modules["torchvision.tv_tensors"].Image(tensor)
 
@@ -48,6 +49,7 @@ def _output_size(fn: Any, size: ImageSize) -> ImageSize:
     if len(wanted) == 2:
         return wanted[0], wanted[1]
     if height <= width:
+        # `int` and not `round`: torchvision cuts off as well, and sizes have to be its own.
         return wanted[0], int(wanted[0] * width / height)
     return int(wanted[0] * height / width), wanted[0]
 
@@ -76,6 +78,7 @@ def _middle(fn: Any, size: ImageSize, rng: Any) -> Cut | None:
     torch, (height, width) = sys.modules["torch"], fn.size
     if height > size[0] or width > size[1]:
         return None  # it would be padded
+    # Asked of the transform itself, so its own rounding of the middle holds.
     rows = torch.arange(size[0]).reshape(1, -1, 1).expand(1, *size)
     columns = torch.arange(size[1]).reshape(1, 1, -1).expand(1, *size)
     top, left = (int(fn(numbers)[0, 0, 0]) for numbers in (rows, columns))
@@ -84,6 +87,8 @@ def _middle(fn: Any, size: ImageSize, rng: Any) -> Cut | None:
 
 def _mirrored(axis: int, fn: Any, size: ImageSize, rng: Any) -> Placed:
     """Draw whether to mirror, as the transform does."""
+    # The very call of torchvision: `torch.manual_seed` keeps its meaning
+    # (docs/decisions/rewrites.md#74-known-functions).
     mirrors = not bool(sys.modules["torch"].rand(1) >= fn.p)
     return mirrored((axis,) if mirrors else (), size)
 
@@ -105,6 +110,7 @@ def rotation_matrix(
     turn = np.array([[cos, -sin], [sin, cos]])
     sheared = np.array([[1.0, 0.0], [-math.tan(y), 1.0]]) @ np.array([[1.0, -math.tan(x)], [0.0, 1.0]])
     back = np.linalg.inv(scale * turn @ sheared)
+    # About the middle of the pixels' centres, as torchvision turns.
     middle = np.array([(size[1] - 1) / 2, (size[0] - 1) / 2])
     start = middle - back @ (middle + np.asarray(moved, np.float64))
     return np.hstack([back, start[:, np.newaxis]])
@@ -150,6 +156,7 @@ def _transforms() -> Any:
 
 def _is(fn: Any, v2: Any, name: str) -> bool:
     kind = getattr(v2, name, None)
+    # The very class: a subclass may do anything else.
     return kind is not None and type(fn) is kind
 
 
@@ -175,6 +182,8 @@ def _sized(fn: Any) -> bool:
     return isinstance(fn.size, (list, tuple)) and len(fn.size) == 2
 
 
+# If a version of torchvision lacks a parameter or has an unknown value in it, the function stays as it is, so
+# there is no list of versions (docs/decisions/rewrites.md#74-known-functions).
 KNOWN_TRANSFORMS: dict[str, tuple[Callable[..., KnownStep], tuple[str, ...], Callable[[Any], bool]]] = {
     "ToImage": (partial(ConvertStep, view=_as_view), (), lambda fn: True),
     "RandomResizedCrop": (
