@@ -141,11 +141,11 @@ class SearchDriver:
         if self._search is not None:
             self._search.close()
         self._search = self._begin(limits.clamp(deployment.local, deployment.remote), limits)
-        self._switch_to(next(self._search), deployment)
+        self._switch_to(next(self._search))
 
     def _feed(self, window: Window, deployment: Deployment) -> Decision:
         assert self._search is not None
-        self._switch_to(self._search.send(window), deployment)
+        self._switch_to(self._search.send(window))
         if self._limits.clamp(self._move.target.local, self._move.target.remote) != self._move.target:
             self._start(deployment, self._limits)  # it went on when the bounds became narrower, and does not know them
         # Only windows in which the search is settled count: one that still tries has not been refused
@@ -156,7 +156,7 @@ class SearchDriver:
                 self._start(deployment, self._limits)
         return self._decision(self._move.phase, self._move.reason)
 
-    def _switch_to(self, move: Probe, deployment: Deployment) -> None:
+    def _switch_to(self, move: Probe) -> None:
         self._move = move
         self._mismatched_windows = 0
 

@@ -10,7 +10,7 @@
 For speeds s a cache saves most of the pipe where s / d is largest; so whether some speeds can be had at all is seen by
 filling the cache in that order, and adding up what still misses. The last two policies are searches for such speeds.
 
-Other systems' policies have the same form, to be compared with: [rivals](allocation_rivals.py).
+Other systems' policies have the same form, to be compared with: [baselines](allocation_baselines.py).
 
 Decisions: docs/decisions/shared-cache-and-pipe.md.
 """
