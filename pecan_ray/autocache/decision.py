@@ -82,7 +82,7 @@ class Kept:
     epoch_estimate: EpochEstimate | None = None
     """None: nothing was decided, or of several inputs one by one."""
     frozen: tuple[str, ...] = ()
-    """Those of `said` by which random results are the same in every epoch."""
+    """Those of `notes` by which random results are the same in every epoch."""
 
 
 def has_points(plan: Plan) -> bool:
@@ -109,11 +109,13 @@ def with_kept_points(
     """
     if not has_points(plan):
         return Kept(plan)
+    # docs/decisions/autocache.md#43-no-autocache-in-tensorflow
     if engine != "python":
         return Kept(plan, notes=(f"autocache: the {engine} engine keeps nothing yet, so everything is computed",))
     try:
         with EntryStore(cache.folder, max_bytes=cache.max_bytes) as store:
             return _Decision(plan, name, costs, store, engine, seed, cache, cpus, workers).decide(plan)
+    # A cache that cannot be used is no reason to end a job.
     except (CacheError, PlanError) as error:
         return Kept(plan, notes=(f"autocache: everything is computed, since {error.message}",))
 
@@ -135,6 +137,7 @@ class _Decision:
     def decide(self, plan: Plan) -> Kept:
         """Return a plan, or an input of a join, with what it is to keep."""
         head = plan.head
+        # Each input has a source, a length and points of its own.
         if isinstance(head, Join):
             return self._decide_join(plan, head)
         if not has_points(plan):
@@ -144,8 +147,11 @@ class _Decision:
             return Kept(plan, notes=("autocache: everything is computed, since the sample did not show what it takes",))
         speed = store_speed(self.store)
         given = profile.ops[-1].nbytes if profile.ops else profile.source.nbytes
+        # What is kept has to be put into batches all the same, which bounds what keeping can gain.
         profile = replace(profile, delivery=speed.delivery_cost(given, _rows(self.whole)))
         notes = self._notes(plan)
+        # What an epoch really took counts for more than the model; per element, because the next job may have
+        # more of them.
         took = {
             place: float(each) * profile.elements
             for place, note in notes.items()
@@ -196,6 +202,8 @@ class _Decision:
             place = next(number for number, op in enumerate(ops) if op.name == choice.point)
         point = ops[place]
         assert isinstance(point, Autocache)
+        # The point's own name and refresh are no part of what is computed: renaming it must not empty the
+        # cache.
         before = Plan(head=plan.head, ops=(*ops[:place], replace(point, name="autocache", refresh=0.0)))
         key = prefix_key(before, self.engine, self.seed)
         name = f"{self.name}: {point.name} behind {name_of_last(before.ops)}"
@@ -212,6 +220,7 @@ class _Decision:
             return
         objects = EntryObjects(self.cache.remote_url)
         try:
+            # An event that is never set: only the patience bounds this.
             with unless_given_up(threading.Event(), patience_s=objects.wait_s):
                 objects.name(key, name)
         except SourceError as error:
@@ -236,6 +245,7 @@ class _Decision:
         choices = tuple(choice for one in inputs for choice in one.choices)
         message = tuple(text for one in inputs for text in one.notes)
         frozen = tuple(text for one in inputs for text in one.frozen)
+        # Without an estimate: an epoch's seconds cannot be divided among inputs that run side by side.
         return Kept(replace(plan, head=joined), choices, message, frozen=frozen)
 
     def _profile(self, plan: Plan, source: Source) -> ExecutionProfile | None:
@@ -283,6 +293,7 @@ def _in_rows(plan: Plan, whole: Plan) -> bool:
     """Tell whether what the last operator on elements gives goes right into batches."""
     last = max((number for number, op in enumerate(plan.ops) if isinstance(op, ElementOp)), default=-1)
     behind = [op for op in plan.ops[last + 1 :] if not isinstance(op, (Autocache, Prefetch))]
+    # By exact type: padding and grouping look at single elements.
     return plan is whole and [type(op) for op in behind] == [Batch]
 
 
@@ -296,6 +307,7 @@ def _costs_from_json(text: str) -> SampledCosts | None:
 
 def _number_of_splits(listing: FirstSplits, elements: float) -> int:
     """Return how many splits a source has, by those that are listed where the listing stops before its end."""
+    # A listing is cut off after a while, so that a job with a million files can begin.
     if listing.complete and listing.splits:
         return len(listing.splits)
     known = [split.elements for split in listing.splits if split.elements]
@@ -342,6 +354,7 @@ def prefix_key(plan: Plan, engine: EngineName, seed: int) -> str:
 
     That is so where a function holds something without a stable text: two different ones would look alike.
     """
+    # All that changes an entry's bytes or positions; the splits are in the entry's own key (`entry_key`).
     text = json.dumps([FORMAT_VERSION, OUTPUT_BITS, engine, seed, describe_plan(plan, strict=True)])
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 

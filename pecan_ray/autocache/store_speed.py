@@ -50,6 +50,7 @@ DELIVERED_TIMES = 8
 SLOTS = 4
 """In so many pieces of memory in turn, as in a job: together with the elements they are larger than a processor's cache
 where elements are large."""
+# docs/decisions/autocache.md#76-an-epochs-promise
 HANDED_S = 0.5e-3
 """CPU time of a batch beside the engine, in the worker, the trainer, the controller, and Ray's processes,"""
 HANDED_BYTE_S = 1.6e-10
@@ -79,6 +80,7 @@ class StoreSpeed:
         sizes, seconds = zip(*self.delivery, strict=True)
         known = min(nbytes, sizes[-1])  # each byte of what is larger takes as long as one of the largest
         each = float(np.interp(known, sizes, seconds))
+        # What the smallest elements take is taken for handling alone; the rest grows with the bytes.
         handling = min(seconds[0], each)
         handed = HANDED_S + HANDED_BYTE_S * nbytes * rows
         return DeliveryCost(handling, (each - handling) / known if known else 0.0, handed, PAUSE_S)
@@ -103,6 +105,7 @@ def memory_speed(cache: Cache) -> tuple[StoreModel, int] | None:
     if cache.memory_folder is None:
         return None
     try:
+        # In the folder of the tier itself: memory is as fast as this machine's, and the note stays with it.
         with EntryStore(cache.memory_folder, max_bytes=cache.memory_bytes, private=True) as store:
             return store_speed(store).reading, cache.memory_bytes
     except CacheError as error:
@@ -142,6 +145,7 @@ def measured_remote_speed(store: EntryStore, objects: EntryObjects) -> StoreMode
 
 
 def _as_json(model: StoreModel) -> dict[str, Any]:
+    # JSON has no infinity.
     return {name: value for name, value in asdict(model).items() if name != "most_bytes_per_s"}
 
 
@@ -151,11 +155,13 @@ def _remote_reading(objects: EntryObjects) -> StoreModel:
     All is written and read by requests that are bounded in time, and the larger ones are left out where the smaller
     ones have taken long.
     """
+    # Keys by chance: several machines may measure one store at a time.
     kind, mine, wall, cpu = "bench", secrets.token_hex(8), 0.0, 0.0
     reads: list[tuple[float, float, float]] = []
     given_up, started, kept = threading.Event(), time.perf_counter(), list[str]()
     with unless_given_up(given_up, patience_s=objects.wait_s):
         try:
+            # The smallest first: if the store is slow, the larger ones are left out.
             for number, (elements, nbytes) in enumerate(sorted(BENCHED, key=lambda one: one[0] * one[1])):
                 if reads and time.perf_counter() - started > REMOTE_BENCH_S:
                     break
@@ -163,6 +169,7 @@ def _remote_reading(objects: EntryObjects) -> StoreModel:
                 objects.put(kind, key, _benchmark_entry(elements, nbytes), elements=elements, seconds=0.0)
                 kept.append(key)
                 for _ in range(BENCHED_TIMES):
+                    # Both clocks: of the time in which no CPU was needed, others can compute.
                     since, spent = time.perf_counter(), time.process_time()
                     found = objects.get(kind, key)
                     whole = found is not None and sum(1 for _ in EntryReader(found.data)) == elements
@@ -173,6 +180,7 @@ def _remote_reading(objects: EntryObjects) -> StoreModel:
         finally:
             for key in kept:
                 objects.drop(kind, key)
+    # Nothing could be kept, which has to be known before an epoch is recorded in vain.
     if not reads:
         raise CacheError(f"nothing that was written to {objects.root} could be read there.", path=objects.root)
     return StoreModel.fit(reads, waiting=min(1.0, max(0.0, 1 - cpu / wall)))
@@ -180,6 +188,7 @@ def _remote_reading(objects: EntryObjects) -> StoreModel:
 
 def _benchmark_entry(elements: int, nbytes: int) -> list[memoryview]:
     """Return an entry to measure with."""
+    # Noise, because a file system or a store may compress what it is given.
     noise = np.random.default_rng(0).integers(0, 256, nbytes, np.uint8)
     writer = EntryWriter()
     for element in range(elements):
@@ -227,6 +236,7 @@ def _delivery() -> tuple[tuple[float, float], ...]:
             took = sorted(_delivery_seconds(engine, plan) / elements for _ in range(DELIVERED_TIMES))
         finally:
             engine.close()
+        # More bytes cannot take less time: a size whose measurements were lucky must not bend the line.
         longest = max(longest, took[len(took) // 4])
         measured.append((float(nbytes), longest))
     return tuple(measured)

@@ -28,6 +28,8 @@ from pecan_ray.options import EngineName
 
 T = TypeVar("T")
 
+# A fresh process starts in 1.2 s (docs/decisions/faults-and-silence.md#29-elements-that-kill-workers); a busy
+# machine takes many times as long.
 START_S = 120.0
 """Time for starting Python and importing frameworks, beside that of the call."""
 GRACE_S = 10.0
@@ -60,6 +62,7 @@ class OwnProcess:
     def __init__(self, engine: EngineName) -> None:
         # Without a name: of a trainer that is killed, nothing stays.
         self._response_file = tempfile.TemporaryFile(prefix="pecan-")  # noqa: SIM115 - `close` closes it
+        # The same modules have to be found there, whatever the program has done to its own path.
         paths = [os.getcwd() if path == "" else path for path in sys.path]
         # Decision 29: not a fork, which would copy locks of the trainer's threads in whatever state they are.
         self._process = subprocess.Popen(
@@ -159,6 +162,7 @@ def serve_call(engine: EngineName, descriptor: str) -> NoReturn:
         except BaseException:  # an exception that cannot be sent
             written = dumps((False, PecanError(describe_error(error))))
     faulthandler.cancel_dump_traceback_later()
+    # In a file and not on the standard output, where functions of the user's print.
     with open(int(descriptor), "wb") as file:
         file.write(written)
     sys.stderr.flush()

@@ -13,6 +13,7 @@ from pecan_ray.autoorder.element_spec import equal, leaves
 from pecan_ray.plan.splits import Array
 from pecan_ray.reorder.relative_bound import Moved, moved, step_of
 
+# docs/decisions/rewrites.md#11-push-down-into-the-decoder
 REWRITTEN = 0.3
 """Standard deviations of a column by which a value may differ from itself where a decoder takes over the work behind
 it, in the mean of all elements: of photographs that are decoded at a reduced size it is 0.03 to 0.14;"""
@@ -49,6 +50,7 @@ def element_moved(
             return ColumnMoved(column, Moved(math.inf, why="it is there in one order only"))
         effects = [one.get(column) for one in others]
         found = _value_moved(before[column], after[column], effects, enters.get(column), each=each)
+        # A difference with a reason (another shape, other names) says more than a number that is as large.
         if found.excess > worst.moved.excess or (found.why and not worst.moved.why):
             worst = ColumnMoved(column, found)
     return worst
@@ -70,6 +72,7 @@ def same(first: Any, second: Any) -> bool:
     """Tell whether two values are equal; objects of one type that only compare by identity are."""
     if equal(first, second):
         return True
+    # Two runs make two objects: by identity they are never equal, though nothing has changed.
     return type(first) is type(second) and "__eq__" not in {
         name for kind in type(first).__mro__[:-1] for name in vars(kind)
     }
@@ -115,6 +118,7 @@ class RewriteCheck:
         """Return by how much each column differs."""
         found = []
         for column, pairs in sorted(self._distance_pairs.items()):
+            # By the column's own spread: pixels from 0 to 255 and from 0 to 1 are judged alike.
             scale = float(np.mean([spread for _, spread in pairs])) or 1.0
             shares = [apart / scale for apart, _ in pairs]
             changed = sum(one > 0 for one in shares)
@@ -138,6 +142,7 @@ def _distance(u: Any, x: Any) -> tuple[float, float]:
     """Return the mean distance of two values' numbers, infinite for what is no amount, and the spread of the first."""
     if not (isinstance(u, np.ndarray) and isinstance(x, np.ndarray)):
         return (0.0 if same(u, x) else math.inf), 0.0
+    # Without results to compare with: equal but for rounding, or a distance.
     found = moved(u, x, [])
     spread = float(np.nan_to_num(u.astype(np.float64)).std()) if u.dtype.kind in "biuf" and u.size else 0.0
     return (0.0 if not found.rejected else found.by or math.inf), spread

@@ -63,6 +63,7 @@ def has_custom_type(value: Any) -> bool:
     dtype = getattr(value, "dtype", None)
     if not isinstance(dtype, np.dtype):
         return False
+    # Types of ml_dtypes are of kind V; records, which have names, are no numbers.
     return dtype.isbuiltin == REGISTERED or (dtype.kind == "V" and dtype.names is None)
 
 
@@ -102,10 +103,12 @@ def _equal_objects(first: Any, second: Any) -> bool:
 def _equal_arrays(first: np.ndarray[Any, Any], second: np.ndarray[Any, Any]) -> bool:
     if first.dtype != second.dtype or first.shape != second.shape:
         return False
+    # First without looking for NaN: most results are equal, and the other comparison takes longer.
     if np.array_equal(first, second):
         return True
     if first.dtype.kind in "fcmM":
         return bool(np.array_equal(first, second, equal_nan=True))
+    # By their bits: NumPy cannot compare all of these types for NaN.
     return first.dtype.isbuiltin == REGISTERED and first.tobytes() == second.tobytes()
 
 
@@ -160,6 +163,7 @@ def _other_shape(by_rank: Mapping[int, Sequence[Shape]], shape: Shape) -> str:
     if len(shape) not in by_rank:
         return f"it has {len(shape)} dimensions instead of {_join(by_rank)}"
     sides = zip(*by_rank[len(shape)], strict=True)
+    # A side that differed among the user's own results may differ in another order, too.
     fixed = [side[0] if len(set(side)) == 1 else None for side in sides]
     if all(side in (None, found) for side, found in zip(fixed, shape, strict=True)):
         return ""
@@ -208,11 +212,13 @@ def _leaves(value: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
 
 
 def _items(value: list[Any] | tuple[Any, ...], path: str, depth: int) -> Iterator[tuple[str, Any]]:
+    # A list of numbers is one value: a box of four must not be judged number by number.
     if value and all(isinstance(one, (bool, int, float, np.number)) for one in value):
         yield path, np.asarray(value)
     elif depth >= DEEPEST or len(value) > MOST_ITEMS or all(isinstance(one, (str, bytes)) for one in value):
         yield path, tuple(value)
     else:
+        # The length is a value of its own: items that are missing would otherwise not be compared.
         yield f"{path}[]", len(value)
         for number, one in enumerate(value):
             yield from _leaves(one, f"{path}[{number}]", depth + 1)

@@ -53,6 +53,7 @@ def try_in_rows(sampled: Sampled, maps: Sequence[Map], mode: Mode) -> TakenOver:
         return NOTHING_TAKEN_OVER
     rewrite = rows_at_once(maps, exactly=mode == "strict")
     try:
+        # A function that draws, or remembers, means something else for many rows than for one.
         if any(op.profiled.random or op.stats.draws or op.stats.unequal for op in ops):
             raise NotInRowsError("one of them draws random numbers, or holds state")
         measured = _measured(sampled, RowMaps(maps, EngineOptions(), exactly=mode == "strict"))
@@ -81,6 +82,7 @@ def _measured(sampled: Sampled, maps: RowMaps) -> SpeedComparison:
     tokens = sampled.held[:count]
     before = [runner.columns(token) for token in tokens]
     after = [runner.columns(stage(runner.fresh(token))[0]) for token in tokens]
+    # In groups as well: a result that depends on the number of rows shows there.
     for size in (count, GROUP):
         for start in range(0, count, size):
             part = slice(start, start + size)
@@ -126,6 +128,7 @@ def _speed(sampled: Sampled, stage: Stage, maps: RowMaps, tokens: Sequence[Token
             part = {name: column[start : start + step] for name, column in columns.items()}
             maps.run(part, min(step, count - start), tokens[0])
         times[1] = timer.stop()
+    # The shortest: whatever disturbs a run makes it longer.
     before, after = (seconds.min(axis=0) / count).tolist()
     error = float(np.std(seconds[:, 0] / seconds[:, 1]) / ROUNDS**0.5)
     return SpeedComparison(before / max(after, 1e-12), error, before, after, count)

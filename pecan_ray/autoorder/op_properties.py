@@ -40,6 +40,7 @@ def _large_numbers(columns: Mapping[str, Any], names: Collection[str]) -> dict[s
     arrays = {}
     for name in names:
         array = array_of(columns.get(name))
+        # Few numbers are boxes or labels, whose places mean something.
         if array is None or array.size <= SMALL or array.dtype.kind not in "iuf":
             return {}
         arrays[name] = array
@@ -68,6 +69,7 @@ def _same_elsewhere(plain: Any, other: Any, *, like: np.ndarray[Any, Any]) -> bo
     if plain is None or other is None or plain.shape != like.shape or other.shape != like.shape:
         return False
     expected = _shuffled(plain).astype(np.float64)
+    # 1e-4 of the largest value: sums of floats in another sequence differ by less.
     bound = ONE_STEP if plain.dtype.kind in "iu" else 1e-4 * float(np.abs(expected).max(initial=0.0))
     return bool(np.allclose(other.astype(np.float64), expected, rtol=0.0, atol=bound, equal_nan=True))
 
@@ -76,6 +78,7 @@ def _shuffled(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Return an array whose rows and columns have changed places, its channels where they were."""
     for axis in range(array.ndim):
         if array.shape[axis] > CHANNELS:
+            # The axis is the seed: input and result are moved alike.
             places: Sequence[int] = np.random.default_rng(axis).permutation(array.shape[axis]).tolist()
             array = np.take(array, places, axis=axis)
     return np.ascontiguousarray(array)

@@ -26,6 +26,7 @@ OP_FAILURES = (ElementError, ColumnError)
 class SampleLimits:
     """How large a sample may become."""
 
+    # docs/decisions/autoorder.md: a sample of at most 300 elements.
     elements: int = 300
     deadline: float = float("inf")
     """Reading of the clock after which nothing more is begun."""

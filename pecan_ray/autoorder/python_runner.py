@@ -70,11 +70,13 @@ class PythonRunner:
         self._ops = {op.name: op for op in stretch.ops}
         self._options = EngineOptions(seed=seed, order="strict")
         plan, sources, leases = entering(stretch, limits, clock)
+        # Without a pool: one operator at a time in this thread, or its time could not be measured.
         stream = ItemStream(plan, sources, self._options, leases, SkippedPositions(), pool=None, call=complete_call)
         self._items = _items(stream)
         self._reading: list[float] = []
         self._starts_at_source = all(isinstance(op, Autocache) for op in plan.ops)
         """Its elements are what the source gives."""
+        # Bytes of a bucket are counted in the whole process, so only what comes from now on is the sample's.
         self._remote_bytes = storage.remote_bytes()
         self._nbytes = 0
         """Of the elements that have entered."""
@@ -131,12 +133,15 @@ class PythonRunner:
         outputs = stage(_with(token, recording))
         draws = randomness.moved()
         for output in outputs:
+            # A recording that is passed on would go on noting what later operators read.
             output.value = dict(output.value)
         writes = _written_columns(before, given, outputs)
         reads = {op.on} if op.on is not None else set(recording.seen)
         known = self._known.setdefault(op.name, set())
         known |= reads
         self._attempts[op.name] = self._attempts.get(op.name, 0) + 1
+        # `{**element}` notes nothing, so a column that seems unread is taken away to see whether it is
+        # missed.
         if op.on is None and self._attempts[op.name] <= TRIES:
             hidden = sorted(before.keys() - known)
             known |= {n for n in hidden if not in_time() or _needs_column(n, stage, token, outputs, given, randomness)}

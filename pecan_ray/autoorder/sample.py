@@ -159,6 +159,7 @@ class Sampled:
             size += element_bytes(self.runner.columns(token))
             if len(self.held) >= self.limits.elements or size >= self.limits.bytes or self.clock() > until:
                 break
+        # Files and prefetches are let go of before operators are timed.
         self.runner.close()
         count, asked = len(self.held), self.limits.elements
         self.read_s = (self.clock() - started) / max(1, count)
@@ -233,6 +234,7 @@ class Sampled:
             return True
         if self.runner.traced and number >= WATCHED_IF_TRACED:
             return False
+        # Of the time that has passed, so a slow first operator cannot use up the share of the others.
         share = WATCHED_SHARE * (self.clock() - self.started) / len(self.accumulators)
         return (number < OFTEN_WATCHED or number % 2 == 0) and self.accumulators[name].extra_s < share
 

@@ -71,6 +71,7 @@ def evenly(count: int) -> Iterator[int]:
     """
     bits = max(0, count - 1).bit_length()
     for number in range(1 << bits):
+        # The bits of the number in reverse.
         place = int(f"{number:0{bits}b}"[::-1], 2) if bits else 0
         if place < count:
             yield place
@@ -125,6 +126,7 @@ def sample_leases(plan: Plan, sources: Sequence[Source], elements: int, *, sprea
     `later`: of other elements than without it, as far as there are others.
     Not spread is what needs the beginning of its data, and what would compute all of it before it has splits.
     """
+    # `take`, `skip` and `zip` count from the beginning, so a sample of such a plan has to begin there.
     if not spread or plan_shape(plan).serial or any(hasattr(source, "first") for source in plan.sources()):
         return AllLeases(sources, epoch=0, num_passes=1)
     wanted = [replace(one, later=later) for one in _sample_sizes(plan, elements)]

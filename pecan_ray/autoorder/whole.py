@@ -27,6 +27,7 @@ def apply_pipeline_threshold(plan: Plan, orders: Sequence[OpSequenceOrder]) -> l
     """
     told = [_seconds_of(plan, one) for one in orders]
     parts = [(one.sample.reading_s or 0.0) + own for one, own in zip(orders, told, strict=True)]
+    # The reading time of a stretch holds all that runs before it, so the longest sum is the whole pipeline.
     whole = max(*parts, sum(told))
     shared = [replace(one, share=own / whole if whole else 1.0) for one, own in zip(orders, told, strict=True)]
     return [_evaluate(one, whole) for one in shared]
@@ -40,6 +41,7 @@ def _evaluate(one: OpSequenceOrder, whole: float) -> OpSequenceOrder:
     # Decision 155: the gain that is certain has to be worth it, so that another look decides alike.
     if not _saves_time(whole, whole_speedup(one.share, least)):
         return _as_written(one, gain, NOTHING_TAKEN_OVER)
+    # What decoders take over in the user's order is to be had without another order.
     decoding = 1.0 if users is None else whole_speedup(one.share, users.speedup)
     if one.accepted.changed and _saves_time(whole, decoding) and not _saves_time(whole / decoding, gain / decoding):
         return _as_written(one, gain / decoding, one.users_taken_over)

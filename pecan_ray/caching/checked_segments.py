@@ -23,6 +23,8 @@ from pecan_ray.caching.segments import LEAST_MAPPED, MADV_POPULATE_READ, EntryCh
 
 PAGE_TABLE = "/proc/self/pagemap"
 """Of Linux: 8 bytes for each page of this process, the highest bit of which says that the page is there."""
+# docs/decisions/autocache.md#83-entries-are-checked-once: at most 1 GiB in 64 segments, and maps of twice
+# that.
 MOST_SEGMENTS = 64
 """Each is a map and an open file."""
 MAPPED_TIMES = 2
@@ -142,6 +144,7 @@ class CheckedSegments:
                 return None
         except (OSError, ValueError):  # the file is gone or was cut off, or this system tells nothing of its pages
             return None
+        # Of the mapped pages themselves: these are checked, and no copy that was read beside them.
         if EntryChecksum.of(data) != checksum:
             return None
         segment.note(start, nbytes, checksum)

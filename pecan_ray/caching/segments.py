@@ -19,6 +19,7 @@ from pathlib import Path
 import google_crc32c
 import numpy as np
 
+# Bytes, so that arrays lie aligned in a mapped entry.
 ALIGNMENT = 64
 LEAST_MAPPED = 64 << 10
 """Bytes of an entry that is mapped rather than read."""

@@ -5,7 +5,7 @@ lie in them.  Any number of processes may use a folder, on one machine: each wri
 exists once its line is in the index, and segments are what goes when there is no room: whoever has opened one reads
 what it was promised, and no bytes are ever moved.
 
-The one part of `pecan_ray.cache` that touches a disk, with its index and segments.
+`pecan_ray.cache` decides what is kept, and touches no disk.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from pecan_ray.caching.segments import (
 from pecan_ray.caching.store_index import EntryRow, opened_index, sizes_of_segments, stored_segments
 from pecan_ray.errors import CacheError
 
+# As large as the largest entry that is kept (`engines.caching.MOST_ENTRY_BYTES`).
 SEGMENT_BYTES = 256 << 20
 LEAST_SEGMENTS = 16
 """A store has room for so many segments at least, since a whole one goes at a time."""
@@ -105,6 +106,7 @@ class EntryStore:
         self.last_error = ""
         """Why something could not be kept, or read, lately."""
         try:
+            # Folders in /dev/shm and /tmp may be made by anybody, and what lies there is mapped and trusted.
             if private:
                 folder.mkdir(mode=0o700, exist_ok=True)
                 _check_private_folder(folder)
@@ -135,6 +137,7 @@ class EntryStore:
         """
         self.let_go()
         row = self._found("SELECT segment, start, nbytes, checksum FROM entries WHERE key = ?", key)
+        # A segment that was evicted takes room as long as this process maps it, so a miss lets go of it.
         if row is None:
             self._checked.sweep()
             return None
@@ -183,6 +186,7 @@ class EntryStore:
         `kind` stands for the pipeline and the point in it, `seconds` is what computing the entry took.  `anew`: in
         place of one that is there, whose room is free once its segment goes.
         """
+        # Not `len`: a view of numbers counts items.
         nbytes = sum(memoryview(part).nbytes for part in parts)
         if nbytes > self._max_bytes:
             self.last_error = f"an entry of {nbytes} bytes does not fit into a cache of {self._max_bytes}"
@@ -190,6 +194,7 @@ class EntryStore:
         if nbytes > self._room(kind):
             return False
         try:
+            # Asked again although a worker has just missed it: another process may have published it since.
             if key in self and not anew:
                 return True
             if self.policy == "resident" and not self._should_store(kind, nbytes):
@@ -390,6 +395,8 @@ class EntryStore:
         used = [(name,) for name in segments if self.policy != "fifo" or name in mine]
         for name in segments if self.policy in ("resident", "fifo") else ():
             with contextlib.suppress(OSError):  # it is gone, or was never ours
+                # The index has a counter and no clock, and `_should_store` asks for how long a segment was
+                # unused.
                 os.utime(self._path(name))
         self._index.executemany(
             "UPDATE segments SET last_used = (SELECT MAX(last_used) + 1 FROM segments) WHERE name = ?", used
@@ -414,6 +421,7 @@ class EntryStore:
         of = kind if self._by_kind else ""
         most = max(nbytes, min(self._segment_bytes, self._room(kind) // LEAST_SEGMENTS))
         writing = self._writing.get(of)
+        # Another process may have evicted it while this one was writing into it.
         if writing is not None and not writing.is_removed() and writing.end + nbytes <= most:
             return writing
         if writing is not None:
@@ -500,6 +508,7 @@ def _lock_segment(path: Path) -> Iterator[None]:
     """Keep a segment from being taken up; raises OSError where a writer lives that appends to it."""
     fd = open_segment(path)
     try:
+        # Shared: several processes may look at once; a writer's lock is exclusive.
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         yield
     finally:

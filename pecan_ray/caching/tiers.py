@@ -42,6 +42,7 @@ class TieredStore:
             try:
                 held = CheckedSegments(min(HELD_BYTES, memory_bytes), in_memory=True, clock=clock)
                 self.memory = EntryStore(memory, max_bytes=memory_bytes, private=True, checked=held)
+            # The tier in memory only spares time, so the job goes on without it.
             except CacheError as error:
                 self.last_error = f"nothing is kept in memory: {error.message}"
 
