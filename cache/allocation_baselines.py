@@ -17,6 +17,7 @@ from pecan_ray.cache.store_model import Numbers
 
 ROUNDS = 12
 """Of an LRU's hits and the speeds that follow from them, each round half of the way."""
+# Of Newton's method, which comes from below and doubles its digits with each step.
 MOST_STEPS = 40
 NEAR = 1e-7
 """Steps of the time for which an LRU keeps an item: how many, and which is the last."""

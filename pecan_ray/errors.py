@@ -46,6 +46,7 @@ _USER = re.compile(r"""(://|["'])[^\s/"':@]{0,200}:[^\s/"']{0,500}@""")
 _TOKEN = re.compile(r"""(https?://)[^\s/"':@]{1,500}@""")
 _QUERY = re.compile(r"""\?[^\s="'?]{0,200}=[^\s"']*[^\s"':,.;)\]]""")
 """Of a signed URL it is the key; a `?` without a `=` behind it is of a pattern for names."""
+# Characters before a query in which its URL is looked for: messages may be long.
 LONGEST_URL = 2000
 
 

@@ -49,7 +49,9 @@ Image: TypeAlias = Any
 Box: TypeAlias = "tuple[Any, Any, Any, Any]"
 """Top, left, height and width, in pixels."""
 
+# The divisors at which JPEG decoders make a smaller image; the largest first, because it leaves least to do.
 REDUCTIONS = (8, 4, 2)
+# Draws of a part's area and aspect before the whole image is taken.
 ATTEMPTS = 10
 LARGEST_JPEG = 65_500
 """Pixels of a side that the usual library writes."""

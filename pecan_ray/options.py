@@ -35,6 +35,7 @@ SharingPolicy: TypeAlias = Literal["greedy", "sjf", "max_min"]
 
 MIB = 1 << 20
 GIB = 1 << 30
+# Connections of a trainer to a worker on another node.
 MOST_STREAMS = 16
 
 

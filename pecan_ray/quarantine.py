@@ -33,6 +33,7 @@ from pecan_ray.plan.splits import Origin
 
 logger = logging.getLogger("pecan_ray")
 
+# Of quarantine files: a file of another version is refused, because its elements could be read as others.
 FORMAT_VERSION = 1
 LOCK_S = 1.0
 """So long another trainer's writing is waited for."""

@@ -12,6 +12,7 @@ from pecan_ray.errors import PlanError
 from pecan_ray.plan.prices import Prices
 from pecan_ray.plan.windows import Deployment
 
+# Prices are for an hour, runs in seconds.
 HOUR_S = 3600.0
 
 

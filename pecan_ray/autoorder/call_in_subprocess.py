@@ -35,6 +35,7 @@ START_S = 120.0
 GRACE_S = 10.0
 """A call may take so much longer than it should: an operator that runs is not interrupted earlier."""
 WITHOUT_ACCELERATORS = {"CUDA_VISIBLE_DEVICES": "-1", "ROCR_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "2"}
+# Characters of what a dead process has written last, for the error.
 LAST_WORDS = 2000
 PROGRAM = (
     "import sys; sys.path[0] or sys.path.pop(0); import pecan_ray.autoorder.order; "
@@ -42,6 +43,7 @@ PROGRAM = (
 )
 """What most calls need is imported while they are sent.  The working folder holds no modules of a program whose own
 path does not have it."""
+# Of a pickled plan: a larger one would be in memory twice, here and there.
 MOST_BYTES = 1 << 30
 
 

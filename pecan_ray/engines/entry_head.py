@@ -12,11 +12,13 @@ import pyarrow as pa
 
 # Where in the schema's metadata stands what an entry holds, and the bytes of values that are in no column.
 ABOUT, BLOBS = b"pecan_ray.entry", b"pecan_ray.blobs"
+# Heads of a process, of some kilobytes each: as many points and kinds of split as a job has at a time.
 MOST_REMEMBERED = 64
 MOST_HEAD_BYTES = 64 << 10
 """A longer one holds bytes of values, and is no other entry's."""
 MESSAGE = struct.Struct("<II")
 """How Arrow begins a message: its mark, and the bytes of what it says of what follows."""
+# Arrow's continuation marker, which begins every message of a stream.
 MARK = 0xFFFFFFFF
 
 BufferPlaces: TypeAlias = tuple[tuple[int, int] | None, ...]

@@ -38,6 +38,7 @@ from pecan_ray.storage.threads import RequestThreads
 
 T = TypeVar("T")
 
+# Objects with a larger number are left alone, because a newer version that shares the store has written them.
 OBJECT_VERSION = 1
 MAGIC = b"PECANENT"
 HEAD = struct.Struct("<8sIII")

@@ -19,6 +19,7 @@ from pecan_ray.errors import OpError, describe_error
 
 PLACES = 64
 """Children that can have told something that nobody has looked at."""
+# Bytes of a child's message; a longer one is cut to its operator, place and error.
 PLACE_BYTES = 16 << 10
 LONGEST_WHERE = 1000
 """Characters of a place that is cut."""

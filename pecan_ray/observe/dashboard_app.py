@@ -30,6 +30,7 @@ from pecan_ray.runtime.cluster import node_names
 
 SESSION = "pecan-dashboard"
 """The cookie of those who have shown the token."""
+# People who are logged in; the oldest session ends first, and has to show the token again.
 MOST_SESSIONS = 1000
 MOST_TOKEN_BYTES = 10_000
 """Of a form that is sent to us."""

@@ -20,7 +20,9 @@ from pecan_ray.runtime import cluster
 logger = logging.getLogger(__name__)
 
 APP = "pecan-dashboard"
+# Seconds: Ray Serve's first start on a busy machine takes minutes; an answer of a page; between two looks.
 START_S, ANSWER_S, LOOK_S = 180.0, 10.0, 0.2
+# This machine alone: without a token whoever reaches the port sees all jobs, so another host has to be named.
 HOST, PORT, ROUTE = "127.0.0.1", 8300, "/pecan"
 
 

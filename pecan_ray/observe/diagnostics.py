@@ -26,7 +26,9 @@ from pecan_ray.transport.ring import ring_supported
 PACKAGES = ("ray", "numpy", "pyarrow", "opencv-python-headless", "tensorflow", "torch", "boto3", "gcsfs")
 LEAST_SHARED_BYTES = 256 << 20
 """A worker's ring, for whose batches there must be room."""
+# Open files of a process, the usual limit of Linux; bytes that Ray's sessions need to begin with.
 LEAST_DESCRIPTORS = 1024
+# Ray's sessions write logs and spill objects there.
 LEAST_FREE_BYTES = 1 << 30
 ROWS = 64
 """Elements of an epoch that a transport carries."""

@@ -10,6 +10,7 @@ from pecan_ray.sources.files import patterns_of
 from pecan_ray.storage import ObjectDigest, changed, make_digest, read_digest, write_digest
 
 DIGEST_HELP = "write down which bytes the objects of a dataset have, for Cache(digests=...), or check them"
+# Objects between two lines of progress.
 SAY_EVERY = 1000
 
 

@@ -23,6 +23,7 @@ from pecan_ray.errors import PlanError
 
 logger = logging.getLogger("pecan_ray")
 
+# Of the files in which ended jobs are noted.
 FORMAT = 1
 KEPT = 200
 """Newest files that stay in the folder."""

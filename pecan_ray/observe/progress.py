@@ -13,6 +13,7 @@ from pecan_ray.observe.trainer_speed import RecentSpeed, TrainerSpeed, details, 
 from pecan_ray.runtime.client import BatchClient
 from pecan_ray.runtime.share_session import ShareClient
 
+# Seconds between two states of a bar, and between two lines of a log.
 TERMINAL_S = 0.5
 LOG_S = 60.0
 

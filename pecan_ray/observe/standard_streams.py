@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
+# Descriptors of input, output and errors.
 STREAMS = (0, 1, 2)
 
 

@@ -9,7 +9,9 @@ import numpy.typing as npt
 
 from pecan_ray.sampling.random_keys import Key, SplitOrder, splits_key
 
+# Words of 8 bytes: 256 KiB, which the second cache of a processor holds.
 _BLOCK = 1 << 15
+# SplitMix64's step, and the factors of its finalizer, a bijection of 64 bits (Steele, Lea and Flood, 2014).
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _FACTORS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 _FIRST, _SECOND = map(np.uint64, _FACTORS)

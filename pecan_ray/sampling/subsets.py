@@ -22,6 +22,7 @@ BLOCK = 10
 """Consecutive elements whose places are equally far apart: few, so that short splits keep to the shares, too."""
 _STEP = 2654435769
 """2**32 divided by the golden ratio: multiples of it, modulo 2**32, are spread evenly (Knuth, volume 3, 6.4)."""
+# The whole circle, in units of _STEP.
 _ONE = 1 << 32
 _PAGE = 1000
 """Elements whose places are found at a time: NumPy's calls for one block take as long as those for a hundred."""

@@ -23,7 +23,9 @@ from numpy.typing import ArrayLike
 from pecan_ray.placement.pool import Vector
 from pecan_ray.simulator.workload import Worker, Workload
 
+# Half steps towards the rate at which supply and contention agree: 0.5**60 is below a float's precision.
 ITERATIONS = 60
+# Share of its time: times are divided by it, also of a worker that hardly works.
 LEAST_BUSY = 0.01
 CALM = 0.8
 """Utilization of the host up to which the step is not prolonged."""

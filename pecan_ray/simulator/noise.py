@@ -12,6 +12,7 @@ import zlib
 import numpy as np
 from numpy.typing import NDArray
 
+# Factors that are drawn at a time: NumPy's calls take as long for one as for some hundred.
 BLOCK = 2048
 
 

@@ -31,6 +31,7 @@ NEAR = 0.05
 """A policy must end within this share of the cheapest deployment's cost nearly always,"""
 FAR = 0.15
 """and within this one always."""
+# Batches for which a converged deployment is watched.
 AFTER = 10000
 
 

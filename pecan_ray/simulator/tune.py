@@ -28,6 +28,7 @@ from pecan_ray.simulator.workload import Workload
 if TYPE_CHECKING:
     from optuna import Trial
 
+# Of a training, in the quotient above: what a search costs counts little in a long one.
 EPOCHS = 20
 Settings = Mapping[str, float]
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 GZIP_BITS = 16 + zlib.MAX_WBITS
 """How zlib is told that a stream has gzip's header and checksum."""
+# Bytes that are read at a time, compressed, and that are buffered behind a decompressor.
 INPUT_BYTES = 1 << 16
 OUTPUT_BYTES = 1 << 20
 XZ_MEMORY = 512 << 20

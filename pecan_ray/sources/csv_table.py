@@ -46,7 +46,9 @@ from pecan_ray.sources.partitions import (
 )
 from pecan_ray.storage.options import storage_options
 
+# Bytes behind the header by which the columns' types are found.
 SAMPLE_BYTES = 1 << 20
+# Lines that are parsed at a time, unless they are long.
 CHUNK_LINES = 4096
 CHUNK_BYTES = 16 << 20
 """So many bytes of lines are parsed at a time, or one line more."""

@@ -39,6 +39,7 @@ ABOUT_DATA = re.compile(
     re.IGNORECASE,
 )
 """Names of files that lie in folders of data and hold none."""
+# Splits whose files' beginnings are fetched ahead; their bytes are bounded by `storage.access.AHEAD_BYTES`.
 SPLITS_AHEAD = 32
 SPLIT_BYTES = 64 << 20
 """Default size that byte ranges aim at."""

@@ -20,6 +20,7 @@ from pecan_ray.sources.copies import copy_tensor_or_image, own_copy
 from pecan_ray.sources.files import check_positive
 from pecan_ray.sources.packed_items import PackedItems, items_between, packed
 
+# Splits, so that several workers have some each; rows of a split, so that a lease is not most of the data.
 MIN_SPLITS = 16
 MAX_SPLIT_ROWS = 4096
 COLUMNS_BYTES = 1 << 18

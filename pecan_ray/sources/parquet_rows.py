@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 DECODED_BYTES = 4 << 20
 """So much is decoded at a time, if rows are about equal."""
+# Rows that are decoded at a time, however small they are.
 MOST_DECODED_ROWS = 1 << 14
 MOST_DECODED_BYTES = 64 << 20
 """So much is decoded at a time, or one row more, if rows are as long as the file lets them be."""

@@ -48,6 +48,7 @@ from pecan_ray.sources.partitions import (
 from pecan_ray.storage import list_files
 from pecan_ray.storage.options import storage_options
 
+# Lines that are decoded in one call: a call costs as much as decoding some short lines.
 CHUNK_LINES = 512
 
 

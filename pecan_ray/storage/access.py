@@ -40,6 +40,7 @@ TAIL_BYTES = 1 << 18
 """Size of one read behind the end that a stream expects."""
 IN_FLIGHT = 4
 """Ranged reads that one stream keeps going at the same time."""
+# Requests of a process at a time; a second pool of as many is for the beginnings of files.
 THREADS = 16
 AHEAD_BYTES = 32 << 20
 """Bound on the beginnings of files that this process holds because they will be read soon."""

@@ -10,6 +10,8 @@ from collections.abc import Callable
 
 from pecan_ray.caching.store import EntryStore
 
+# Seconds: a note is renewed twelve times before it counts as forgotten (PRESENT_S), and looked for once a
+# second.
 RENEW_S = 5.0
 LOOK_S = 1.0
 # Decision 54: a process that dies takes no note back.

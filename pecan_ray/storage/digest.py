@@ -13,11 +13,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+# Of digest files.
 FORMAT_VERSION = 1
 # Decision 52: blocks begin at multiples of it, because jobs cut their splits differently.
 # Each has a hash of its own, so that a range can be verified without the rest of its object.
 BLOCK_BYTES = 1 << 20
 """An object's blocks begin at its multiples; the last one may be shorter."""
+# 160 bits of BLAKE2b: no two blocks meet by chance, and a terabyte has 20 MB of hashes.
 BLOCK_HASH_BYTES = 20
 
 

@@ -23,6 +23,7 @@ from pecan_ray.storage.retry import Doing, is_cert_error, retry
 
 T = TypeVar("T")
 
+# Seconds, as for S3.
 CONNECT_S = 10.0
 READ_S = 30.0
 """A store that sends nothing for so long is asked again."""

@@ -37,7 +37,10 @@ RIGHTS: dict[Doing, str] = {
     "write": "s3:PutObject",
     "remove": "s3:DeleteObject",
 }
+# Of a client's pool: more than the 2 x 16 requests that a process makes at a time, so none waits for a
+# connection.
 CONNECTIONS = 64
+# Seconds; a request that fails is repeated by `storage.retry`, and not by the client.
 CONNECT_S = 10.0
 READ_S = 30.0
 """A store that sends nothing for so long is asked again."""

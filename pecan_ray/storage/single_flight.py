@@ -11,6 +11,7 @@ from pathlib import Path
 
 WAIT_S = 5.0
 """So long at most: who fetches may be slow by its quota, and then it is better to fetch the bytes oneself."""
+# Seconds between two tries for the lock: short beside a request of some ten milliseconds.
 LOOK_S = 0.01
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+# Bytes of a Python number, or a reference, in a column of objects.
 POINTER_BYTES = 8
 
 

@@ -22,6 +22,7 @@ LEAST_LOT = 128 << 10
 """Smaller lots say more about the delay of a link than about its bandwidth."""
 LEAST_IDLE = 0.05
 """A link that had nothing to carry for a smaller part of the time is what limits the flow."""
+# Writes by which the link's speed is known, and bytes from the middle of a lot on which codecs are tried.
 LOTS_MEASURED = 8
 SAMPLE_BYTES = 1 << 20
 

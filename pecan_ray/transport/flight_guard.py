@@ -21,10 +21,12 @@ logger = logging.getLogger(__name__)
 
 MOST_AHEAD = 1 << 20
 """Bytes by which what a connection has brought may exceed what it has taken."""
+# Seconds between two looks at the connections.
 TICK_S = 0.1
 # Decision 30: with it a stranger brings 5 to 22 MB before it is cut; without a guard 512 MiB took 1.3 GB.
 RECEIVE_BUFFER = 64 << 10
 """Of connections: it bounds what one can bring between two looks, and hardly what it takes."""
+# Bytes of Linux' `struct tcp_info` up to the counts that are read here.
 TCP_INFO_BYTES = 136
 TRAFFIC = struct.Struct("=QQ")
 SOCKADDR_BYTES = 16

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 LENGTH = struct.Struct("=q")
 END = -1
 """Instead of a length: there will be no more messages."""
+# Bytes of a read: what a pipe of Linux holds.
 CHUNK = 1 << 16
 
 

@@ -43,6 +43,7 @@ LEAST_IN_FLIGHT = 2
 MOST_IN_FLIGHT = 2048
 """Slots, however small they are."""
 RECORD = struct.Struct("=Iq")
+# What a reader tells a writer about a slot.
 TAKEN, RELEASED = 1, 2
 # Decision 55: processors copy a tenth as fast between memory that lies unfavourably within its pages.
 ALIGNMENT = 64

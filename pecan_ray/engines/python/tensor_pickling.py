@@ -10,6 +10,7 @@ from typing import Any
 
 from pecan_ray.engines.foreign import has_memory
 
+# The newest one of every supported Python, fixed so that both ends of a pipe agree.
 PICKLE_PROTOCOL = 5
 UNREAD = frozenset({"uint16", "uint32", "uint64", "complex32"})
 """Types of torch that came after its typed storages, by which it pickles; float8 ones did, too."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pecan_ray.observe.dashboard.amounts import duration
 from pecan_ray.observe.dashboard.html_builder import Content, SafeHtml, element, table
 
+# Units of a plot's own grid; the browser stretches it to the page.
 WIDE, HIGH = 1000, 300
 MOST_POINTS = 300
 """Of a line: more cannot be seen."""
