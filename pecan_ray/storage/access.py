@@ -48,6 +48,7 @@ AHEAD_BYTES = 32 << 20
 
 def reset_clients() -> None:
     """Forget this process's clients, so that changed credentials or endpoints are looked up again."""
+    # First: once the caches are cleared nobody reaches what is fetched ahead, whose retries would go on.
     drop_prefetch()
     forget_clients()
     _heads.cache_clear()
@@ -64,10 +65,12 @@ def read_range(path: str, start: int, stop: int | None = None, *, version: str =
 
 def read_all(path: str, size: int | None = None, *, version: str = "") -> bytes:
     """Return a whole file; one whose `size` is given and large is read as parallel ranges."""
+    # Ranges side by side pay where each request waits for an answer from afar.
     if size is None or size <= BLOCK_BYTES or not is_remote(path):
         return read_range(path, 0, version=version)
     # Decision 27: without a version the first answer fixes it for the rest of the object.
     first = _read(path, 0, BLOCK_BYTES, version)
+    # Two sizes are two versions, also where a store tells no version.
     if first.size != size:
         raise replaced(path)
     rest = _ranges(path, len(first.data), first.size, first.version or version)
@@ -143,6 +146,7 @@ def open_stream(
     `prefetch` has brought is used; without it all is read of the version that is met first.
     """
     if is_remote(path):
+        # 64 KiB: for formats that read some bytes at a time; what is fetched comes in larger pieces below.
         return io.BufferedReader(_PrefetchingReader(path, start, expect, version, at_least), 1 << 16)
     file = open_local(path, version)
     file.seek(start)
@@ -159,9 +163,11 @@ def open_random(path: str, *, size: int | None = None, version: str = "", buffer
         return open_local(path, version, buffering=buffering)
     blocks = _kept.blocks_here()
     if size is None and blocks is not None:
+        # Without a request, if any block of it is on this node.
         size = blocks.size(path, version)
     if size is None or not version:
         info = file_info(path)
+        # The size is that of what is there now, and holds for the wanted version only if it is the same.
         RangeRequest(path, 0, None, version).check_version(info.version)
         size, version = info.size, info.version
     return cast(BinaryIO, _RangeReader(path, size, version))
@@ -172,6 +178,7 @@ def prefetch(heads: Iterable[Head]) -> None:
 
     A bounded number of bytes is held; what is announced and does not fit is fetched when there is room.
     """
+    # Without a version nobody could tell later whether what is held is still what is there.
     wanted = [head for head in heads if head.version and head.nbytes > 0 and is_remote(head.path)]
     if wanted:
         _heads(os.getpid()).notify_of(wanted)
@@ -245,6 +252,7 @@ def reads_hedged() -> HedgeCount:
     return _hedged(os.getpid()).count
 
 
+# By process: a forked child has neither its parent's threads nor a lock that anybody would let go of.
 @cache
 def _hedged(pid: int) -> HedgedReads:
     return HedgedReads()
@@ -268,10 +276,14 @@ def _heads(pid: int) -> Heads:
 
 
 def _read(path: str, start: int, stop: int | None, version: str = "") -> FileRange:
+    # A `Range` header cannot say "nothing": servers take `bytes=5-4` for no range at all, and send
+    # everything.
     if stop is not None and stop <= start:
         return FileRange(b"", start)
     if not is_remote(path):
         return backend(path).read(path, start, stop, version)
+    # Inside of the throttle: each of two requests is charged
+    # (docs/decisions/storage.md#72-late-reads-are-asked-for-twice).
     hedged = partial(_hedged(os.getpid()).read, path) if _hedging.on else None
     ask = partial(throttle.read, partial(backend(path).read, path), hedged=hedged)
     # Decision 52: above the throttle, so that what is found here is not charged.
@@ -367,6 +379,7 @@ class _PrefetchingReader(io.RawIOBase):
 
     def close(self) -> None:
         if self._blocks is not None and not self.closed:
+            # Otherwise requests under way would be tried again for nobody.
             self._blocks.close()
         super().close()
 
@@ -385,6 +398,8 @@ class _PrefetchingReader(io.RawIOBase):
                 offset=self._size,
             )
         reached = self._start + len(first.data)
+        # Side by side up to where the reader surely comes. What lies behind is asked for in small pieces when
+        # it is read.
         self._tail = max(reached, self._size if self._expect is None else min(self._expect, self._size))
         self._blocks = _in_order(_ranges(self._path, reached, self._tail, self._version), _exactly)
         return first.data
@@ -396,6 +411,8 @@ class _PrefetchingReader(io.RawIOBase):
         if keeps and (piece := heads.take(self._path, self._version)) is not None:
             return piece
         wanted = HEAD_BYTES if self._expect is None else self._expect - self._start
+        # A tail's worth at least, since the round trip costs the same; no more than a head, which is what may
+        # be kept.
         stop = self._start + min(max(wanted, TAIL_BYTES), HEAD_BYTES)
         piece = _read(self._path, self._start, stop, self._version)
         if keeps:

@@ -16,6 +16,7 @@ from pecan_ray.errors import PlanError, SourcePermissionError
 from pecan_ray.storage.ranges import FileRange
 
 MAGIC = re.compile(r"[*?\[]")
+# PATH_MAX of Linux; a key of S3 has 1,024 bytes at most.
 MOST_PATTERN = 4096
 """Characters of the longest pattern."""
 
@@ -91,8 +92,10 @@ def compile_glob(pattern: str) -> re.Pattern[str]:
     names = [
         name
         for name, behind in zip_longest(pattern.split("/"), pattern.split("/")[1:])
+        # `**/**` means `**`, and each further one would multiply the ways in which a path can be tried.
         if name != "**" or behind != "**"
     ]
+    # Through the whole pattern, because an expression may have each name of a group once.
     groups = count()
     chunks = _split_runs(names, "**")
     parts = ["".join(_segment(name, groups) + "/" for name in chunks[0])]
@@ -124,6 +127,7 @@ def _split_runs(values: Iterable[str], separator: str) -> list[list[str]]:
 def _first(expression: str, groups: Iterator[int]) -> str:
     """Return an expression that matches as another one does first, and is not asked for further matches."""
     name = f"g{next(groups)}"
+    # An atomic group by hand: `re` has them from Python 3.11 on, and 3.10 is supported.
     return f"(?=(?P<{name}>{expression}))(?P={name})"
 
 
@@ -144,6 +148,7 @@ def _tokens(segment: str) -> Iterator[str]:
     at = 0
     while at < len(segment):
         character = segment[at]
+        # Not from the first character on: `[]]` is the class of one bracket, as in a shell.
         close = segment.find("]", at + 2) if character == "[" else -1
         if character == "*":
             yield "*"
@@ -160,5 +165,7 @@ def _tokens(segment: str) -> Iterator[str]:
 def _character_class(inside: str) -> str:
     negated = inside.startswith(("!", "^"))
     members = inside[1:] if negated else inside
+    # `-` stays a range. The others Python's `re` takes, or announces to take, for operations on sets.
     escaped = re.sub(r"([\\\[\]^&~|])", r"\\\1", members)
+    # A negated class would match the slash too, and wildcards stay within one folder.
     return f"(?!/)[{'^' if negated else ''}{escaped}]"

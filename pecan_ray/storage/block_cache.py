@@ -28,6 +28,7 @@ from pecan_ray.storage.ranges import FileRange
 from pecan_ray.storage.single_flight import alone
 from pecan_ray.storage.spread import BlockMisses, SentBlock, SpreadBlocks
 
+# Some MB at most: a path, a version and a number each.
 SIZES_KNOWN = 10_000
 """Of so many objects the size is remembered."""
 SIZE = -1
@@ -115,6 +116,7 @@ class BlockCache:
         bytes than those that come twice.
         """
         known = self._known_of(path, version)
+        # A weak ETag ("W/") may stay the same while the bytes change.
         if not version or (known is None and version.startswith("W/")):
             return ask(start, stop, version)  # nothing names its bytes
         reading = _Reading(path, version, known)
@@ -131,6 +133,7 @@ class BlockCache:
                     if size is None:
                         return self._fetch_first(ask, reading, missed, start, stop)
             end = size if stop is None else min(stop, size)
+            # `max`: a range that begins behind the end has no blocks.
             blocks = self._blocks(ask, reading, missed, BlockRun(first, max(first, -(-end // BLOCK_BYTES))), size)
         found = _cut(b"".join(data for data, _ in blocks), first * BLOCK_BYTES, start, stop)
         here = sum(_overlap(run, start, end) for _, run in blocks if run is not None)
@@ -141,6 +144,7 @@ class BlockCache:
     def _fetch_first(self, ask: Ask, reading: _Reading, missed: BlockMisses, start: int, stop: int | None) -> FileRange:
         """Return a range of an object of which nothing is known yet, not even its size, and keep its blocks."""
         first = start // BLOCK_BYTES
+        # Whole blocks, because a part of one could not be kept.
         run = BlockRun(first, first if stop is None else -(-stop // BLOCK_BYTES))
         piece = ask(run.start, None if stop is None else run.stop, reading.version)
         self._keep(reading, first, piece, missed)
@@ -213,6 +217,7 @@ class BlockCache:
         others, read = self._others, list(datasets)
         if others is None:
             return False
+        # Renewed here too: a worker that only looks for work counts as a reader for other nodes as well.
         for dataset in read:
             others.reads(self._job, dataset)
         return any(map(others.several, read))
@@ -233,6 +238,8 @@ class BlockCache:
             if self._store is None:
                 return
             self._store.last_error = ""
+            # The store does not raise: what is wrong stands in `last_error`, which is emptied before so that
+            # nothing old is told.
             self._store.bound(cache_limits)
             trouble = self._store.last_error
         self._say(trouble)
@@ -260,6 +267,7 @@ class BlockCache:
             return reading.known.size
         with self._lock:
             size = self._sizes.get((reading.path, reading.version))
+            # A dict, for the order without asking twice where `number` is 0.
             for block in {number: None, 0: None, SIZE: None} if self._store is not None and size is None else ():
                 about = self._store.about(reading.key(block)) if self._store is not None else None
                 size = about[1] if about is not None else size
@@ -291,6 +299,8 @@ class BlockCache:
         while number < run.last:
             key = reading.key(number)
             found = self._find(reading, number)
+            # `pop`: a node that says to have a block and does not give it is asked for it once; then the
+            # bucket is.
             if found is None and missed.sizes.pop(key, None) is not None:
                 found = self._of_others(reading, number)
             if found is not None:
@@ -305,6 +315,7 @@ class BlockCache:
             stop = min(missing.stop, size)
             # Decision 54: one fetches and the others wait, for five seconds at most: a quota may make the one slow.
             with alone(self._fetching, key) as waited:
+                # Only once for each block: one that is there and cannot be read would be looked for for ever.
                 came = number != looked and self._already_fetched(reading, number, waited)
                 looked = number
                 if came:
@@ -324,6 +335,7 @@ class BlockCache:
         wrong = reading.first_mismatch(run.first, piece.data)
         if wrong is None:
             return piece
+        # Once more, because what is damaged on its way comes whole the next time.
         self._say(f"other bytes than its digest tells of: {reading.path} from byte {wrong} on; asked for again")
         piece = ask(run.start, stop, reading.version)
         wrong = reading.first_mismatch(run.first, piece.data)
@@ -345,6 +357,8 @@ class BlockCache:
         """Tell whether another one has just fetched a block."""
         if self._holds(reading, number):
             return True
+        # Without a wait nobody on this node has fetched it. With one it may have been sent to the node that
+        # it belongs to.
         return waited and self._others is not None and bool(self._others.sizes([reading.key(number)]))
 
     @contextlib.contextmanager
@@ -469,6 +483,7 @@ class _Reading:
 
 def _key(path: str, version: str, number: int) -> str:
     text = f"{path}\0{version}\0{number}"
+    # As long as the hashes of digests, since both name blocks in one folder.
     return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=20).hexdigest()
 
 
@@ -478,6 +493,7 @@ def _overlap(run: BlockRun, start: int, stop: int) -> int:
 
 def _cut(data: bytes, begin: int, start: int, stop: int | None) -> bytes:
     """Return what lies between two bytes of data that begins at another one."""
+    # Whole blocks are the common case, and a slice would be a copy.
     if start == begin and (stop is None or stop - begin >= len(data)):
         return data
     return data[start - begin : None if stop is None else stop - begin]
@@ -497,6 +513,8 @@ def _in_row(pieces: Mapping[int, BlockPiece], number: int) -> Iterator[BlockPiec
     while (piece := pieces.get(number)) is not None:
         yield piece
         whole, rest = divmod(len(piece[0]), BLOCK_BYTES)
+        # A short piece is the object's end, or an answer that has ended early: what follows it would stand in
+        # a wrong place.
         if rest or not whole:
             return
         number += whole

@@ -38,6 +38,7 @@ def backend(path: str) -> Backend:
     return _backend_of(scheme, options_of(path), os.getpid())
 
 
+# The process's number is part of the key: a forked child must not use its parent's connections.
 @cache
 def _backend_of(scheme: str, options: StorageOptions | None, pid: int) -> Backend:
     given = {} if options is None else options.resolved()

@@ -43,6 +43,7 @@ class ReaderRegistry:
     def reads(self, dataset: str) -> None:
         """Note that the job reads a dataset."""
         now = self._clock()
+        # The wall clock, since other processes read the notes. `abs`, because it may be set back.
         if abs(now - self._written_at.get(dataset, 0.0)) > RENEW_S:
             self._written_at[dataset] = now
             self._store.note(f"reads\n{dataset}\n{self._job}", repr(now))

@@ -21,6 +21,7 @@ def object_digest(file: FileInfo) -> ObjectDigest:
     whole, hashes = hashlib.blake2b(digest_size=32), bytearray()
     size = 0
     with open_stream(file.path, version=file.version) as stream:
+        # A buffered stream gives whole blocks up to the last one, so each hash is that of its place.
         while block := stream.read(BLOCK_BYTES):
             whole.update(block)
             hashes += block_hash(block)
@@ -35,6 +36,7 @@ def make_digest(patterns: Patterns, told: Callable[[ObjectDigest], None] = lambd
     """
     with ThreadPoolExecutor(READERS, "pecan-digest") as readers:
         made: dict[str, ObjectDigest] = {}
+        # By path: a file that two patterns name is read once.
         for one in readers.map(object_digest, {file.path: file for file in list_files(patterns)}.values()):
             made[one.path] = one
             told(one)

@@ -32,6 +32,7 @@ NETWORK_ERRORS = {
     *(("azure", "ServiceRequestError"), ("azure", "ServiceResponseError"), ("azure", "IncompleteReadError")),
 }
 """(package, class) of what the libraries of fsspec's file systems raise for a connection that fails."""
+# Tens of MB: a path, a size and a version each.
 MOST_KNOWN = 100_000
 """Files whose size and version this process remembers, so that a range of one costs one request."""
 
@@ -44,6 +45,7 @@ class FsspecFiles:
             fsspec = importlib.import_module("fsspec")
             known = scheme in fsspec.available_protocols() or scheme in fsspec.registry
             # Listings must come from the store: a cached one would hide that the data has changed.
+            # `skip_instance_cache`: fsspec would hand out the instance that the user's own code may be using.
             settings = {"use_listings_cache": False, **(options or {}), "skip_instance_cache": True}
             self._fs: Any = fsspec.filesystem(scheme, **settings) if known else None
         except ImportError as error:
@@ -77,6 +79,8 @@ class FsspecFiles:
         if told.get("type", "file") != "file":
             return None
         found = self._describe(told, path)
+        # A page that is made while it is sent may be announced with 0 bytes, and would be taken for an empty
+        # file.
         if self._scheme in WEB and not found.size and self._ask(path, lambda: self._fs.cat_file(path)):
             raise _of_another_size(path, 0)
         return found
@@ -97,6 +101,7 @@ class FsspecFiles:
         magic = MAGIC.search(pattern)
         base = pattern[: magic.start()].rpartition("/")[0] if magic else pattern
         matches = compile_glob(pattern).match
+        # No deeper than the pattern can match, because fsspec's listings come whole.
         depth = None if "**" in pattern else pattern[len(base) :].count("/")
         found = False
         for file in self._found(base, depth):
@@ -183,6 +188,7 @@ class FsspecFiles:
             try:
                 listed = self._ask(self._whole(folder), partial(self._fs.ls, folder, detail=True))
             except SourceNotFoundError:
+                # The folder that was asked for is not there: `_found` has nothing to yield.
                 if level == 1:
                     raise
                 continue  # removed meanwhile, or a link of a page that leads nowhere
@@ -231,6 +237,7 @@ def _passes(error: Exception) -> bool:
     meant = _underlying(error)
     status = _status(meant)
     if status:
+        # The three say "later"; 501 and 505 say that the server does not know such requests, and will not.
         return status in (408, 425, 429) or (status >= 500 and status not in (501, 505))
     lasting = (FileNotFoundError, PermissionError, ImportError, ValueError)  # a ValueError: a URL that is none
     if isinstance(meant, lasting) or is_cert_error(meant):

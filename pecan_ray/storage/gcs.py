@@ -34,6 +34,7 @@ NEVER = frozenset({501, 505})
 STORED = {"Accept-Encoding": "gzip"}
 """What lets an object with the encoding gzip come as it is stored: without it the store unpacks it, and sends all of it
 whatever range is asked for."""
+# Answers in JSON are read as they come: the session unpacks nothing (`auto_decompress`).
 PLAIN = {"Accept-Encoding": "identity"}
 BYTES = {"Content-Type": "application/octet-stream"}
 ROLES: dict[Doing, str] = {
@@ -69,6 +70,7 @@ class GcsStorage:
         self._failure: type[Exception] = importlib.import_module("gcsfs.retry").HttpError
         # Listings must come from the store: a cached one would hide that the data has changed.
         aiohttp = importlib.import_module("aiohttp")
+        # No bound on a whole request: a large range over a slow pipe takes long without ever being silent.
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=READ_S)
         self._fs: Any = gcsfs.GCSFileSystem(
             **(options or {}),
@@ -177,6 +179,7 @@ class GcsStorage:
     def _passes(self, error: Exception) -> bool:
         if isinstance(error, self._failure):
             status = _status(error)
+            # As in gcsfs's own `retry`: the next try has a new token.
             expired = status == 401 and "Invalid Credentials" in str(error)
             return expired or status in PASSING or (status >= 500 and status not in NEVER)
         return isinstance(error, self._broken) and not is_cert_error(error)

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from pecan_ray.storage.ranges import FileRange
 from pecan_ray.storage.retry import RequestCancelledError, unless_given_up
 
+# docs/decisions/storage.md#27-outages-and-versions
 HEAD_BYTES = 1 << 20
 """The longest beginning that is fetched early."""
 
@@ -96,6 +97,7 @@ class Heads:
         """
         key = path, version
         with self._lock:
+            # Not begun: its reader asks by itself, for as much as it wants.
             self._pending.pop(key, None)
             held = self._held.get(key)
             if held is None:
@@ -109,9 +111,11 @@ class Heads:
         finally:
             with self._lock:
                 held.waiting -= 1
+                # While this reader waited it may have made room for others, or have been replaced.
                 if self._held.get(key) is held:
                     self.found += held.nbytes if held.repeated else 0
                     held.taken, held.used, held.repeated = True, True, False
+                    # Room is made from the front, so what was used last stays longest.
                     self._held.move_to_end(key)
                     # An error is not kept: whoever opens the file again asks the store again.
                     if held.file_range.done() and held.file_range.exception() is not None:
@@ -145,6 +149,8 @@ class Heads:
         started: list[Callable[[], None]] = []
         while self._pending and self._under_way < self._most_at_once:
             key, head = next(iter(self._pending.items()))
+            # The order is that of reading: a smaller one behind it must not take the room of what is wanted
+            # first.
             if not self._make_room(head.nbytes):
                 break
             del self._pending[key]
@@ -186,11 +192,14 @@ class Heads:
             try:
                 with unless_given_up(held.given_up):
                     piece = self._fetch(head)
+            # Whatever it is: a reader waits for the future, and would wait for ever.
             except BaseException as error:
                 failure = error
             with self._lock:
                 self._under_way -= 1
                 if piece is not None:
+                    # Before the result is seen: who takes it may make room with it at once, and then this is
+                    # what comes back.
                     self._nbytes += len(piece.data) - held.nbytes
                     held.nbytes = len(piece.data)
                 started = self._begin()

@@ -27,6 +27,7 @@ LATEST = 128
 """Reads of a size by which is told what is late."""
 LOOK_EVERY = 16
 """After so many reads of a size it is told anew what is late: it takes a hundredth of a millisecond."""
+# Twice the 2 x 16 requests of a process (`access.THREADS`), each made twice, as losers run to their end.
 THREADS = 128
 """Requests that are watched at a time; others wait for one of them to end."""
 
@@ -143,6 +144,7 @@ class HedgedReads:
     ) -> FileRange:
         landed: SimpleQueue[_RequestResult] = SimpleQueue()
         over, left = threading.Event(), [first]
+        # Those of the calling thread: the threads that make the requests have none of their own.
         given_up, patience_s = retry_limits()
 
         def run(flight: _Flight, patience_s: float) -> None:
@@ -156,6 +158,7 @@ class HedgedReads:
             landed.put(_RequestResult(flight, piece, failure))
             with self._lock:
                 left.remove(flight)
+                # Both have landed: a loser still loads the store, so its pair counts until then.
                 self._under_way -= twice and not left
 
         twice, look_s, expected = False, late_s, 0.0
@@ -168,6 +171,8 @@ class HedgedReads:
                 with self._lock:
                     decision = decide_hedge(read, late_s, self._budget, late_together=self._under_way)
                     look_s = decision.look_s
+                    # The first one may have landed since the queue was looked at: its answer comes with the
+                    # next look.
                     if not decision.retry or first not in left:
                         continue
                     twice, second = True, _Flight(first.ask, self._clock)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+# All numbers: docs/decisions/storage.md#72-late-reads-are-asked-for-twice. After the median half of a
+# stream's requests would be made twice.
 QUANTILE = 0.95
 """A read is late that takes longer than this share of the latest ones of its size,"""
 TIMES = 2.0
@@ -39,6 +41,7 @@ class LateRead:
 class HedgeBudget:
     """How much may be asked for again."""
 
+    # A process's first late read need not wait until twenty others have earned a request.
     requests: float = 1.0
     nbytes: float = MOST_SAVED_BYTES
     """Less than nothing where more has come than was expected."""

@@ -13,6 +13,7 @@ from pecan_ray.storage.pattern_expansion import expand_pattern, pattern_to_glob
 
 Patterns: TypeAlias = str | Sequence[str]
 
+# A lookup is one request; a listing is one for each 1,000 objects that begin alike, wanted or not.
 FEW_NAMES = 16
 """So many names that braces stand for are looked up one by one, more of them in one listing."""
 ONLY_STARS = re.compile(r"\*+")
@@ -46,6 +47,7 @@ def list_files(patterns: Patterns, without: Callable[[str], bool] | None = None)
 def _expand_patterns(pattern: str) -> Iterator[str | FileInfo]:
     """Yield the patterns that braces stand for; files in their place where one listing has found them."""
     names = expand_pattern(pattern)
+    # A file may really be called so, braces and all.
     if len(names) == 1 or backend(pattern).info(pattern) is not None:
         yield pattern
     elif len(names) <= FEW_NAMES or any(map(MAGIC.search, names)):
@@ -53,6 +55,8 @@ def _expand_patterns(pattern: str) -> Iterator[str | FileInfo]:
     else:
         wanted = set(names)
         found = {file.path: file for file in backend(pattern).glob(pattern_to_glob(pattern)) if file.path in wanted}
+        # A name that the listing lacks stays a pattern, of which `list_files` then says that it names
+        # nothing.
         yield from (found.get(name, name) for name in names)
 
 

@@ -216,6 +216,7 @@ def _walk(root: str, descend: Descend) -> Iterator[str]:
     """Place in `above` of the first folder that was come to by a link."""
     while above:
         here = above[-1]
+        # An iterator: after the folders below, the names that are left are gone on with.
         for name, linked in here.names:
             path = here.path + name
             if not name.endswith("/"):
@@ -242,7 +243,10 @@ def _open(folder: str) -> _Open:
         status = os.stat(folder)
         with os.scandir(folder) as entries:
             return status, sorted(
-                (entry.name + "/" if _is_dir(entry) else entry.name, entry.is_symlink()) for entry in entries
+                # With its slash, as keys have it: `a-b` stands before `a/c`, and that before `a0`, on all
+                # storages.
+                (entry.name + "/" if _is_dir(entry) else entry.name, entry.is_symlink())
+                for entry in entries
             )
 
     status, found = with_retries(folder, names)

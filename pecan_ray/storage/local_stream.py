@@ -71,6 +71,7 @@ class _OneVersion(io.RawIOBase):
     def readinto(self, buffer: WriteableBuffer) -> int:
         view = memoryview(buffer).cast("B")
         # Decision 27: the status behind each read, so that a file which is replaced meanwhile is noticed.
+        # At a place of our own: a file that is opened again after an error would begin at its start.
         count, found = self._with_retries(lambda: (os.preadv(self._fd, [view], self._at), os.fstat(self._fd)))
         self._advance(count, len(view), found)
         return count
@@ -95,6 +96,7 @@ class _OneVersion(io.RawIOBase):
 
     def _with_retries(self, call: Callable[[], T]) -> T:
         def attempt() -> T:
+            # Otherwise a read behind the closing would open the file again, and nobody would close it.
             if self.closed:
                 raise ValueError(f"{self._path} is read behind its closing.")
             try:
@@ -108,6 +110,7 @@ class _OneVersion(io.RawIOBase):
         return with_retries(self._path, attempt)
 
     def _let_go(self) -> None:
+        # Forgotten before it is closed: afterwards the number may be another file's.
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)

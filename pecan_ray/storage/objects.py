@@ -54,11 +54,13 @@ class ObjectStore:
     def info(self, path: str) -> FileInfo | None:
         """Return the object's description, or None if there is no such object."""
         bucket, key = self._split(path)
+        # A key that ends in a slash is the marker of a folder, as consoles leave them, and no file.
         return self.api.head(bucket, key) if key and not key.endswith("/") else None
 
     def folder(self, path: str) -> Iterator[FileInfo]:
         """Yield the objects below a prefix that ends in a slash, page by page."""
         bucket, key = self._split(path)
+        # With the slash: `data` would also list what lies below `data-old`.
         prefix = key.rstrip("/") + "/" if key.rstrip("/") else ""
         start = len(f"{self.api.scheme}://{bucket}/{prefix}")
         for page in self.api.pages(bucket, prefix, ""):

@@ -74,6 +74,7 @@ class StorageOptions(Mapping[str, Any]):
 
     def __init__(self, prefixes: Sequence[str], options: Mapping[str, Any]) -> None:
         self._prefixes, self._options = tuple(prefixes), dict(options)
+        # A worker unpickles the source, and later opens its paths by their names alone.
         for prefix in self._prefixes:
             if _of_prefix.get(prefix) != self:
                 _of_prefix[prefix] = self
@@ -88,12 +89,14 @@ class StorageOptions(Mapping[str, Any]):
         return len(self._options)
 
     def __repr__(self) -> str:
+        # Names only: the text may come into logs.
         return f"StorageOptions({', '.join(sorted(map(str, self._options)))})"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Mapping) and self._options == dict(other)
 
     def __hash__(self) -> int:
+        # By names, since values may be dicts; `==` compares the values.
         return hash(tuple(sorted(map(str, self._options))))
 
     def __reduce__(self) -> tuple[Any, ...]:

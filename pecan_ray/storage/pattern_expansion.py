@@ -42,6 +42,7 @@ def _expand_groups(pattern: str) -> Iterator[str]:
         yield pattern
         return
     start, stop = place
+    # One more than allowed is enough to know that there are too many.
     behind = list(islice(_expand_groups(pattern[stop:]), MAX_NAMES + 1))
     for choice in _choices(pattern[start + 1 : stop - 1]):
         for rest in behind:
@@ -58,6 +59,7 @@ def _choices(inside: str) -> Iterator[str]:
         first, last = ord(found[4]), ord(found[5])
         yield from map(chr, _closed_range(first, last, 1))
     else:
+        # As in a shell: one bound with a leading zero pads all of them.
         padded = any(re.match(r"-?0[0-9]", bound) for bound in (found[1], found[2]))
         width = max(len(found[1]), len(found[2])) if padded else 0
         numbers = _closed_range(int(found[1]), int(found[2]), max(1, int(found[3] or 1)))

@@ -234,8 +234,11 @@ def retry(
                 if left <= 0:
                     raise _outage(retrying, path, failures, now - first) from error
                 note(retrying)
+                # A last try comes just when the patience ends, and not up to ten seconds before.
                 pause = min(backoff.pause_s(failures, random.random()), left)
                 registry.say(retrying, now, now + pause, backoff.patience_s)
+            # Behind the `except`: what is raised when the request is given up is not chained to its last
+            # failure.
             sleep(pause)
 
 
@@ -244,6 +247,7 @@ def is_cert_error(error: BaseException | None) -> bool:
     while error is not None:
         if isinstance(error, ssl.SSLCertVerificationError):
             return True
+        # botocore and aiohttp wrap it, some layers deep.
         error = error.__cause__ or error.__context__
     return False
 

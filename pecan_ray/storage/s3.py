@@ -163,6 +163,8 @@ class S3:
                 raise replaced(asked.path, asked.start) from error
             raise
         body = answer["Body"]
+        # An answer that is refused is closed unread: its connection goes, and the rest of the object is not
+        # sent.
         with contextlib.closing(body):
             asked.check_version(_version(answer))
             status = int(answer["ResponseMetadata"]["HTTPStatusCode"])

@@ -26,6 +26,7 @@ def alone(folder: Path | None, key: str) -> Iterator[bool]:
     if folder is not None:
         with contextlib.suppress(OSError):  # it spares a request, no more
             # Decision 54: one file for each of 4,096 kinds of keys, so that they do not become as many as the blocks.
+            # No link is followed: where others may write into the folder it could lead to any file.
             fd = os.open(folder / f"{key[:3]}.fetching", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         yield fd is not None and _waited(fd)

@@ -24,6 +24,7 @@ from pecan_ray.cache.rendezvous_hash import RendezvousHash
 from pecan_ray.job.messages import DatasetRooms
 from pecan_ray.storage.threads import RequestThreads
 
+# docs/decisions/shared-cache-and-pipe.md#68-blocks-on-other-nodes, as the next two.
 AWAY_S = 5.0
 """So long a node is left alone after it has not answered at first; twice as long after each further time,"""
 MOST_AWAY_S = 120.0
@@ -34,6 +35,7 @@ BEHIND_BYTES = 64 << 20
 """Blocks that are on their way to other nodes; further ones are not kept."""
 WRITES = 4
 """Blocks that are sent at a time."""
+# docs/decisions/shared-cache-and-pipe.md#77-one-of-several-nodes-fetches, as the next three.
 LOOK_S = 0.01
 """Whoever waits for a block that another one fetches asks after so long, then after twice that,"""
 MOST_LOOK_S = 0.1
@@ -136,6 +138,7 @@ class SpreadBlocks:
         """Take these for the nodes that there are, this one among them; one that was started anew is not away."""
         owners = RendezvousHash(nodes)
         with self._lock:
+            # Another object for a known name is another actor: that node was started anew.
             for name in [name for name in self._unavailable if nodes.get(name) is not self._nodes.get(name)]:
                 del self._unavailable[name]
             self._nodes, self._owner_map = dict(nodes), owners
@@ -202,6 +205,7 @@ class SpreadBlocks:
     def wait(self, missed: BlockMisses, key: str) -> None:
         """Wait until a block that another read fetches has come, or is this one's to fetch, also since time is up."""
         pause, looks = LOOK_S, 0
+        # Taken out: `ask` puts it back as long as another read fetches it.
         while (by := missed.fetched_by_others.pop(key, None)) is not None:
             if time.monotonic() >= missed.until:  # it may have come while this read fetched what is its own
                 self.ask(missed, [key])
@@ -234,6 +238,7 @@ class SpreadBlocks:
         with self._lock:
             node, nbytes = self._owner(block.key), len(block.data)
             # Decision 68: the bucket is the second copy, so a block that is not kept is no loss.
+            # Where nothing else is on its way a block of any size may go.
             if node is None or (self._behind and self._behind + nbytes > BEHIND_BYTES):
                 return False
             self._behind += nbytes
@@ -297,6 +302,8 @@ class SpreadBlocks:
             self._failed(node, asked, error, away)
             return None
         with self._lock:
+            # Otherwise it is known anew, or another question has failed since: this answer tells nothing of
+            # that.
             if self._nodes.get(node) is asked and self._unavailable.get(node) is away:
                 self._unavailable.pop(node, None)
         return answer

@@ -30,6 +30,7 @@ class RequestThreads:
                 return
             try:
                 result.set_result(call())
+            # For whoever waits for the future: without it they would wait for ever.
             except BaseException as error:
                 result.set_exception(error)
 
@@ -41,6 +42,7 @@ class RequestThreads:
         with self._lock:
             self._calls.put(call)
             self._unfinished += 1
+            # A thread that has nothing to do takes this call, as fewer calls are unfinished than threads run.
             if self._running < min(self._unfinished, self._most):
                 self._running += 1
                 threading.Thread(target=self._work, name="pecan-storage", daemon=True).start()

@@ -136,6 +136,7 @@ class _ReservedRequest:
 
     def __call__(self, ask: AskRange, start: int, stop: int | None, version: str, /) -> FileRange:
         try:
+            # `list.pop` is atomic: of two requests that are made side by side one has what was reserved.
             reserved, again = self._reserved.pop(), False
         except IndexError:
             reserved, again = _Reserved(), True

@@ -6,6 +6,8 @@ Places are kept when the rate changes, so that nobody waits by an old one.
 
 from __future__ import annotations
 
+# A quarter of a second is 2.5 % of the ten seconds over which a quota must hold within 5 %
+# (docs/decisions/shared-cache-and-pipe.md#51-a-quota-before-the-request).
 BURST_S = 0.25
 """What flows while nobody wants any is kept for so long, and lost after that."""
 
@@ -46,6 +48,7 @@ class TokenBucket:
         self._allowed_bytes = min(self._allowed_bytes + nbytes, self._reserved + max(nbytes, self._rate * BURST_S))
 
     def _flow(self, now: float) -> None:
+        # What was given back may lie above the bound, and stays.
         bound = max(self._allowed_bytes, self._reserved + self._rate * BURST_S)
         self._allowed_bytes = min(self._allowed_bytes + self._rate * max(0.0, now - self._at), bound)
         self._at = max(now, self._at)
