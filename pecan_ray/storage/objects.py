@@ -20,7 +20,7 @@ class Page:
 
 
 class ObjectApi(Protocol):
-    """The six requests that are made of an object store.  They raise `SourceError`s only."""
+    """The five requests that are made of an object store.  They raise `SourceError`s only."""
 
     scheme: str
 

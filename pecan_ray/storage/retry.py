@@ -161,7 +161,7 @@ _thread = threading.local()
 
 @contextmanager
 def unless_given_up(*given_up: threading.Event, patience_s: float = math.inf) -> Iterator[None]:
-    """Let retries by this thread end with UnwantedError as soon as what they ask for is given up, as any event says.
+    """Let retries by this thread end with RequestCancelledError as soon as what they ask for is given up, as any event says.
 
     `patience_s`: they last no longer than that, whatever the process's patience.
     """
@@ -180,7 +180,7 @@ def retry_limits() -> tuple[tuple[threading.Event, ...], float]:
 
 
 def pause(seconds: float) -> None:
-    """Sleep, in a thread whose wishes may be given up: then it raises UnwantedError."""
+    """Sleep, in a thread whose wishes may be given up: then it raises RequestCancelledError."""
     given_up, _ = retry_limits()
     if not given_up:
         time.sleep(seconds)
