@@ -161,7 +161,7 @@ _thread = threading.local()
 
 @contextmanager
 def unless_given_up(*given_up: threading.Event, patience_s: float = math.inf) -> Iterator[None]:
-    """Let retries by this thread end with RequestCancelledError as soon as what they ask for is given up, as any event says.
+    """Let retries by this thread end with RequestCancelledError as soon as any event says that nobody wants them.
 
     `patience_s`: they last no longer than that, whatever the process's patience.
     """
