@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 TICK_S = 1.0
 """So often a job is told that time has passed."""
+# The clock is read at each event and each tick, so a gap of three ticks means that the process did not run.
 LONGEST_GAP_S = 3 * TICK_S
 """A controller that was asleep for longer has not heard those who called meanwhile."""
 
@@ -23,6 +24,7 @@ class ActiveClock:
         """
         self._longest_gap_s, self._read = longest_gap_s, read
         self._last_read = read()
+        # Decision 37: a controller that is started again goes on at the time of its journal's last event.
         self._skipped_s = 0.0 if begin is None else self._last_read - begin
 
     def now(self) -> float:

@@ -22,6 +22,7 @@ from pecan_ray.plan.splits import Lease, Split
 def elsewhere(worker: str, shape: LedgerShape, whole: WholePlan, workers: Mapping[str, WorkerLeaseState]) -> bool:
     """Tell whether another worker has the only assignment that may be given at a time."""
     if shape.runs_whole:
+        # Decision 6: the worker that runs a serial plan keeps it until the trainers have all of it.
         return not whole.may_run(worker)
     others = (state for name, state in workers.items() if name != worker)
     return shape.one_at_a_time and any(state.working or state.pending_leases for state in others)
@@ -31,13 +32,16 @@ def assigned(shape: LedgerShape, epoch: int, made: ProducedBatches, counts: Sequ
     """Return what a worker is told that may begin, with what ranks have of a sequence."""
     if shape.runs_whole:
         delivered = made.by_rank(epoch, counts)
+        # Decision 6: the second run of a serial plan begins behind the batches that all ranks have.
         behind = first_missing(delivered) if shape.counts else 0
         return Assignment(epoch, delivered=delivered, repeated=True, behind=behind)
+    # Decision 35: ranks of one sequence get batches in turn, so a successor must know how many each has.
     return Assignment(epoch, delivered=tuple(counts) if shape.in_order and shape.world_size > 1 else ())
 
 
 def has_work(worker: str, state: WorkerLeaseState, epoch: int, queues: Queues) -> bool:
     """Tell whether there is something for a worker to do in an epoch."""
+    # With sharding="off" each worker has an epoch of its own (decision 4), and says itself when that has ended.
     if queues.each_sees_all:
         return state.finished_epoch < epoch
     return queues.has_work(worker)
@@ -46,6 +50,7 @@ def has_work(worker: str, state: WorkerLeaseState, epoch: int, queues: Queues) -
 def any_will_do(worker: str, shape: LedgerShape, workers: Mapping[str, WorkerLeaseState]) -> bool:
     """Tell whether this worker, where it must wait, waits for the same as all others of which this is true."""
     state = workers.get(worker)
+    # These answers depend on what this worker alone holds: a group, or rows that a second worker makes too.
     mine = state is None or state.unresolved is not None or bool(state.group or state.stale_spans)
     return not (mine or shape.one_at_a_time) and shape.sharding == "dynamic"
 
@@ -73,6 +78,8 @@ def next_lease(
     lease = _take_waiting(worker, branch, state, queues, fatal_elements, wanted, fresh_first=mixes)
     if not isinstance(lease, Lease) or state.grouped or not shape.may_divide_splits:
         return lease
+    # Decision 91: splits are cut so that workers end an epoch together. A worker that is alone has
+    # nobody to wait for.
     alone = workers < 2 and not part
     elements = elements_in(lease)
     if alone or elements is None:
@@ -92,11 +99,14 @@ def _cut_to_lot(
 ) -> Lease:
     """Return as much of a lease as a worker gets at a time, and put the rest back; `part`: of a worker that mixes."""
     waiting = elements + queues.leases_waiting(branch) * (lease.split.elements or elements)
+    # What it got before may have ended within a batch. This lease makes up for that, so that in all
+    # it fills batches.
     most = part - state.taken % shape.batch_size if part else lot(waiting, workers, shape.batch_size, state.taken)
     if elements > most:
         lease, rest = cut(lease, int(most))
         queues.put_back(rest, last=part > 0)  # else the pieces of a split would follow each other
     state.taken += int(min(elements, most))
+    # Tells `in_a_batch` that a short lease may be followed by another one, until a batch is full.
     state.in_groups = not part and (elements >= most or waiting < 2 * workers * shape.batch_size)
     return lease
 
@@ -135,6 +145,7 @@ def peek_splits(
     worker: str, branch: int, most: int, workers: Mapping[str, WorkerLeaseState], queues: Queues
 ) -> tuple[Split, ...]:
     """Return up to so many of the next splits, of which a worker may want some; the others go last from now on."""
+    # A group is to be one batch of exactly its leases, so its worker has nothing to choose.
     return () if workers[worker].grouped else tuple(queues.peek_splits(worker, branch, most))
 
 
@@ -159,6 +170,7 @@ def return_leases(
                 "all data", state.received, 'a plan with sharding="off"', state.died
             )
         return ()
+    # What a draining worker has not finished reaches no trainer twice, so others may have it.
     if shape.visitation == "at_most_once" and not state.draining:
         return rest
     if state.rank is not None and rest:
@@ -227,6 +239,8 @@ def _died(
         runs.drop_order(why)
     if runs.kept:
         return rest
+    # Decision 151: the order was given up just now because of this batch, so that its element can
+    # be searched apart.
     fatal_elements.isolate_leases(rest)
     return ()
 

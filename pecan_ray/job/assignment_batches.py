@@ -16,6 +16,8 @@ class AssignmentBatches:
     def __init__(self, assignment: Assignment, shape: LedgerShape) -> None:
         self.assignment, self._shape = assignment, shape
         self._numbers = assignment.numbers()
+        # The batches that the plan begins behind are of its batches, too, whose number the job is
+        # told at the end.
         self._produced = assignment.behind
         self.leftovers: list[BatchProduced] = []
         """What fills no batch."""

@@ -49,6 +49,7 @@ class BadElements:
             if one.identity in self._known or (self._handled and digest_of(one.identity) in self._handled):
                 continue
             self._known[one.identity] = None if one.origin is None else one.origin.epoch
+            # A dict keeps the order of insertion, so its first key is the oldest.
             while len(self._known) > MOST_REMEMBERED:
                 del self._known[next(iter(self._known))]
             self.bad_count = self.bad_count.plus(one.elements, estimated=one.estimated, open_end=one.open_end)
@@ -67,6 +68,7 @@ class BadElements:
         By these they are known where a plan that cannot be cut is run again.  Of very many only some are told.
         """
         continues = self._start is not None and self._start.epoch == epoch
+        # Elements without an origin are of no known epoch, so they count for each one.
         mine = [digest_of(identity) for identity, known in self._known.items() if known in (epoch, None)]
         return tuple(sorted({*mine[-MOST_TOLD:], *(self._handled if continues else ())})[:MOST_TOLD])
 

@@ -55,6 +55,7 @@ class RowRange:
             if place >= (number + 1) << PLACE_BITS:
                 rows += count
             elif number == place >> PLACE_BITS:
+                # Within its split alone: positions grow there, and begin anew in the next one.
                 return bisect_right(ends, place - (number << PLACE_BITS), rows, rows + count)
         return rows
 
@@ -69,6 +70,8 @@ class RowRange:
 
     def element_of(self, row: int, keys: Sequence[LeaseKey]) -> tuple[LeaseKey, int]:
         """Return the split and the element that a row is made of; `keys`: of the splits, in order."""
+        # The place behind a row may be the beginning of another element or split. The place before
+        # it is the row's own.
         last = self.end_of(row) - 1
         return keys[(last >> PLACE_BITS) - self.first], (last & (1 << PLACE_BITS) - 1) >> OUTPUT_BITS
 
@@ -100,6 +103,7 @@ class Block:
     row_range: RowRange
 
 
+# Why a run ends with a block, with rows or without: docs/decisions/order-and-rows.md#144-joined-rows
 class RunBlocks:
     """Cuts a run into blocks, as a worker finishes its rows in order: the last one ends where the run does."""
 
@@ -139,6 +143,7 @@ class RunBlocks:
             if lease.key == last and position < stop:
                 if start < position:
                     taken.append(replace(lease, spans=((start, position),)))
+                    # The beginning of the epoch is in the block that is being cut off.
                     self._leases[0] = replace(lease, spans=((position, stop),), starts_epoch=False)
                 break
             taken.append(self._leases.pop(0))
@@ -150,7 +155,10 @@ class RunBlocks:
         spans: dict[LeaseKey, list[Span]] = {}
         for lease in taken:
             (start, stop) = lease.spans[0]
+            # A split of several leases is one interval all the same, because the leases of a run
+            # follow each other.
             spans[lease.key] = [(spans[lease.key][0][0] if lease.key in spans else start, stop)]
+        # Splits without a row are counted too: `RowRange.counts` goes through the splits by number.
         ends: dict[LeaseKey, list[int]] = {key: [] for key in spans}
         for key, _, stop in rows:
             ends[key].append(stop)
@@ -158,6 +166,7 @@ class RunBlocks:
         assert first.place is not None and last.place is not None
         # An epoch's first block begins at 0 also where a run goes on in the middle: nothing before it will come.
         begin = 0 if first.starts_epoch else place_of(first.place, first.spans[0][0])
+        # Packed, because there is a position for each row, and every message of a batch carries them.
         packed = array("q", [stop for mine in ends.values() for stop in mine]).tobytes()
         end = place_of(last.place, last.spans[-1][1])
         return Block(spans, RowRange(begin, end, first.place, tuple(map(len, ends.values())), packed))

@@ -181,6 +181,7 @@ def _input(run: RunNumbers, waits: float) -> Bottleneck:
     share = stages[name] / max(sum(stages.values()), 1e-9)
     # A reader that waits for Python's lock is slow as long as the lock is held.
     other = 0.0 if _lock_is_held(seen) else reading
+    # At most until the source's reader sets the pace: what would be saved beyond that is not gained.
     gain = _saved(run, min(share, 1 - other / pool) if pool > 0 else share)
     if not name:
         text = f"batching: {where}, and workers spend {share:.0%} of their work on putting elements together"
@@ -192,6 +193,7 @@ def _input(run: RunNumbers, waits: float) -> Bottleneck:
 def _outside_operators(run: RunNumbers, where: str, reading: float, pool: float) -> Bottleneck | None:
     """Say what holds a run up, if workers were seen to wait for something other than operators and batching."""
     seen = run.stages
+    # Before the next check, because workers that are blocked have no work to do either.
     if seen.blocked_s > BLOCKED * seen.observed_s:
         return _network(run, where)
     if seen.operators and max(reading, pool) < BUSY:
@@ -221,6 +223,7 @@ def _operator(run: RunNumbers, name: str, share: float, gain: float, where: str)
     seen = run.stages
     busy_s = seen.busy_s
     cheaper = f"make {name} cheaper, keep what it gives (autocache() behind it), or {_more_workers(run)}"
+    # First, because neither CPU time nor the lock of the worker says anything about processes of their own.
     if name in seen.in_processes:
         text = f"operator {name}, in processes of its own: {where}, and {share:.0%} of the workers' work is there"
         return _make_bottleneck("operator", text, gain, cheaper, name)
@@ -288,6 +291,7 @@ def _in_threads_s(seen: StageSeconds) -> float:
 def _storage(run: RunNumbers, where: str, reading: float, pool: float) -> Bottleneck:
     kept = "keep what is read on the nodes (Config(cache=Cache(source_bytes=...)))"
     change = f"{kept}, or {_more_workers(run)}" if run.remote_bytes else f"use a faster disk, or {_more_workers(run)}"
+    # Several threads of a worker may read at a time, so the sum can be more than its time.
     text = f"storage: {where}, and {min(1.0, reading):.0%} of the workers' time a thread of theirs was reading, "
     text += f"while those for operators had work for {min(1.0, pool):.0%} of theirs"
     return _make_bottleneck("storage", text, _saved(run, 1 - pool / reading), change)

@@ -91,6 +91,7 @@ class SharedIo:
     policy: SharingPolicy | None = None
 
 
+# Why the service decides and jobs ask: docs/decisions/shared-cache-and-pipe.md#57-pipe-and-cache-divided-live
 class ClusterIoRegistry:
     """The jobs that take part, and what each may use."""
 
@@ -135,6 +136,7 @@ class ClusterIoRegistry:
 
     def timed_out(self, now: float) -> list[str]:
         """Return the jobs that were not heard for long."""
+        # Three reports may be lost, however seldom they are due.
         after = SILENT_S + 3 * self.report_interval_s
         return [job for job in self.jobs if now - self._last_seen.setdefault(job, now) > after]
 
@@ -169,6 +171,8 @@ class ClusterIoRegistry:
     def written(self) -> str:
         """Return the shortest journal that brings this about."""
         told = [{"io": asdict(job)} for job in self.jobs.values()]
+        # Behind the jobs: the replay of a job's line lets its words about the cluster hold, and
+        # this line is the last word.
         return "".join(f"{json.dumps(one)}\n" for one in ([*told, {"io of": asdict(self.shared)}] if told else told))
 
     # --- inside --------------------------------------------------------------------------------------------
@@ -184,6 +188,7 @@ class ClusterIoRegistry:
         )
 
     def _decide(self, now: float) -> None:
+        # Also where the policy fails below: with the same reports it would fail again.
         self._last_decision, self._changed, self._jobs_changed = now, False, False
         pipe = self.shared.bytes_per_s
         if pipe is None or not self.jobs:
@@ -191,8 +196,10 @@ class ClusterIoRegistry:
             return
         cache = self.shared.cache_bytes
         if cache is None:
+            # Nobody has said what nodes have room for, so it is taken to be what the largest job keeps.
             cache = max(job.source_bytes for job in self.jobs.values())
         nodes = max(job.pool_nodes for job in self.jobs.values())
+        # Decision 42: a policy refuses fewer bytes than jobs, because it could give a job nothing.
         cluster = ClusterResources(max(nodes * cache, len(self.jobs)), pipe)
         demands = _resource_requests(list(self.jobs.values()), pipe, nodes)
         try:
@@ -212,6 +219,7 @@ def _valid_report(report: JobIo) -> JobIo:
     def usable(value: float | None) -> float | None:
         return value if value is not None and 0 < value < math.inf else None
 
+    # A number of one job that is none would spoil the quotas of all.
     hits = report.hit_share if 0 <= report.hit_share <= 1 else 0.0
     return replace(
         report,
@@ -233,6 +241,7 @@ def _approx_equal(known: JobIo, report: JobIo) -> bool:
             return before == after
         return abs(after - before) <= share * before
 
+    # What is measured may differ a little. All else was said, and counts as soon as it is another.
     measured = {"dataset_bytes": None, "ideal_bytes_per_s": None, "remaining_bytes": None, "hit_share": 0.0}
     return (
         replace(known, **measured) == replace(report, **measured)  # type: ignore[arg-type]  # by name
@@ -259,6 +268,8 @@ def _resource_requests(jobs: list[JobIo], pipe: float, nodes: int) -> list[JobDe
         if _caches(job):
             size = (job.dataset_bytes or 0.0) * (ROOM_TO_SPARE if job.size_measured else 1.0)
             size *= nodes / job.pool_nodes
+            # Each job measures its datasets by itself. The largest size counts: a room that is too
+            # small costs a part of the pipe.
             sizes[job.datasets] = max(sizes.get(job.datasets, 0.0), size)
     demands = []
     for job in jobs:

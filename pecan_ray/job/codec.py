@@ -72,6 +72,7 @@ _form_by_key: dict[Any, _Form] = {}
 
 def _form(hint: Any) -> _Form:
     """Return the form of an annotation."""
+    # Made once: to evaluate the annotations of a type takes many times as long as to write a value.
     form = _form_by_key.get(hint)
     if form is None:
         form = _form_by_key[hint] = _form_of(hint)
@@ -107,6 +108,8 @@ def _dataclass_form(kind: type[Any]) -> _Form:
         return {name: form.encode(getattr(value, name)) for name, form in fields.items()}
 
     def decode_fields(written: Json) -> Any:
+        # A field of another version is a KeyError here, which `decode` reports; one that was not
+        # written has its default.
         return kind(**{name: fields[name].decode(value) for name, value in written.items()})
 
     return _Form(encode_fields, decode_fields)
@@ -192,6 +195,8 @@ def _pickled(value: Any) -> str:
 
 
 def _encode_any(value: Any) -> Json:
+    # Not isinstance: an instance of a subclass (a text of NumPy, an enumeration) would come back as
+    # something else.
     if type(value) in ATOMS:
         return value
     if type(value) is tuple:
@@ -216,6 +221,7 @@ def _decode_any(written: Json) -> Any:
 def _encode_error(error: BaseException) -> Json:
     written = {"type": type(error).__name__, "message": str(error)}
     try:
+        # Some exceptions can be pickled and not unpickled. That must show now, and not at the replay.
         pickle.loads(pickle.dumps(error))
         return {**written, "pickle": _pickled(error)}
     except Exception:  # an exception of a user's that does not survive this is told by its type and message

@@ -13,6 +13,7 @@ from pecan_ray.job.trainers import Trainers
 from pecan_ray.job.worker_table import WorkerTable
 
 
+# Why parts do not know one another: docs/decisions/control-plane.md#134-a-core-and-parts
 class JobCore:
     """A job without its parts: each part stands on it and on the parts before it, and on no other one."""
 
@@ -45,6 +46,8 @@ class JobCore:
         # The first error is the cause: what follows from it would only hide it.
         if self.error is None:
             self.error = error
+            # Workers that wait for work are answered with "stop" from now on, so their questions
+            # are looked at again.
             self.ledger.changes += 1
             self.tell("error", f"{type(error).__name__}: {error}", now)
             done.append(Log("error", f"{type(error).__name__}: {error}"))

@@ -10,6 +10,7 @@ FEW_AHEAD = 2
 """With more than so many nothing is granted: each grant wakes the worker."""
 
 
+# Why workers send nothing without a credit: docs/decisions/transport.md#21-credits
 class MessageQuota:
     """Credits that were granted and not used, by worker."""
 
@@ -43,6 +44,7 @@ class MessageQuota:
     def freed(self, room: bool, always: Collection[str] = ()) -> dict[str, int]:
         """Return the credits to grant now: every stream has one while there is room, and some of them in any case."""
         mine = self._without if room else self._without.intersection(always)
+        # Sorted, because the order of a set differs from process to process.
         granted = dict.fromkeys(sorted(mine), 1)
         self._open.update(granted)
         self._without.difference_update(granted)

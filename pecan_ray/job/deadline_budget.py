@@ -41,6 +41,7 @@ class DeadlineBudget:
     def report(self, rank: int, totals: StepTotals, seconds: float) -> None:
         """Take over a trainer's totals."""
         self._totals[rank] = totals
+        # The share of steps counts from here, because the start of workers is no evaluation and no checkpoint.
         if self._since is None and totals.batches:
             self._since, self._before = seconds, totals.seconds
 
@@ -53,6 +54,7 @@ class DeadlineBudget:
         if self._batches_estimated and epochs >= KNOWN_FROM and done:
             if self._epoch_batches is None:
                 self._logged.append(f"an epoch has about {done / epochs:.0f} batches: the pace is known from now on")
+            # Estimated anew with each look: the share of the epoch becomes more exact as it goes on.
             self._epoch_batches = max(1, round(done / epochs))
         if self._epoch_batches is None:
             return None
@@ -69,6 +71,7 @@ class DeadlineBudget:
         """Return which share of the time trainers step, not evaluate."""
         if self._since is None or seconds <= self._since:
             return 1.0
+        # The slowest trainer holds up the others.
         steps = max(totals.seconds for totals in self._totals.values()) - self._before
         return min(1.0, steps / (seconds - self._since)) if steps > 0 else 1.0
 

@@ -36,6 +36,7 @@ class Delivery:
     """Who made it."""
 
 
+# Why no rank stops for a state: docs/decisions/states-and-resume.md#33-what-a-state-holds
 class DeliveryLog:
     """The last deliveries of all ranks, from the first on that some rank has not used.
 
@@ -54,6 +55,7 @@ class DeliveryLog:
         """By rank: what has come of that it has made no batch yet."""
         self.used_by_all = 0
         """So many batches every rank has used."""
+        # A rank that is alone has no other state to be merged with.
         self._steps = min(MOST_STEPS, MOST_KEPT // world_size) if world_size > 1 else 0
         self._used_and_kept = max(MOST_UNUSED, self._steps)
 
@@ -81,6 +83,7 @@ class DeliveryLog:
         known.extend(delivery_records)
         if gone:
             known = self._received_by_rank[rank] = deque(one for one in known if one.id not in gone)
+        # As it was told, because a rank that is alone leaves out what it has used.
         self._kept[rank] = kept
         self._forget(rank)
 

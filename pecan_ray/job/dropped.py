@@ -53,6 +53,7 @@ def _elements(lease: Lease) -> int:
     count = at = 0
     for start, stop in lease.spans:
         known = lease.split.elements if stop == END else ((stop - 1) >> OUTPUT_BITS) + 1
+        # Two spans may lie within one element, which counts once.
         first = max(at, start >> OUTPUT_BITS)
         at = max(first, first if known is None else known)
         count += at - first

@@ -11,6 +11,7 @@ from pecan_ray.job.ledger import Ledger
 from pecan_ray.plan.empty_pass import EmptyPasses, EmptyPassTracker
 
 
+# Why it is an error: docs/decisions/randomness-and-passes.md#105-each-pass-of-a-repeat-runs-anew
 class EmptyPassWatchdog:
     """Watches a job whose epochs have passes without end; it is asked after each event.
 
@@ -41,6 +42,7 @@ class EmptyPassWatchdog:
         counts, workers = tuple(ledger.counts), set(ledger.workers)
         if ledger.epoch != self._epoch:
             vain = EmptyPassTracker.begin(vain.empty)
+        # A batch has come, so the passes up to those at hand were not empty.
         elif counts != self._counts:
             vain = vain.behind(max(self._at(), default=0))
         if not workers >= self._workers:

@@ -307,6 +307,7 @@ class TimePassed:
     """Nothing happened but the time."""
 
 
+# The codec reads and writes the members of this union: an event that is not in it cannot be in a journal.
 Event: TypeAlias = (
     TrainerRegistered
     | TrainerReported

@@ -57,6 +57,7 @@ class FatalBatches:
 
         `alone`: it worked on nothing but these rows, but may hold others, which wait for their turn.
         """
+        # Decision 36: a worker that hangs names its element, so that its batch need not be divided.
         if self._may_split and by.at is not None:
             fatal_elements.hung(rest, by, *by.at)
         elif alone is None:
@@ -86,5 +87,6 @@ class FatalBatches:
             self._died_of[alone] += 1
             if self._died_of[alone] >= STRIKES:
                 fatal_elements.blame(mine, first - (mine.row or 0), by)
+                # The element is found, so the rest of its batch is made as one again.
                 self._split_batches.discard(batch)
                 del self._died_with[batch]

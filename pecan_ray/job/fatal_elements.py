@@ -71,6 +71,8 @@ class FatalElement:
         return LeftOutElement(identity, op, self.lease.split.where(self.element), why, origin=origin)
 
 
+# Why pieces and no log of elements:
+# docs/decisions/faults-and-silence.md#29-elements-that-kill-workers
 class FatalElementTracker:
     """What workers have died with."""
 
@@ -101,6 +103,7 @@ class FatalElementTracker:
     def ended(self, key: LeaseKey, elements: int) -> None:
         """Forget the pieces behind the last element of a split, whose length is known now."""
         stop = elements << OUTPUT_BITS
+        # Pieces of a split of unknown length reach far behind its end (`_cut_open`).
         kept = ([one for one in bundle if one.key != key or one.spans[0][0] < stop] for bundle in self._waiting)
         self._waiting = deque(tuple(bundle) for bundle in kept if bundle)
 
@@ -144,8 +147,7 @@ class FatalElementTracker:
         if by.reads:  # what lies behind it is not bad, and nobody comes to it
             self.fatal_reason = (
                 f"{STRIKES} workers have hung while they were reading one element; the last one, since {by.cause}. "
-                "Look "
-                "at the storage; Config(hung_after_s=...) says how long one element may take"
+                "Look at the storage; Config(hung_after_s=...) says how long one element may take"
             )
             return
         self.blame(mine[0], element, by)
@@ -180,6 +182,7 @@ class FatalElementTracker:
                     "element was found that is to blame: look at their logs for a crash in native code"
                 )
         if len(pieces) != 1:
+            # In front and in order: a split is searched to its end before another suspect is begun.
             self._waiting.extendleft(reversed(pieces))
             return
         (lease,) = pieces[0]
@@ -190,6 +193,7 @@ class FatalElementTracker:
         if self._death_counts[alone] < STRIKES:
             self._waiting.appendleft((lease,))
             return
+        # Further deaths with this split are of another element, for which the search may cost as much again.
         del self._death_counts["apart", _split_of(lease)]
         self.blame(lease, element, by)
         self.found.append(FatalElement(lease, element, by))
@@ -207,6 +211,7 @@ class FatalElementTracker:
             mine = tuple((max(a, begin), min(b, end)) for a, b in lease.spans if a < end and b > begin)
             if mine:
                 spans.remove(begin, end)
+                # Told in each epoch, because it is left out in each.
                 self.found.append(FatalElement(replace(lease, spans=mine), element, by))
         return replace(lease, spans=tuple(spans)) if spans else None
 
@@ -230,8 +235,7 @@ class FatalElementTracker:
         elif self._deaths_without_progress[what] > MOST_IN_VAIN:
             self.fatal_reason = (
                 f"{self._deaths_without_progress[what]} workers have died of {message}, one after the other, and came "
-                "no "
-                "further. Which element is to blame cannot be found there: look at their logs for a crash in native "
+                "no further. Which element is to blame cannot be found there: look at their logs for a crash in native "
                 "code, and at the memory of their nodes"
             )
 

@@ -27,6 +27,8 @@ def first_workers(spec: JobSpec, node: str, cpus: float) -> list[StartWorker]:
     Empty: that cannot be told.  A wrong answer costs a process that starts in vain, and nothing else.
     """
     workers = spec.workers
+    # A copy of the rule by which AutoPlacement begins. A test compares the guess with the job's own
+    # state (decision 67).
     if isinstance(workers, AutoWorkers):
         remote_only = workers.mode.startswith("cachew") or 0 in (workers.max_local, workers.max_local_cpu_fraction)
         target = Deployment(0 if remote_only else max(1, workers.min_local), workers.min_remote)

@@ -30,6 +30,7 @@ class Heartbeat:
     def due(self, now: float, lot_s: float) -> bool:
         """Return whether it must tell how it gets on; `lot_s`: how long a lot of leases lasts."""
         return (
+            # A question says that the worker lives, and not how it gets on: so there are two deadlines.
             now - self.reported_at >= max(self.every_s, lot_s)
             or now - max(self.reported_at, self.requested_at) >= self.timeout_s / BEATS
         )

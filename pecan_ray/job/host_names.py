@@ -14,6 +14,7 @@ def names_of_nodes(hosts: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Return a name for each (id, host): the host's, with a number behind it for further nodes of one host."""
     names: dict[str, str] = {}
     seen: Counter[str] = Counter()
+    # Sorted, so that each process that lists the same nodes gives them the same names.
     for node, host in sorted(hosts):
         seen[host] += 1
         names[node] = host if seen[host] == 1 else f"{host} ({seen[host]})"

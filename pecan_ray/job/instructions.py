@@ -141,6 +141,7 @@ class EndJob:
     orphaned: bool = False
 
 
+# `JobHost` has a handler for each member, and so has the protocol simulation of the tests.
 Instruction: TypeAlias = (
     FindRoom
     | RejectTrainer

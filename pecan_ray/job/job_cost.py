@@ -33,11 +33,14 @@ def cost_between(
         waiting: The share of the stretch in which the trainers waited.
     """
     started = [(0.0, Deployment(0, 0)), *deployments]
+    # Nothing remote ran before the first deployment.
     known = [0.0, *rates, *[None] * (len(deployments) - len(rates))]
+    # `until` may lie before the last deployment, of which nothing counts then.
     ends = [start for start, _ in started[1:]] + [max(until, started[-1][0])]
     parts = []
     for (start, deployment), end, rate in zip(started, ends, known, strict=True):
         seconds = max(0.0, min(end, until) - max(start, since))
+        # The wait is known for the stretch as a whole, and counts as spread evenly over its deployments.
         parts.append(cost_of(seconds, deployment, prices, hosts, waiting * seconds, rate))
     return Cost(*(sum(getattr(part, name) for part in parts) for name in ("host", "remote", "wasted")))
 

@@ -93,6 +93,7 @@ class JobRequests:
         if not self.ordered:
             self.ordered = True
             self._plan_versions += [(event.order, event.decoders)] * event.changed
+            # Workers have waited for the order (`_assignment`), so their questions are looked at again.
             self._job.placement.op_seconds = event.op_seconds
             self._ledger.changes += 1
 
@@ -261,6 +262,7 @@ class JobRequests:
         if request.look or self._job.error is not None or request.epoch != self._ledger.epoch:
             return ()
         first = queues.listings[branch][0] if len(queues.listings[branch]) else None
+        # Decision 78: this hint is for object stores, whose files are fetched ahead.
         if first is None or "://" not in first.path or worker not in self._ledger.workers:
             return ()
         splits = queues.projected(worker, branch, len(self._ledger.workers), MOST_FORESEEN)

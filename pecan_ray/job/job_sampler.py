@@ -63,10 +63,12 @@ class JobSums:
             observed_s=(watched[0], watched[1]),
             blocked_s=(blocked[0], blocked[1]),
             trainer_cpu_s=sum(one.cpu_s for one in hosts),
+            # The trainer that stands longest in line holds up the others; one that cannot tell may be that one.
             in_line_s=max(in_line) if len(in_line) == len(trainers) else None,
         )
 
 
+# Why the wait and the load, and no windows: docs/decisions/placement.md#126-steer-by-the-load
 @dataclass
 class JobSampler:
     """Looks at a job about twice a second."""
@@ -91,6 +93,7 @@ class JobSampler:
         """Return what has happened since the last look; None: that is too short ago, or not all trainers are there."""
         if len(trainers) < self.trainers:
             return None
+        # With the workers that are gone, because their rows stay in the trainers' sums.
         sums = JobSums.of(trainers, (*worker_table.past.values(), *worker_table.workers.values()))
         before = self.before
         if before is None:
@@ -100,6 +103,7 @@ class JobSampler:
         dt = sums.elapsed_s - before.elapsed_s
         if dt < 0:  # another process is the trainer now
             self.before, self.taken_at_s = sums, sums.elapsed_s
+        # Times are floats: a look that comes exactly in time must not be skipped for its last bit.
         if dt < TICK_S - 1e-6:
             return None
         self.before = sums
@@ -155,8 +159,12 @@ class JobSampler:
         nodes, usable = len(worker_table.hosts), available_cpus(trainers, worker_table)
         local = [one for one in worker_table.workers.values() if one.placement == "local" and one.running]
         each = _cpus_each(local, cpus_per_worker)
+        # Workers that sleep use next to no CPU. The bound keeps their number finite: twenty for
+        # each reserved CPU.
         by_cpu = round((usable - self.trainer_cpus()) / max(each, 0.05 * cpus_per_worker))
         memory = [one.memory_bytes for one in hosts if one.memory_bytes is not None]
+        # Free memory has the running workers' share taken out already. The node with the least
+        # bounds all of them.
         by_memory = len(local) + int(min(memory) / WORKER_BYTES) * nodes if memory else slots
         return max(1, min(slots, by_cpu, by_memory))
 
@@ -206,4 +214,5 @@ def _lag(sums: JobSums, before: JobSums, own_s: float) -> float | None:
     """Return the share of the trainer's own time in which its thread stood in line for a CPU."""
     if sums.in_line_s is None or before.in_line_s is None:
         return None
+    # Over a shorter time of its own the share would be chance.
     return min(1.0, (sums.in_line_s - before.in_line_s) / own_s) if own_s > 0.1 * TICK_S else 0.0

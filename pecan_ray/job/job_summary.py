@@ -41,6 +41,7 @@ def job_stats(
         job=job.spec.name,
         seconds=now - job.started,
         epochs=job.spec.shape.epochs_before(job.ledger.epoch),
+        # Decision 106: rows of epochs that a loop has left were received, and are in no batch that it got.
         elements=job.rows - sum(one.progress.passed_rows for one in job.trainers.ranks.values()),
         bytes=nbytes,
         bad_elements=job.bad.count,
@@ -77,5 +78,7 @@ def job_stats(
 def completed(job: JobCore, job_requests: JobRequests, listing: SourceListing, point: ResumePoint) -> ResumePoint:
     """Add to where a job stands what else a state tells of it."""
     order, decoders = job_requests.op_order(point.epoch)
+    # Decision 33: a serial plan that is run again reads its bad elements again. Elsewhere positions
+    # say what was dealt with.
     bad = job.bad.digests(point.epoch) if job.spec.shape.runs_whole else ()
     return replace(point, listings=listing.known(), op_order=order, decoders=decoders, bad=bad)

@@ -159,6 +159,7 @@ def job_view(job: JobState, now: float, live: LiveJob, order_text: str) -> JobVi
         timeline=sampled_steps(facts.timeline),
         windows=facts.windows[-MOST_SEEN:],
         events=facts.events[-MOST_TOLD:],
+        # What was dropped has no bound, and a view has.
         dropped=(),
     )
     placed = tuple(

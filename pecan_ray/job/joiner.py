@@ -16,10 +16,12 @@ from pecan_ray.job.trainer_events import BlockSlice, ReceivedBatch
 from pecan_ray.plan.splits import LeaseKey
 from pecan_ray.sampling.spans import Span
 
+# No stream brings so many batches, so the two kinds of ids never meet.
 FIRST_ID = 1 << 48
 """Ids of joined batches are larger than those of what comes."""
 
 
+# Why rows are joined at the trainer: docs/decisions/order-and-rows.md#144-joined-rows
 class Joiner:
     """Rows that fill no batch yet."""
 
@@ -70,6 +72,7 @@ class Joiner:
             self._take(block, at, stop, since, until)
             at, since = stop, until
             made.append(self._batch())
+        # Also if no row is left: what lies behind the last full batch counts as missing until the next one.
         self._take(block, at, block.rows, since, places.end)
         return made
 
@@ -79,6 +82,8 @@ class Joiner:
         if start < stop:
             self._pending_chunks.append(BlockSlice(block, block.skip + start, block.skip + stop))
             self._rows += stop - start
+            # The bytes are those of all rows, and `rows` leaves out the first `skip` ones, which
+            # another worker has brought.
             self._bytes += block.nbytes * (stop - start) / (block.rows + block.skip)
         for key, spans in between(block.spans, block.row_range.first, since, until).items():
             mine = self._spans.setdefault(key, [])
@@ -90,6 +95,7 @@ class Joiner:
 
     def end(self, epoch: int) -> Sequence[ReceivedBatch]:
         """Note that the job has come to an epoch; return the smaller batch with which the one before has ended."""
+        # Orders and blocks both tell of a new epoch, in any order.
         if epoch <= self.epoch:
             return ()
         made = (self._batch(),) if self._pending_chunks and not self.drops else ()

@@ -25,6 +25,7 @@ from pecan_ray.job.instructions import Instruction, Log
 from pecan_ray.job.spec import JobSpec
 from pecan_ray.job.state import JobState
 
+# The codec has a version of its own, for what events hold. This is the one of heads and entries.
 FORMAT_VERSION = 5
 NUMBER = 8
 """Digits of each number in an entry's head;"""
@@ -100,6 +101,7 @@ class RestoredJob:
 
 def journal_header(spec: JobSpec, started: float) -> JobHeader:
     """Return what a job's journal begins with."""
+    # Not hash(), which differs from process to process.
     return JobHeader(spec.name, zlib.crc32(repr(spec).encode()), started)
 
 
@@ -118,6 +120,7 @@ def digest(done: Sequence[Instruction]) -> int:
     """Return a number that stands for instructions: their kinds, whom they concern, and how much an answer holds."""
     told: list[tuple[Any, ...]] = []
     for one in done:
+        # A log changes nothing, so a replay may word it otherwise.
         if not isinstance(one, Log):
             reply = getattr(one, "reply", None)
             size = len(reply) if isinstance(reply, tuple) else type(reply).__name__
@@ -148,6 +151,7 @@ def _body(entry: JournalEntry | SplitPageReceived) -> bytes:
 
 
 def _json(written: dict[str, Any]) -> bytes:
+    # The codec turns infinities into texts. A float that it has missed must fail here, not in a later read.
     return json.dumps(written, separators=(",", ":"), allow_nan=False).encode()
 
 
@@ -171,6 +175,7 @@ def pages(data: bytes) -> Iterator[tuple[SplitPageReceived, int]]:
 
 def _bodies(data: bytes) -> Iterator[tuple[bytes, int]]:
     start = number = 0
+    # A head that was written in part is no entry either.
     while len(data) - start >= HEAD:
         number += 1
         head, begin = data[start : start + 2 * NUMBER], start + HEAD
@@ -181,6 +186,7 @@ def _bodies(data: bytes) -> Iterator[tuple[bytes, int]]:
             end = begin + int(head[NUMBER:], 16)
         except ValueError:
             raise broken from None
+        # The process died while it wrote this entry, so nothing was done about its event.
         if end >= len(data):
             return
         body = data[begin:end]
@@ -192,6 +198,7 @@ def _bodies(data: bytes) -> Iterator[tuple[bytes, int]]:
 
 def _entry(body: bytes, number: int) -> JournalEntry:
     try:
+        # A pickle begins with the byte 0x80, so a brace is enough to tell the two apart.
         if not body.startswith(b"{"):
             return _unpickle_entry(body, number)
         written = json.loads(body)
@@ -263,6 +270,7 @@ def replay(found: Iterable[JournalEntry], spec: JobSpec, listed: Sequence[SplitP
             job.plan_versions.append(entry.plan)
         elif isinstance(entry, JobSnapshot):
             state = _state(entry, _some(listed, 0, entry.pages))
+            # A snapshot stands for all before it, so what was replayed so far is dropped.
             job = RestoredJob(state, entry.at, list(entry.plan_versions), entry.pages)
         else:
             raise JournalError("a journal begins twice.")

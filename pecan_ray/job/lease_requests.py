@@ -89,6 +89,7 @@ class Branch:
     def pop_lease(self, now: float | None) -> Lease:
         """Return the next lease; `now` is None where nobody will read it."""
         lease = self.here.popleft()
+        # The leases of a run that is joined count as one: the time of a row is that of the run over its rows.
         if self.joined and self.given:
             self.given_rows += elements_in(lease) or 0
             return lease
@@ -201,6 +202,7 @@ class LeaseRequests:
             return
         # Decision 14: `take` and `zip` may leave splits unread, so their plans get one lease at a time.
         most = lot_of(branch, self.lot_s) if self._prefetch else 1
+        # Decision 148: an engine that mixes splits opens as many as it reads at a time.
         most = max(most, branch.side.streams - branch.side.reading)
         look = 0 if indices is None else max(LEAST_LOOK, LOOK_AHEAD * most)
         self._ask(number, most, look, indices or (), now, done)
@@ -294,11 +296,15 @@ class LeaseRequests:
         unread, side = branch.pending_request.maybe_unused, branch.pending_request.side
         if branch.here:
             branch.pending_request = None
+            # Decision 175: the engine sees nothing of a lease that is left out. The worker returns
+            # an empty block for it.
             left_out = branch.here[0].left_out
             lease = branch.pop_lease(None if unread or left_out else now)
             self._note_rows(lease)
             done.append(ProvideLease(number, None if left_out else lease))
             if self._prefetch and branch.wants_more():
+                # Leases that lie here unread count as read beside each other, or this worker would
+                # get more than its share.
                 had = side.reading + 1 + len(branch.here) if side.streams > 1 else 0
                 self._look(number, branch, SideBySide(side.streams, had), done)
         elif branch.ended:

@@ -35,4 +35,5 @@ def is_next(run: Sequence[Lease], lease: Lease) -> bool:
     before = run[-1]
     if before.key == lease.key:
         return before.spans[-1][1] == lease.spans[0][0]
+    # By rows and not by the numbers of splits, so that the next pass follows the end of the one before.
     return before.spans[-1][1] == END and lease.spans[0][0] == 0 and rows_of(before)[1] == rows_of(lease)[0]

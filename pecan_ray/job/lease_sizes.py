@@ -95,6 +95,7 @@ def cut(lease: Lease, elements: int) -> tuple[Lease, Lease]:
             mine.append(span)
             elements -= count
         else:
+            # A span may begin within an element, so with no element wanted the place would lie before it.
             place = max(span[0], ((span[0] >> OUTPUT_BITS) + elements) << OUTPUT_BITS)
             mine += [(span[0], place)] * (span[0] < place)
             rest.append((place, span[1]))

@@ -26,6 +26,8 @@ NOWHERE = LoopPlace()
 """Where every loop begins: it has left nothing."""
 
 
+# Why a new iterator does not go on:
+# docs/decisions/randomness-and-passes.md#106-a-new-iterator-is-a-new-pass
 class LeftEpochs:
     """Which epochs all ranks have left, and how many of them had not ended."""
 

@@ -20,6 +20,7 @@ class Group:
     leases: tuple[Lease, ...]
 
 
+# Why they are not a batch of each worker: docs/decisions/exactly-once.md#4-workers-return-leftovers
 class Leftovers:
     """The undelivered rest of an epoch, and the groups that it is distributed in.
 
@@ -93,6 +94,7 @@ class Leftovers:
                 self.add(lease, returned, early=early)
             self.distribute_shares()
             return
+        # Decision 98: what this worker could not open stays with the group, which another one makes as a whole.
         whole = {
             key: [*remainder_part.get(key, ()), *state.rejected.get(key, ())]
             for key in {**remainder_part, **state.rejected}
@@ -146,6 +148,7 @@ class Leftovers:
         if self._only_full:
             return full
         rounds = max(1, -(-units // full))
+        # Each rank gets a batch in each round, so a round holds an element for each of them.
         return max(-(-units // rounds), self._world_size)
 
     def _no_progress(self, leases: Sequence[Lease]) -> bool:

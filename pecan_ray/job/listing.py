@@ -20,6 +20,7 @@ class SourceListing:
     def __init__(self, job: JobCore, waits: WaitLog) -> None:
         self._job, self._ledger, self._waiting = job, job.ledger, waits
         known = job.spec.start.listings if job.spec.start is not None else ()
+        # A state may hold no listings, if the run may go on with other data: then nothing is compared.
         self._check = ListingCheck(known or (KnownListing(),) * job.spec.shape.branches)
         self._of_unknown_length: set[int] = set()
         """Sources of which that was said."""
@@ -74,6 +75,7 @@ class SourceListing:
             self._job.fail(StateError(f"{text}. Pass allow_changed_source=True to go on all the same."), now, done)
 
     def _on_resumed(self, event: events.ListingResumed, now: float, done: Instructions) -> None:
+        # Leases, journal and states name splits by their numbers, so the listing must be as it was.
         if event.digests != self._check.digests[event.branch].groups():
             text = f"the data of source {event.branch} has changed while the controller was being started again"
             self._job.fail(StateError(f"{text}. Start the run again."), now, done)

@@ -46,16 +46,19 @@ class ListingDigest:
         self._open = bytearray()
         """What the next leaf is a digest of."""
         self._files = 0
+        # Sums may overflow: both listings are summed modulo 2**32, so equal files still have equal marks.
         self._digest = np.zeros(sum(DIVISORS), np.uint32)
 
     def add(self, page: Iterable[Split]) -> None:
         """Take splits in, as they are listed."""
         files: list[int] = []
         for split in page:
+            # The repr of texts and numbers is the same in every process, as a hash or a pickle need not be.
             told = repr((split.path, split.start, split.stop, split.elements, split.version)).encode()
             self._open += told
             if split.files:
                 self._open += repr((split.files, split.versions)).encode()
+            # A split of several files counts each of them, so that the changed ones can be named.
             files += map(_number_of, _files_of(split)) if split.files else (zlib.crc32(told),)
             self.splits += 1
             if self.splits % LEAF == 0:
@@ -83,6 +86,7 @@ class ListingDigest:
 
 def read_digest(marks: str) -> FileNumbers:
     """Return marks as they were; raises ValueError where they are none."""
+    # Bounded, because a damaged state may unpack to any size. One byte more than expected shows that.
     unpacking = zlib.decompressobj()
     data = unpacking.decompress(base64.b85decode(marks), 4 * sum(DIVISORS) + 1)
     if len(data) != 4 * sum(DIVISORS):

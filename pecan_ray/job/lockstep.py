@@ -17,6 +17,7 @@ SAMPLED_PER_S = 32
 """Steps that are looked at singly: so many a second, the same ones at all trainers."""
 SHORTEST_STEP_S = 1e-6
 """Steps that took no time, as far as the clock tells, have no logarithm."""
+# Odd, so that its multiples go through all 2**32 values before one comes again.
 GOLDEN = 0x9E3779B1
 """2**32 times the golden ratio less 1."""
 KEPT_STEPS = 64

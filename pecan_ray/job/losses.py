@@ -45,6 +45,7 @@ class Losses:
 
     def note_exit(self, lost: WorkerLost) -> str:
         """Note why a worker's process ended, where that is known; return it, for one that was lost before."""
+        # DIED is said where nothing is known, and must not hide what another process has said at its end.
         if lost.cause != "process" or lost.why == DIED:
             return ""
         self.exit_reason = f"{lost.worker}: {lost.why}"
@@ -65,6 +66,7 @@ class Losses:
     def note_sigterm(self, worker: str, node: str, requested: float, now: float) -> str:
         """Note that a worker's process was asked to end, which is no loss; return why the job cannot go on, if so."""
         asked = Loss(worker, node, "process", "its process was asked to end (SIGTERM)", requested, now)
+        # Workers of one node are asked together, and count once.
         return "" if self._known(asked) else self._in_a_row_with(asked)
 
     def add(self, loss: Loss, *, expected: bool = False) -> str:

@@ -35,6 +35,7 @@ def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
                 raise StateError(f"merge_states: the state of rank {rank} is of another run than the one of rank 0.")
         return most.to_json()
     behind = next(one for one in saved if one.batches == least)  # in the epoch with which the merged state goes on
+    # Only the state that has used most knows what the others have not used: its own last batches.
     merged, of = _merged(most, [one.batches for one in saved]), behind.point
     point = replace(merged, op_order=of.op_order, decoders=of.decoders)
     return replace(most, point=point, batches=least, passed=behind.passed).to_json()
@@ -68,6 +69,8 @@ def _merged(most: SavedState, batches: Sequence[int]) -> ResumePoint:
         ]
     else:  # the one that has used most is between two epochs
         points = [ended(most.point.passes, _joined(remaining_parts)) for remaining_parts in unused]
+    # The steps are those of the state that has used most. Some of them count as missing now, so no
+    # other merge may use them.
     return replace(most.point, epoch=epoch, branches=tuple(points), steps=())
 
 

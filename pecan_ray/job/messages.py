@@ -295,6 +295,7 @@ class TrainerUpdate:
     finished: bool = False
     met: int = 0
     """Workers that have come up since the job began;"""
+    # By number, because an update may be lost (decision 22): those behind `met` come again.
     new_workers: tuple[str, ...] = ()
     """of these, the running ones that the trainer did not know."""
     settle: tuple[str, ...] = ()

@@ -34,6 +34,7 @@ class NotificationSchedule:
         if only_limit_raised:
             delay += ALLOWANCE_PER_TRAINER_S * max(0, listening - MANY_TRAINERS)
         for rank in ranks:
+            # A rank that is due sooner for another change keeps the sooner time.
             self._due[rank] = min(now + delay, self._due.get(rank, math.inf))
         return now + delay
 
@@ -42,6 +43,7 @@ class NotificationSchedule:
         if newest <= known:
             self._due.pop(rank, None)
             return False
+        # Numbers of orders begin at 1: a rank that knows none has just come, and has nothing to do without them.
         return known == 0 or self._due.get(rank, math.inf) <= now
 
     def mark_sent(self, rank: int) -> None:
@@ -50,7 +52,9 @@ class NotificationSchedule:
 
     def take_due(self, listening: Collection[int], now: float) -> tuple[list[int], float | None]:
         """Return which of those that listen are to be answered now, and when to look again; None: not by itself."""
+        # What is due within the gathering time goes along, so that a look is worth its wake-up.
         soon = now + GATHER_S
         due = [rank for rank, at in self._due.items() if at <= soon and rank in listening]
+        # They stay due until `mark_sent`, however late they are answered.
         self._due.update(dict.fromkeys(due, -math.inf))
         return due, min((at for at in self._due.values() if at > soon), default=None)

@@ -26,6 +26,7 @@ class Observed:
     """Cuts the steps of all trainers into windows."""
 
     def __init__(self, trainers: int) -> None:
+        # Windows as mode "auto" reports them (decision 9), so that pages show both alike.
         self.meter = WindowMeter(trainers, WINDOW_BATCHES["auto"], AutoWorkers().window_s)
         self.windows: deque[ObservedWindow] = deque(maxlen=MOST_STEPS)
 

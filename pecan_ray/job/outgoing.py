@@ -112,6 +112,7 @@ class Outgoing:
 
     def return_batches(self, epoch: int, batches: Sequence[ReceivedBatch]) -> None:
         """Note batches that will not be used."""
+        # Of one epoch alone: the job begins the next one when it has all that is given back of this one.
         before = self._given_back
         spans = dict(before.spans) if before is not None and before.epoch == epoch else {}
         count, rows = (before.batches, before.rows) if before is not None and before.epoch == epoch else (0, 0)
@@ -147,6 +148,7 @@ class Outgoing:
         """Return the bad elements of orders that are new, and tell at once that they are here."""
         # Decision 22: orders say all that holds, and come again. Some of these may have been taken before.
         fresh = update.quarantine[max(0, self._quarantined - update.quarantined) :]
+        # The job keeps these elements, and tells of them again, until it hears that they are taken.
         if fresh:
             self._quarantined = update.quarantined + len(update.quarantine)
             self._report_requested = True
@@ -158,6 +160,7 @@ class Outgoing:
 
     def note_acknowledged(self, number: int, now: float) -> None:
         """Note that the job has taken a report."""
+        # An answer may come late, to a report that was answered before.
         if self._pending_report is not None and self._pending_report.number == number:
             self.acknowledged, self.acknowledged_batches, self._pending_report = number, self._pending_report.kept, None
 
@@ -228,6 +231,7 @@ class Outgoing:
 
     @property
     def _immediate_report(self) -> bool:
+        # The job, or other ranks, cannot go on before they know of these.
         return bool(self._settled or self._given_back or self._broken)
 
     def next(

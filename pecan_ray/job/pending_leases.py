@@ -165,6 +165,7 @@ class WorkerLeaseState:
     def revoke_lease(self, lease: Lease) -> None:
         """Take positions off the worker, which does not know."""
         self.mark_completed({lease.key: lease.spans})
+        # Noted, so that this worker does not become the second worker of its own rows (decision 152).
         given = self.stale_spans.setdefault(lease.key, Spans())
         for span in lease.spans:
             given.add(*span)
@@ -186,6 +187,7 @@ class WorkerLeaseState:
             held = self.pending_leases.get(key)
             if held is None:
                 continue
+            # Decision 152: what a second worker has brought meanwhile is not this one's any more.
             returned = Spans(span for span in spans if held.missing.contains_all(*span))
             for span in returned:
                 held.missing.remove(*span)

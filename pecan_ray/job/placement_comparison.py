@@ -41,6 +41,7 @@ def usable(timeline: Sequence[PlacementStep]) -> dict[Deployment, list[Placement
     """Return the steps of a timeline that have measured something, by what ran."""
     seen: dict[Deployment, list[PlacementStep]] = {}
     for step in timeline:
+        # Decision 9: what was measured while workers came or went belongs to no deployment.
         if not step.window.invalid_reason() and step.decision.phase != "discarded":
             seen.setdefault(step.deployment, []).append(step)
     return seen

@@ -48,6 +48,7 @@ class PlacementLoop:
 
     def begin(self, hosts: dict[str, float], remote_cpus: tuple[float, ...]) -> Deployment:
         """Return the numbers of workers to begin with."""
+        # `scale()` may have come before the nodes were known.
         workers = self.fixed or self.spec.workers
         if self.spec.shape.one_at_a_time and not isinstance(workers, Workers):
             # Decision 35: one worker at a time makes the sequence, and any other one would stand by.
@@ -193,6 +194,7 @@ class PlacementLoop:
         # The bill is made from these, and workers that drain cost as much as others.
         self.deployments.append((now - self.start_time, worker_table.running(draining=True)))
         self.remote_rates.append(worker_table.remote_per_hour())
+        # Decision 9: a window in which workers came or went is thrown away.
         self.touched()
 
     def decide(
@@ -205,6 +207,7 @@ class PlacementLoop:
         if placing is None or placing.stopped:
             return None
         awaited = self._awaited(placing, worker_table, now)
+        # Nodes take minutes and windows seconds, so the papers' modes decide nothing while workers are awaited.
         if placing.policy.mode != "auto":
             return placing.decide(worker_table.running(), seconds, awaited.workers)
         longest_s = self.deadline_budget.longest_s(seconds, epochs) if self.deadline_budget is not None else None

@@ -83,6 +83,7 @@ class PolicyRunner:
         if self.policy.mode != "auto" or self.stopped or self.steps or row_s is None or batch is None:
             return self.target
         room = self.job_sampler.room(trainers, worker_table, cpus_per_worker)
+        # `row_s` is of one thread, and a worker has a thread for each of its CPUs.
         rows = batch * self.job_sampler.trainers / max(1.0, cpus_per_worker)
         self.target = self.policy.first(row_s, math.ceil(rows), room)
         return self.target
@@ -102,6 +103,7 @@ class PolicyRunner:
     ) -> PlacementStep | None:
         """Return what has changed or was measured by mode "auto"; None: nothing."""
         running, wanted = worker_table.running(), worker_table.target
+        # The policy waits only for what may still come, and not for workers that find no place.
         asked = Deployment(
             min(wanted.local, running.local + awaited.local), min(wanted.remote, running.remote + awaited.remote)
         )
@@ -110,6 +112,8 @@ class PolicyRunner:
         o = self.job_sampler.look(trainers, worker_table, asked)
         if o is None:
             return None
+        # What has not come within its patience is not asked for again for a while: else each look
+        # would ask for it.
         if asked.local < wanted.local:
             self.pause_requests("local", asked.local, seconds)
         if asked.remote < wanted.remote:
@@ -123,6 +127,7 @@ class PolicyRunner:
         # A change ends the window, which belongs to the deployment before it.
         window = self.meter.cut() if changed else self.meter.close()
         self.target = decision.target
+        # A policy that fails at each look would fill the timeline. Only its first failure is noted by itself.
         fails_first = decision.phase == "failed" and self.failures == 1
         if window is None and not changed and not fails_first:
             return None
@@ -183,6 +188,7 @@ def begin(
         GCP_TPU_V2 if options.prices is None else options.prices,
         len(room.host_cpus),
         options.threshold,
+        # A host with too few CPUs for a worker runs one all the same: see `StartWorker.reserve`.
         max_local=max(1, worker_capacity(room.host_cpus, cpus_per_worker))
         if options.max_local is None
         else options.max_local,
@@ -200,6 +206,7 @@ def begin(
         patience=1,  # the wait is over when the policy first sees less than it asked for
     )
     batches = options.window_batches or policy.window_batches
+    # Decision 9: mode "auto" decides without windows, which are for its reports alone.
     if options.mode == "auto":
         meter = WindowMeter(trainers, batches, options.window_s)
     else:

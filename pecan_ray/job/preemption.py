@@ -18,6 +18,7 @@ HAND_OVER_S = 15.0
 """So long before its end a worker takes no more work, also if no other one has come."""
 
 
+# Why they do not drain at once: docs/decisions/faults-and-silence.md#45-announced-ends
 class Preemption:
     """What was announced of a job's workers: who leaves, and when."""
 
@@ -27,6 +28,7 @@ class Preemption:
     def notify_of(self, event: events.NodesLeave, now: float, done: Instructions) -> None:
         """Note that nodes are taken away, and let their workers leave with them."""
         for node, seconds in event.nodes:
+            # Ray is asked once a second, and tells of the same nodes each time: the first deadline holds.
             if node not in self._worker_table.draining_nodes:
                 self._worker_table.draining_nodes[node] = now + (NOTICE_S if seconds is None else seconds)
                 self._tell_of(node, seconds, now, done)
@@ -69,6 +71,7 @@ class Preemption:
         """
         if worker.leaves is not None or worker.draining:
             return False
+        # Decision 45: the kernel's alarm clock ends it so long after SIGTERM, whatever it does.
         worker.leaves, worker.sigterm_received = now + NOTICE_S, True
         message = f"{worker.name} was asked to end (SIGTERM): it is replaced, and hands over what it has"
         self._job.tell("leaving", message, now)

@@ -40,6 +40,7 @@ class Queues:
         """Workers that could not open something."""
         self._next_epoch_splits: dict[tuple[int, int, int], list[Split]] = {}
         """What the next epoch begins with (epoch, source, how many splits), where every worker sees all data."""
+        # Without a state there are no points, and each queue stays at its beginning.
         for queue, point in zip(self.common, start.branches if start is not None else (), strict=False):
             queue.go_on(self._epoch, point.cursor, point.remaining_parts)
 
@@ -125,6 +126,7 @@ class Queues:
         queues = self._own.pop(worker, [])
         if self._shape.static:
             for shared, queue in zip(self._shared, queues, strict=False):
+                # With its place in the splits: what is listed later for its owner others get as well.
                 shared.append(queue)
 
     def share_taken(self) -> float | None:
@@ -139,6 +141,8 @@ class Queues:
     def begin_epoch(self, epoch: int) -> None:
         """Let all splits wait again."""
         self._epoch = epoch
+        # A worker may try again in each epoch what it could not open. Only `_failed_to_open`
+        # remembers that it did not.
         self._excluded_leases.clear()
         for queue in self.all_queues():
             queue.begin(epoch, 0)
@@ -202,6 +206,8 @@ class Queues:
 
     def peek_splits(self, worker: str, branch: int, most: int) -> list[Split]:
         """Offer a worker up to so many of the next splits of a branch: none where their order tells on the result."""
+        # Decision 54: an offer moves splits to the end, so there is none where the order of splits
+        # tells on results.
         if self._shape.one_at_a_time:
             return []
         own = self._own.get(worker)

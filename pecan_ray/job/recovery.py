@@ -12,6 +12,7 @@ from pecan_ray.job.job_requests import JobRequests
 from pecan_ray.job.remote_io import RemoteIoShares
 
 
+# Why workers live on: docs/decisions/restart-and-journal.md#41-workers-outlive-their-controller
 class WorkerRecovery:
     """The part of a job that takes workers over which another process has started."""
 
@@ -42,7 +43,9 @@ class WorkerRecovery:
             if reverted:
                 done.append(UseUsersOrder(worker.name))
         if self._job.ledger.left.count:
+            # Workers may not have heard that epochs were left: the order may have been lost with the process.
             done += worker_table.leave_epochs(before=self._job.ledger.epoch)
+        # Behind the others: what was neither started nor adopted by then is ended.
         done.append(EndUnknownWorkers())
         self._remote_io.resend()
 

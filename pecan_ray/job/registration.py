@@ -64,6 +64,8 @@ class Registration:
     def decide(self, hindrance: Rejected | NoResponse, now: float) -> Registering:
         """Return what to do about a hindrance."""
         kind = type(hindrance.error) if isinstance(hindrance, Rejected) else hindrance.how
+        # The first hindrance may be as old as this trainer's wish to begin. Each further one begins
+        # when it is met.
         waited_s = now - self._met.setdefault(kind, now if self._met else self._started)
         if isinstance(hindrance, Rejected):
             self._met.pop("taken", None)  # the controller that has the name answers after all

@@ -18,6 +18,7 @@ TOLD_FROM = 0.8
 """Of two quotas that somebody renews every second, the ratio from which on the job's story tells of the second."""
 
 
+# Why shares are equal: docs/decisions/shared-cache-and-pipe.md#51-a-quota-before-the-request
 class RemoteIoShares:
     """The part of a job that deals its quota of remote reads."""
 

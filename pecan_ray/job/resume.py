@@ -122,6 +122,7 @@ def _steps(log: DeliveryLog, batches: int, branches: int) -> Iterator[Step]:
     for delivery_records in log.before(batches):
         ranks = tuple(_of_branches(one, branches) for one in delivery_records)
         told += sum(len(rest.spans) for rank in ranks for remaining_parts in rank for rest in remaining_parts)
+        # The newest ones come first, so the oldest ones are left out.
         if told > MOST_INTERVALS:
             return
         yield Step(delivery_records[0].epoch, ranks)
@@ -159,6 +160,8 @@ def _point(queue: SplitQueue, remaining_parts: tuple[Rest, ...]) -> BranchPoint:
     """Tell of whole splits by their places in the order: workers take them one after the other."""
     cursor, listed = queue.cursor(), queue.num_ordered
 
+    # Only the order of the pass at hand is known: a split of an earlier pass, or one not listed
+    # yet, has no place in it.
     def has_place(rest: Rest) -> bool:
         return rest.spans == WHOLE and rest.pass_index == cursor.pass_index and rest.index < listed
 

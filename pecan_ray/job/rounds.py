@@ -17,6 +17,7 @@ Turns: TypeAlias = tuple[tuple[str, int], ...]
 """Workers, and how many rounds in a row each of them gives."""
 
 
+# Why rounds have no fixed order of workers: docs/decisions/batches-and-groups.md#47-rounds
 class Rounds:
     """Which rounds are complete, in which order they are used, and what must be given back."""
 

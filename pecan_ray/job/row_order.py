@@ -46,6 +46,7 @@ def row_order(options: IterOptions, shape: PlanShape, workers: int | None = None
     if not shape.source_order:
         return RowOrder(False, f"{finished}: the pipeline shuffles, mixes or makes buckets.")
     if given_up:
+        # Each worker still keeps the order of what it reads.
         return RowOrder(True, f"{finished} from now on: {given_up}.")
     if options.world_size > 1:
         return RowOrder(False, f"{finished}, since several ranks share them: {STRICT}, in turn to each rank.")
@@ -82,6 +83,7 @@ def why_row_unknown(options: IterOptions, shape: PlanShape) -> str:
     """Return why it is not known beforehand which row of an epoch an element becomes; empty where it is."""
     if shape.unordered_reason:
         return shape.unordered_reason
+    # Decision 175: with elements left out rows have no fixed numbers, so they would have to be joined.
     if options.on_error != "raise" and shape.unjoinable:
         return f"on_error={options.on_error!r} leaves bad elements out, and {shape.unjoinable}"
     if options.sharding != "dynamic":
@@ -91,6 +93,7 @@ def why_row_unknown(options: IterOptions, shape: PlanShape) -> str:
 
 def joins_rows(options: IterOptions, shape: PlanShape) -> bool:
     """Tell whether the trainer joins rows to batches: it is not known beforehand which row an element becomes."""
+    # Decision 175: an element that is left out leaves no gap if rows are known by places and not by numbers.
     return shape.joined or options.on_error != "raise"
 
 

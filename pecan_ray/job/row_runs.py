@@ -87,6 +87,7 @@ class RowRuns:
 
     def drop_order(self, why: str) -> None:
         """Let rows come as workers finish them from now on; where the order was promised, say why it is not kept."""
+        # Decision 175: without the order, blocks and whole batches of the same rows would be under way together.
         if self._shape.order_required or (self._shape.joined and self._given):
             self.fatal_reason = self.fatal_reason or why
         elif self.kept:
@@ -158,10 +159,13 @@ class RowRuns:
                 return None
             elements = elements_in(lease)
             if elements is None or lease.split.elements is None:
+                # Without a row number it is a lease as in any other job, because the order is given up with it.
                 self.put_back([*run, replace(lease, row=None)])
                 self.drop_order(f"{lease.split.where(0)} and what follows are not counted before they are read")
                 return None
             alone = self._needs_own_worker(lease, rows)
+            # Rows of a run must follow each other, and a split that this worker cannot open begins
+            # a run of another worker.
             parted = self._shape.joined and (not is_next(run, lease) or (bool(run) and lease.key in barred))
             if parted or (alone and (run or state.taken)):
                 self.put_back([lease])
@@ -203,6 +207,8 @@ class RowRuns:
         # Nobody waits for the end of an only worker's run, so no share is left for others.
         if workers == 1:
             return max(size, most)
+        # A batch's rows are shared among all workers, so the next batch comes as soon as they can
+        # make it together.
         return max(1, size // workers, most)
 
     def _placed(self, lease: Lease) -> Lease:
@@ -242,6 +248,7 @@ class RowRuns:
         """Let leases be the next ones, together with those that came back before, in the order of the source."""
         queue = self._queues.common[0]
         # One interval a lease, because what came back from others may lie between two of them.
+        # Whether a lease is left out is asked anew when it is taken (`SkippedRows.first_part`).
         each = (replace(lease, spans=(span,), left_out=False) for lease in leases for span in lease.spans)
         back = sorted((*queue.returned, *each), key=lambda one: (one.pass_index, one.split.index, one.spans))
         queue.returned = deque(back)
@@ -261,6 +268,7 @@ class RowRuns:
         rows = max(self.max_within_budget, WINDOW_BATCHES * workers * self._shape.batch_size)
         if not self._shape.joined:
             return rows
+        # Over all epochs, because the beginning of one says little about the share that is let through.
         elements, made = self._in_all[0] + self.elements, self._in_all[1] + self.rows
         return int(rows / max(LEAST_SHARE, made / elements if elements else 1.0))
 
@@ -301,6 +309,7 @@ class RowRuns:
         self._start = min([*places, (cursor.pass_index * len(listing) + cursor.taken, 0)])
         if not parts or begun != (self._shape.num_passes or MANY) * listing.elements:
             parts.append((begun, begun))  # else the rest was left with the epoch, or fills no batch
+        # Decision 135: with gaps between the rows that are left no run of numbered rows can follow.
         if any(end != first for (_, end), (first, _) in itertools.pairwise(parts)):
             self.drop_order("the run goes on from a state of one whose rows came as workers finished them")
         return parts[0][0]

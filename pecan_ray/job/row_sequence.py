@@ -58,6 +58,7 @@ class RowSequence:
             self._keep(batch, BEHIND_ALL + batch.id)
             return ()
         if batch.epoch > self._epoch:
+            # The job begins an epoch when it has all rows of the one before. So nothing of that can still be due.
             self._epoch, self._next, self._had = batch.epoch, 0, Spans()
         if batch.epoch == self._epoch and places.begin > self._next and not self._given_up:
             self._keep(batch, places.begin)
@@ -86,6 +87,7 @@ class RowSequence:
         """Let a batch have its turn, as far as its rows have not had it."""
         places = batch.row_range
         assert places is not None
+        # Decision 152: a late worker may bring rows that another one has brought before.
         if batch.epoch < self._epoch or self._has_had(batch):
             self._duplicate_batches.append(batch)
             return

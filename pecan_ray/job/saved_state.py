@@ -117,6 +117,7 @@ class SavedState:
                 tuple(map(_part, fields["pipeline"])),
                 _order(fields["order"]),
                 _first_epoch(fields),
+                # No more than all of them, or a damaged number would make `given` negative.
                 min(whole(fields.get("passed", 0)), whole(fields["batches"])),
             )
         except DAMAGE as error:
@@ -188,9 +189,10 @@ def compatible_state(
     if epoch is None:
         raise StateError(
             f"the state is of another pipeline: {message}. A pipeline may change at the end of an epoch, and this "
-            "state "
-            f"was taken in the middle of epoch {saved.point.epoch}."
+            f"state was taken in the middle of epoch {saved.point.epoch}."
         )
+    # Without what lies within an epoch, which belongs to the other pipeline. The listings stay,
+    # because the data must still be the same.
     point = ResumePoint(epoch, (BranchPoint(),) * len(saved.point.branches), saved.point.listings)
     return replace(saved, point=point, engine=engine, parts=tuple(parts), order=order)
 
@@ -215,6 +217,7 @@ def starting_epoch(point: ResumePoint) -> int | None:
     """Return the epoch of which nothing was used where a state was taken; None in the middle of one."""
     if all(branch == BranchPoint() for branch in point.branches) and not point.used_batches:
         return point.epoch
+    # Without listings nothing tells how many splits there are, and endless passes (0) have no end.
     places = zip(point.branches, point.listings, strict=True) if point.listings and point.passes else ()
     ended = [_all_used(branch, listing, point.passes) for branch, listing in places]
     return point.epoch + 1 if ended and all(ended) and not point.used_batches else None
@@ -270,6 +273,7 @@ def _listing_of(source: Mapping[str, Plain]) -> KnownListing:
         raise ValueError(f"{len(digests)} digests tell nothing of {splits} splits")
     marks = _text(source.get("marks", ""))
     if marks:
+        # For its check alone: it raises ValueError if the marks are damaged.
         read_digest(marks)
     return KnownListing(splits, complete, digests, marks)
 
@@ -373,6 +377,7 @@ def _numbers(remaining_parts: Sequence[Rest]) -> Iterator[int]:
     """Yield of each rest: repetition, index, unit, how many positions, and their differences in that unit."""
     for rest in remaining_parts:
         positions = [position for span in rest.spans for position in span]
+        # Positions between elements are told in elements, as smaller numbers, which compress better.
         unit = 1 if any(position % ELEMENT for position in positions) else ELEMENT
         yield from (rest.pass_index, rest.index, unit, len(positions))
         yield from (to // unit - at // unit for at, to in pairwise([0, *positions]))

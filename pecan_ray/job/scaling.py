@@ -77,6 +77,7 @@ class Scaling:
         if decision.target == self._worker_table.target:
             return
         self._say(f"{decision.phase}: {step.deployment} -> {decision.target}: {decision.reason}", now, done)
+        # Before `scale`, which removes what is too many in this way.
         self._placement.fast_removal = decision.removal == "fast"
         self.scale(decision.target, now, done)
 
@@ -93,6 +94,7 @@ class Scaling:
     def _on_room_requested(self, event: events.RoomRequested, now: float, done: Instructions) -> None:
         """Give up a local worker for a job that has no place, where the user's bounds and the work allow it."""
         wanted, workers = self._worker_table.target, self._job.spec.workers
+        # A job's only worker stays: the room would be bought with a job that stands still.
         if not (isinstance(workers, AutoWorkers) and self._placement.decides) or wanted.workers < 2:
             return
         if wanted.local > workers.min_local:
@@ -125,6 +127,7 @@ class Scaling:
     def begin_with_sample(self, row_s: float | None, now: float, done: Instructions) -> None:
         """Begin with as many local workers as AutoOrder's sample asks for: their CPUs are paid for already."""
         target = self._placement.sampled(row_s, self._job.trainers.progress, self._worker_table)
+        # Before the nodes are known nothing is started: `_on_room` begins with this sample then.
         if target is not None and target != self._worker_table.target and self._worker_table.hosts:
             why = (
                 "elements are slow to sample"

@@ -19,6 +19,8 @@ from pecan_ray.plan.splits import Lease, LeaseKey
 from pecan_ray.sampling.spans import Spans
 
 
+# Why only here: docs/decisions/order-and-rows.md#152-a-second-worker-for-the-next-rows, and
+# docs/decisions/exactly-once.md#73-a-split-is-with-one-worker for all other data.
 class SecondWorkers:
     """Which rows of an epoch were given to a second worker."""
 

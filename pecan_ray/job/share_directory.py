@@ -45,6 +45,7 @@ class ShareDirectory:
                     self.remove(told["gone"])
                 else:
                     group = told["group"]
+                    # JSON has lists, and records are compared with those that have tuples.
                     self.update(GroupRecord(**{**group, "readers": tuple(group["readers"])}))
             except (ValueError, TypeError, KeyError):  # the last one may have been written in part
                 unread += 1

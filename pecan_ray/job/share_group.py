@@ -67,7 +67,7 @@ class Produce:
 class BeginRun:
     """Go on with a run of so many epochs in all (None: without end), from where the last one ended.
 
-    `anew`: begin another run, with the epoch of that number.
+    `restart_from`: begin another run, with the epoch of that number.
     """
 
     epochs: int | None
@@ -195,6 +195,7 @@ class ShareGroup(Generic[SharedEntry]):
         if oldest is not None and oldest.epoch > behind and (not self._exact or oldest.index == 0):
             self.window.attach(reader, at="oldest")
             self._readers[reader] = _Reader(epochs, oldest, waiting=False)
+        # Between two epochs of the run: the reader begins at the front, with the next one.
         elif self._next.index == 0:
             self.window.attach(reader, at="newest")
             self._readers[reader] = _Reader(epochs, self._next, waiting=False)
@@ -211,6 +212,7 @@ class ShareGroup(Generic[SharedEntry]):
     def leave(self, reader: str) -> list[GroupInstruction[SharedEntry]]:
         """A reader is gone, or wants no more."""
         if reader in self._readers:
+            # The reader that goes may have held the front back.
             self._remove(reader)
         return self._go_on()
 
@@ -218,9 +220,11 @@ class ShareGroup(Generic[SharedEntry]):
         """The run has given an entry of an epoch; raises PlanError for one larger than the window."""
         self.window.may_push(nbytes)  # which refuses one that is too large
         self._entry_requested = False
+        # Entries come in order, so one of a later epoch shows that the epoch before has ended.
         place = Place(epoch) if epoch > self._next.epoch else self._next
         if place.index == 0:
             self._next = place
+            # Before the entry is pushed: readers that have waited for this epoch begin with it.
             self._start_waiting()
         self._held = entry, nbytes, place
         return self._go_on()
@@ -293,6 +297,8 @@ class ShareGroup(Generic[SharedEntry]):
         ends = reader.ends()
         while reader.requests and not reader.waiting:
             found = self.window.read(name)
+            # At the front the next entry counts, so a reader with all its epochs ends without
+            # waiting for one more.
             place = self._next if found is None else found[0]
             if ends is not None and place >= ends:
                 done.append(Finish(name, self.window.skipped(name)))

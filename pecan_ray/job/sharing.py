@@ -24,6 +24,7 @@ class PoolBid:
     demand: Demand
 
 
+# Why there is no arbiter: docs/decisions/placement.md#26-one-pool-for-many-jobs
 class Sharing:
     """What was heard of other jobs, and the shares that follow from it."""
 
@@ -59,6 +60,7 @@ class Sharing:
         """Return the most workers of each kind that the job may have; None where nothing bounds it."""
         found: dict[Placement, int | None] = {}
         for own in mine:
+            # Decision 26: sets of nodes that overlap in part are not dealt out.
             rivals = [bid for bid, _ in self._received.values() if bid.nodes == own.nodes]
             named = {_name(bid): replace(bid.demand, job=_name(bid)) for bid in (own, *rivals)}
             cpus = sum(self._cpus.get(node, 0.0) for node in own.nodes)

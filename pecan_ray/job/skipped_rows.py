@@ -36,6 +36,7 @@ class SkippedRows:
         if element is None:
             return lease, ()
         before, rest = element - (lease.spans[0][0] >> OUTPUT_BITS), list[Lease]()
+        # If the first element yields nothing, it is cut off by itself.
         if (before or 1) < (elements_in(lease) or 0):
             lease, behind = cut(lease, before or 1)
             rest.append(behind)

@@ -43,12 +43,14 @@ class SlowHead:
                 self._update_from(self._waited_s / batches)
             self._at, self._since, self._waited_s = at, now, 0.0
             return ""
+        # All workers together bring a batch in `_batch_s`, so one of them needs that times their number.
         late_s = max(HELP_AFTER_S, HELP_TIMES * self._batch_s * len(ledger.workers))
         if queued or now - self._since < late_s:
             return ""
         # Decision 152: counted anew, so that at most once in each such time a second worker is given rows.
         self._since, self._waited_s = now, 0.0
         helped = ledger.seconds.help(ledger.workers, row)
+        # Workers that wait may take these rows now.
         ledger.changes += bool(helped)
         return helped
 

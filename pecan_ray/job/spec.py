@@ -59,6 +59,8 @@ class JobSpec:
     def starts_behind(self) -> bool:
         """Whether it begins a plan that cannot be cut behind what a run before it has had of it."""
         start = self.start
+        # Decision 6: elements that were left out are in no batch. So with bad ones batches do not
+        # tell how many elements were read.
         return self.shape.counts and start is not None and start.used_batches > 0 and not start.bad
 
     def repeated_work(self) -> str:
@@ -68,8 +70,7 @@ class JobSpec:
             return ""
         used = (
             f"one worker runs this plan as a whole: the {start.used_batches} batches of epoch {start.epoch} that were "
-            "used "
-            "before"
+            "used before"
         )
         if self.starts_behind:
             return f"{used} are not made again: it begins behind the elements that went into them"

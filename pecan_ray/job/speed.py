@@ -73,6 +73,7 @@ class SpeedMeter:
         then = self._since(totals)
         self._look_at_dataset(job, totals.remote_bytes + totals.node_bytes)
         remote, node = totals.remote_bytes - then.remote_bytes, totals.node_bytes - then.node_bytes
+        # Workers tell of their reads more seldom than this is asked. Until then the last share holds.
         if remote + node > 0:
             self._hits = max(0.0, min(1.0, node / (remote + node)))
         seconds = max(totals.elapsed_s - then.elapsed_s, 1e-9)
@@ -138,5 +139,6 @@ def _most_rows_per_s(workers: Iterable[WorkerRecord]) -> float:
         seen, made = worker.own_progress.stages, worker.own_progress.elements
         if worker.running and made and seen.observed_s:
             threads = max(1.0, seen.threads_s / seen.observed_s)
+            # Operators and batching run beside each other in a worker, so the slower of the two sets its pace.
             most += made / max(seen.computing_s / threads, seen.batching_s, 1e-9)
     return most or math.inf

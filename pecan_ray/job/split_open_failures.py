@@ -64,6 +64,7 @@ class LeaveOut(Protocol):
         ...
 
 
+# Why nodes are not barred: docs/decisions/faults-and-silence.md#98-splits-that-a-worker-cannot-open
 class SplitOpenFailures:
     """The part of a job that deals with splits that cannot be opened."""
 
@@ -94,6 +95,7 @@ class SplitOpenFailures:
         # Sorted, because a set has another order in another process, and a replay must do the same (decision 37).
         for other in () if rejected is None else sorted(rejected.workers - self._opened):
             self._failed_reads[other] += 1
+            # Equal and not more, so that a worker is taken out once.
             if self._failed_reads[other] == MOST_UNOPENED and rejected is not None:
                 self._take_out(other, rejected.error, now, done)
 
@@ -108,6 +110,8 @@ class SplitOpenFailures:
             self._waiting.clear()
         for one in split_open_failures:
             state = self._ledger.workers.get(worker)
+            # It was given to others meanwhile, or told before: what a worker does not hold is not
+            # its own to give back.
             if state is None or state.unresolved is not None or one.key not in state.pending_leases:
                 continue
             rejected = self._waiting.setdefault(one.key, _FailedSplit(self._named(worker, one), now))
@@ -115,6 +119,7 @@ class SplitOpenFailures:
             if self._ledger.runs.joins:
                 self._reject_in_order(worker, state, one.key)
                 continue
+            # Decision 135: numbered rows are given up if one worker cannot open what others may.
             self._ledger.runs.drop_order(f"{worker} cannot open {one.error.where}, which is left to others")
             if self._can_continue and self._may_try(rejected, now):
                 self._ledger.queues.bar(worker, one.key)
@@ -188,6 +193,7 @@ class SplitOpenFailures:
         )
         self._job.tell("worker", message, now)
         done.append(Log("warning", message))
+        # Another worker in the same place would see no more of the files.
         worker_table.taken_out[worker.host] += 1
         self._workers_to_drain.append(worker)
 
@@ -200,6 +206,7 @@ class SplitOpenFailures:
     def _can_continue(self) -> bool:
         """Whether a split may be read later, and by another worker."""
         shape = self._ledger.shape
+        # Decision 98: elsewhere a split cannot change its worker, and is left out at once.
         return shape.sharding != "off" and not (shape.one_at_a_time or shape.runs_whole or shape.in_order)
 
     @property
@@ -222,8 +229,7 @@ class SplitOpenFailures:
             return {}
         message = (
             f"{len(rejected)} split(s) that no worker that runs can open wait, {{seconds}} so far, for workers that "
-            "are "
-            f"yet to come: {rejected[0].where}: {rejected[0].error}"
+            f"are yet to come: {rejected[0].where}: {rejected[0].error}"
         )
         return {"unopened": message}
 

@@ -19,6 +19,7 @@ from pecan_ray.plan.splits import Lease, LeaseKey, Split
 from pecan_ray.sampling.order import shuffled
 from pecan_ray.sampling.random_keys import SplitOrder
 
+# Without the index, which is the place in the listing.
 _values = attrgetter(*(field.name for field in fields(Split) if field.name != "index"))
 MANY = 1 << 40
 GROWTH = 1.25
@@ -103,6 +104,7 @@ class SplitQueue:
         `passes`: so many in each epoch; None: no end.  `order`: how splits are shuffled; None: they come as listed.
         """
         self._listing, self._branch, self._shuffling, self._passes = listing, branch, order, passes
+        # A share that begins behind all splits has no fresh ones.
         self._first, self._step = share if share[1] else (sys.maxsize, 1)
         self.returned: deque[Lease] = deque()
         """What came back, which goes first."""
@@ -137,6 +139,7 @@ class SplitQueue:
     def cursor(self) -> Cursor:
         """Return how far the pass has come."""
         grown = (*zip(self._extensions[::2], self._extensions[1::2], strict=True), *self._replay)
+        # What was offered and not taken has its place in the order behind it, so it counts as missing.
         passed = ((place, place + 1) for place in self._passed.values())
         return Cursor(self.pass_index, self._at, tuple(sorted([*self._missing, *passed])), grown)
 
@@ -152,12 +155,14 @@ class SplitQueue:
             return []  # sooner than by going through all splits
         if isinstance(self._order, range):
             return [self._order.index(index) for index in indices]
+        # The inverse of the whole order at once: a search for each split would go through it each time.
         by_index = np.empty(len(range(self._first, self._seen, self._step)), np.int64)
         by_index[(self._order - self._first) // self._step] = np.arange(len(self._order))
         return [int(by_index[(index - self._first) // self._step]) for index in indices]
 
     def __len__(self) -> int:
         fresh = self._fresh()
+        # `_fresh` comes first, because it takes notice of what was listed since.
         return fresh + len(self._passed) + len(self.returned)
 
     def __bool__(self) -> bool:
@@ -168,6 +173,7 @@ class SplitQueue:
         self.catch_up()
         yield from self.returned
         yield from map(self._lease, self._passed)
+        # Until the order has come about again nobody knows which splits were begun.
         if not self._replay:
             yield from (self._lease(int(index)) for index in self._order[self._at :])
             yield from (self._lease(index) for index in self._not_yet_ordered[max(0, self._at - len(self._order)) :])
@@ -265,6 +271,7 @@ class SplitQueue:
         if not fresh and self._passed:
             return self._lease(self._passed.popitem(last=False)[0])
         if not fresh:
+            # A pass is not over while splits are yet to be listed that a run before this one has begun.
             if self._replay or not self.passes_left:
                 return None
             self.begin(self._epoch, self.pass_index + 1)

@@ -27,4 +27,6 @@ class StartWorker:
     @property
     def number(self) -> int:
         """Its number among the workers of its placement, with which its name ends."""
+        # The last part alone, because the name of the job may have the same character
+        # (`WorkerTable.request`).
         return int(self.worker.rpartition("-")[2])

@@ -56,6 +56,7 @@ class JobState(JobCore):
         super().__init__(spec, now)
         self.log = DeliveryLog(spec.shape.world_size, rounds=spec.shape.coordinated)
         self._points = ResumePoints()
+        # Decision 134: in this order, because a part is given only parts that were made before it.
         self.remote_io = RemoteIoShares(self)
         self.held_up = HeldUp(spec.shape.world_size)
         self.bytes = 0
@@ -121,20 +122,25 @@ class JobState(JobCore):
         # Decision 22: a report is repeated until it is answered, so it may come twice.
         if trainer is None or report.number <= trainer.reported:
             return
+        # Before `take`, which replaces what was told last.
         passed = report.progress.passed > trainer.progress.passed
         trainer.take(report)
+        # Before what is given back: a batch may come and go back within one report.
         self._acknowledge(report)
         self._log_received(report, now)
         back = report.given_back
         if back is not None:
             self.rows -= back.rows
             self.ledger.given_back(report.rank, back.epoch, back.spans, back.batches, back.rows)
+        # Several ranks are still in the epoch that they have left; a rank that is alone is in the
+        # next one already.
         if self.ledger.leave(report.rank, report.place):
             done += self.worker_table.leave_epochs(before=self.ledger.epoch + (self.ledger.level() is not None))
         if passed:
             self.ledger.left.note(report.place.left - 1)
         for worker in report.broken:
             self.worker_starts.lose(worker, "stream", f"its stream to rank {report.rank} broke", now, done)
+        # After the batches of this report, because settling says that no more of them are to come.
         for worker in report.settled:
             self.ledger.settled(report.rank, worker)
         self.job_requests.leave_out(report.left_out, now, done)
@@ -159,6 +165,7 @@ class JobState(JobCore):
 
     def _log_received(self, report: TrainerReport, now: float) -> None:
         """Log which batches a rank has received and used, of which states of the job are made."""
+        # Of several ranks the one that has used least counts, which is looked for once a tick (`_on_time`).
         if self.spec.shape.world_size == 1:
             self.log.used([report.progress.used])
         returned = report.given_back.ids if report.given_back is not None else ()
@@ -209,6 +216,7 @@ class JobState(JobCore):
         self._help(now)
         if self.trainers.complete:
             self.log.used(self.trainers.used)
+        # Later epochs stay counted, because a state may still be taken of them.
         self.ledger.produced.forget(self.log.first_known_epoch(self.ledger.epoch))
         self.trainer_presence.look(now, done)
         if self.ended:
@@ -223,6 +231,7 @@ class JobState(JobCore):
     def _waiting_for(self, now: float) -> dict[Hashable, str]:
         """Return what the job waits for, a text for each thing."""
         waits = self.trainer_presence.waiting_for(now)
+        # Before all ranks have come the job has not begun, and waits for nothing else.
         if missing := self.trainers.missing():
             return {"ranks": missing}
         if not self.job_requests.ordered:

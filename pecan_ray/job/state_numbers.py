@@ -56,12 +56,15 @@ class StateNumbers:
         data = unpacking.decompress(base64.b85decode(packed), LONGEST * self._left + 1)
         if not unpacking.eof or unpacking.unused_data:
             raise ValueError("numbers are cut off, or far too many")
+        # Each number ends with the only byte of it below 0x80, so these bytes count the numbers
+        # before any is read.
         self._take(len(data.translate(None, CONTINUED)))
         return _numbers(data)
 
 
 def _bytes(numbers: npt.NDArray[np.int64]) -> bytes:
     """Return numbers in bytes of seven bits each, the lowest ones first; all but the last say that more follow."""
+    # Columns of small numbers are frequent, and each number is its only byte.
     if int(numbers.max()) < 0x80:
         return numbers.astype(np.uint8).tobytes()
     widths = np.ones(len(numbers), np.int64)
@@ -93,6 +96,7 @@ def _numbers(data: bytes) -> list[int]:
 
 def whole(value: object, most: int = 1 << 53, least: int = 0) -> int:
     """Return a whole number within bounds; by default those that JSON keeps everywhere."""
+    # Not isinstance: True is an int, too.
     if type(value) is not int or not least <= value <= most:
         raise ValueError(f"{value!r:.40} is no whole number from {least} to {most}")
     return value

@@ -45,11 +45,13 @@ def _columns(remaining_parts: Sequence[Rest]) -> tuple[SignedColumn, ...]:
     starts, stops = ends[::2], ends[1::2]
     owner = np.repeat(np.arange(len(remaining_parts)), counts)
     fine = np.bincount(owner[((starts | stops) & WITHIN) != 0], minlength=len(remaining_parts)) > 0
+    # Most intervals lie between elements. In units of elements their numbers are 2**32 times smaller.
     unit_bits = np.where(fine, 0, OUTPUT_BITS)[owner]
     starts, stops = starts >> unit_bits, stops >> unit_bits
     follows = owner == np.concatenate(([-1], owner[:-1]))
     spans_between = starts - np.where(follows, np.concatenate(([0], stops[:-1])), 0)
     passed = np.diff(passes, prepend=0)
+    # In another pass the numbers of splits begin anew.
     behind = splits - np.where(passed > 0, 0, np.concatenate(([0], splits[:-1])))
     return passed, behind, fine.astype(np.int64), counts, spans_between, stops - starts
 
@@ -64,6 +66,7 @@ def unpack_remaining_parts(packed: Mapping[str, Any], numbers: StateNumbers) -> 
     at, pass_index, index = 0, 0, 0
     for number, (passed, behind, finely, count) in enumerate(zip(passes, splits, fine, counts, strict=True)):
         pass_index, index = whole(pass_index + passed), whole(behind if passed else index + behind)
+        # Only the first rest may be of split 0 of pass 0: each other one lies behind the one before it.
         if not (passed or behind or not number) or finely not in (0, 1) or count > len(spans_between) - at:
             raise ValueError("what is missing of a split is damaged, or comes twice")
         yield Rest(index, pass_index, _spans(spans_between[at : at + count], lengths[at : at + count], finely))

@@ -50,6 +50,7 @@ class EpochEnds:
 
     def note_finished(self, over: int, seconds: float) -> None:
         """Note that so many are over by now."""
+        # A job that goes on from a state has all epochs of the runs before behind it at once.
         for _ in range(over - max(self.over, over - MOST_EPOCHS)):
             if len(self.latest) == MOST_EPOCHS:
                 self.before = self.latest[0]

@@ -107,6 +107,7 @@ class TrainerState:
         done: list[TrainerInstruction] = []
         self._handlers[type(event)](event, now, done)
         done.extend(map(Discard, self.queue.duplicate_batches()))
+        # Before the loop is served: what it has left must not be its next batch.
         if passed := self.queue.pass_over(self.update):
             done.extend(map(Discard, passed))
             self._grant_freed(done)
@@ -156,8 +157,10 @@ class TrainerState:
             done.append(Quarantine(fresh))
         if update.unordered:
             self.outgoing.acknowledge(*self.queue.stop_ordering())
+        # Decision 144: the rows that are left of an epoch are its smaller batch.
         self.queue.end_epoch(update.epoch)
         self.outgoing.deliver(self.queue.joined())
+        # Before lost workers: a batch that has its turn is used, whoever made it.
         self.queue.apply_schedule(update.first_turn, update.schedule)
         for worker in update.lost_workers:  # this rank has settled about it
             self._return_batches(self.queue.revoke(worker), done)
@@ -193,6 +196,7 @@ class TrainerState:
         self.outgoing.left_out(event.left_out)
         nbytes = sum(batch.nbytes for batch in event.batches)
         room = self._room() or bool(self.queue.starved(self.update, [event.worker]))
+        # A message has used its credit, also if all of its batches were discarded.
         _grant(self._credits.used(event.worker, nbytes, self.queue.nbytes, room), done)
 
     def _on_stream_ended(self, event: StreamEnded, now: float, done: list[TrainerInstruction]) -> None:
@@ -200,6 +204,7 @@ class TrainerState:
         self._credits.closed(event.worker)
         if event.stream_failed:
             self.outgoing.broken(event.worker)
+        # Settling has waited for the end of the stream (`_settle`).
         if event.worker in self.update.settle:
             self._settle(event.worker, done)
 
@@ -222,6 +227,7 @@ class TrainerState:
 
     def _on_failed(self, event: TrainerFailed, now: float, done: list[TrainerInstruction]) -> None:
         self.outgoing.cut_off = True
+        # A job that has finished owes this loop nothing more, so no failure concerns it.
         if self._error is None and not self.update.finished:
             self._error = event.error
 
@@ -297,6 +303,7 @@ class TrainerState:
         # An open stream may still bring batches. The rank settles about its worker when it has ended.
         if worker not in self._streams and worker not in self._settled:
             self._seen.add(worker)
+            # Late orders that name it as new must not open its stream.
             self._settled.add(worker)
             done.extend(map(Discard, self.queue.early.lose(worker)))
             self.outgoing.settle(worker)

@@ -29,6 +29,7 @@ class ReceivedBatch:
     """Of a block: so many rows at its beginning have come in others,"""
     since: int = 0
     """with all that lies before this place."""
+    # Not compared, because comparing arrays gives arrays.
     payload: Any = field(default=None, compare=False, repr=False)
     """Of a block: its rows, for those who join them."""
     slices: tuple[BlockSlice, ...] = ()

@@ -56,6 +56,7 @@ class TrainerOrderState:
         What is `unkept` the first of the ranks keeps.
         """
         shared = TrainerUpdate(
+            # With the number of before, so that only what else has changed makes new orders.
             number=self._shared.number,
             epoch=ledger.epoch,
             # A rank that is alone is not bounded: a number that changes with each batch would make new orders for it.
@@ -104,6 +105,7 @@ class TrainerOrderState:
 def _own(ledger: Ledger, ranks: list[int], unkept: Unkept) -> dict[int, Own]:
     """Return in what the orders of ranks differ from those of most."""
     keep, lost = ledger.keeps(), ledger.unresolved()
+    # Mostly so: then no rank has to be looked at by itself.
     if keep is None and not lost and not unkept[1]:
         return {}
     own: dict[int, Own] = {}

@@ -73,6 +73,7 @@ class TrainerPresence:
     def _reject(self, incarnation: str, why: PecanError, now: float, done: Instructions) -> None:
         done.append(RejectTrainer(incarnation, why))
         self._look_for(self._trainers.to_look_for(now, at_once=True), done)
+        # A stale job keeps its name from the next launch, so it ends now and does not wait for its deadline.
         self._end_if_abandoned(done, orphaned=isinstance(why, StaleJobError))
 
     def _on_trainer_checked(self, event: events.TrainerChecked, now: float, done: Instructions) -> None:

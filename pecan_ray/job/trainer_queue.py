@@ -63,6 +63,7 @@ class TrainerQueue:
     @property
     def latest(self) -> ReceivedBatch | None:
         """The batch that came last; None: there is none."""
+        # Only rounds put batches in another order than the one in which they came.
         return max(self, key=lambda batch: batch.id) if self._without_turn else next(reversed(self._batches), None)
 
     def used(self, epoch: int) -> int:
@@ -119,6 +120,7 @@ class TrainerQueue:
     def not_yet_transferred(self) -> Sequence[ReceivedBatch]:
         """Return, once, the batches of which their workers do not know that they are the trainer's."""
         whole = (batch for batch in self if not batch.slices)
+        # Ids grow, so one number tells which batches were told of before.
         found = [one for one in (*whole, *self.joiner.blocks, *self.early.waiting) if one.id > self._accepted]
         self._accepted = max((batch.id for batch in found), default=self._accepted)
         return found
@@ -231,6 +233,7 @@ class TrainerQueue:
     def close(self, epoch: int, keep: int) -> list[ReceivedBatch]:
         """Take nothing of an epoch any more that all ranks have left; return what is here beyond so many batches."""
         self.closed = max(self.closed, epoch + 1)
+        # Decision 106: no round of the epoch gets a turn any more.
         without_turn = [batch for worker in list(self._without_turn) for batch in self.revoke(worker)]
         return without_turn + self.take_unused(epoch, keep)
 

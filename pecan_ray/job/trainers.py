@@ -62,6 +62,8 @@ class RegisteredTrainer:
         self.has_received = self.has_received or bool(report.received_batches)
 
 
+# Why silence alone loses nobody:
+# docs/decisions/running-on-ray.md#94-a-process-that-exists-is-not-lost
 class Trainers:
     """All ranks of a job."""
 
@@ -162,6 +164,7 @@ class Trainers:
             for trainer in map(self.ranks.__getitem__, self.present)
             if now - max(trainer.last_sign, trainer.checked_at) >= after_s
             and trainer.registration.process
+            # Decision 94: Ray uses no id again, so a process that has ended stays so.
             and not trainer.ended
         ]
         for trainer in silent:
@@ -186,6 +189,7 @@ class Trainers:
     def quiet(self, now: float) -> list[RegisteredTrainer]:
         """Return the trainers that are looked for since they say nothing."""
         here = map(self.ranks.__getitem__, self.present)
+        # Also if its process was found: it is waited for then, and that must be said.
         return [trainer for trainer in here if now - trainer.last_seen >= self._timeout_s / LOOKS + ANSWER_S]
 
     def timed_out(self, now: float) -> list[int]:
@@ -263,13 +267,11 @@ def silence(trainer: RegisteredTrainer, timeout_s: float) -> str:
     if trainer.found > trainer.last_seen:
         return (
             f"{message}: its process exists, and is waited for; it was stopped, or native code holds Python's lock. "
-            "End "
-            "that process if it hangs"
+            "End that process if it hangs"
         )
     return (
         f"{message}: its process or its node stands still. If nobody can tell that the process exists, the job ends "
-        "after "
-        f"{timeout_s:g} s (Config(trainer_timeout_s=...))"
+        f"after {timeout_s:g} s (Config(trainer_timeout_s=...))"
     )
 
 

@@ -57,6 +57,7 @@ class WaitLog:
             waits, started = {**waits, "storage": text}, {**started, "storage": since}
         for gone in self._since.keys() - waits.keys():
             del self._since[gone]
+            # What comes again later is said again.
             self._logged.pop(gone, None)
         self._changed.clear()
         fresh = []

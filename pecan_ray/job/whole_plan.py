@@ -58,6 +58,7 @@ class ProducedBatches:
     def by_rank(self, epoch: int, counts: Sequence[int]) -> tuple[int, ...]:
         """Return the same for each rank: they get the batches in turn."""
         before, ranks = self.epochs.get(epoch, 0), len(counts)
+        # Ranks have got the first `before` batches in turn: rank r has those with the numbers r, r + ranks, ...
         return tuple(count + len(range(rank, before, ranks)) for rank, count in enumerate(counts))
 
     def end(self, epoch: int, counts: Sequence[int]) -> None:

@@ -58,6 +58,7 @@ from pecan_ray.job.worker_events import (
 from pecan_ray.job.worker_progress_reporter import WorkerProgressReporter
 
 
+# Why it never waits: docs/decisions/control-plane.md#157-the-worker-is-a-state-machine
 class WorkerState:
     """What one worker knows, and what it does about what happens."""
 
@@ -106,6 +107,8 @@ class WorkerState:
         """Take an event and return what must be done, in this order."""
         done: list[WorkerInstruction] = []
         self._handlers[type(event)](event, now, done)
+        # One question at a time on a channel, so that the job meets them in the order in which
+        # things happened.
         if self._to_ask and self._channels.is_free(RUN):
             done.append(self._channels.ask(RUN, self._to_ask.popleft(), now))
         return done
@@ -126,6 +129,7 @@ class WorkerState:
         done.append(EndWork())
 
     def _on_reply_received(self, event: ReplyReceived, now: float, done: list[WorkerInstruction]) -> None:
+        # An answer to `EndData` needs nothing but its channel to be free again.
         request = self._channels.pop_request(event)
         if isinstance(request, AskLeases):
             self._lease_requests.on_reply(request, event.reply, now, done)
@@ -135,6 +139,8 @@ class WorkerState:
             self._settle_leftovers(event.reply, done)
 
     def _begin_assignment(self, reply: Reply, done: list[WorkerInstruction]) -> None:
+        # The job has taken back all that a draining worker held, so an assignment that was on its
+        # way is not begun.
         if self._draining or not isinstance(reply, Assigned):
             self._end(done)
             return
@@ -142,6 +148,7 @@ class WorkerState:
         if wanted != self._built:
             self._built = wanted
             done.append(LoadPlan(*wanted))
+        # Before the engine runs, whose first request is for a lease of this assignment.
         self._lease_requests.begin(reply, done)
         self._current_assignment = AssignmentBatches(reply.assignment, self._shape)
         done.append(RunAssignment(reply.assignment))
@@ -157,6 +164,7 @@ class WorkerState:
         assert stretch is not None, "a batch of no assignment"
         if self._should_stop_assignment(stretch):
             self._leave(done)
+        # Another worker makes all rows of this run, so what was made of them here is not wanted.
         elif self._lease_requests.has_rejected:
             done.append(Release(batch))
         elif batch.partial:
@@ -254,6 +262,7 @@ class WorkerState:
 
     def _on_drain_requested(self, event: DrainRequested, now: float, done: list[WorkerInstruction]) -> None:
         self._draining = True
+        # As in `_leave`: an engine's thread that waits for a lease could not stop.
         self._lease_requests.send_no_lease(done)
 
     def _on_time(self, event: WorkerTime, now: float, done: list[WorkerInstruction]) -> None:

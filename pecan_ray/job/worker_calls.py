@@ -30,6 +30,7 @@ class WorkerCalls:
         call = self._calls.get((asked.worker, asked.channel))
         if call is None or asked.number > call.request.number:
             self._calls[asked.worker, asked.channel] = OpenCall(asked)
+            # A worker that asks the next question has had the answer to this one, or does without.
             self._waiting.pop((asked.worker, asked.channel), None)
             return asked
         if asked.number < call.request.number or call.reply is None:

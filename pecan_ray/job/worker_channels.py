@@ -32,6 +32,7 @@ class WorkerChannels:
 
     def pop_request(self, event: ReplyReceived) -> WorkerQuestion | None:
         """Return the question that an answer is for; None: it was answered before."""
+        # Decision 22: a question may be asked twice, and then answered twice.
         if event.number != self._numbers.get(event.channel):
             return None
         return self._requests.pop(event.channel, None)

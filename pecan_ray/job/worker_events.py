@@ -252,6 +252,8 @@ class EndWork:
     """Make nothing more: streams end when what is finished was fetched."""
 
 
+# `WorkerProcess` has a handler for each member. The protocol simulation performs the same ones
+# (decision 157).
 WorkerInstruction: TypeAlias = (
     AskJob
     | FindLocalSplits

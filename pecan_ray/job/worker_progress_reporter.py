@@ -36,5 +36,6 @@ class WorkerProgressReporter:
         """Tell whether the job must hear of the worker; `over`: it has ended its work."""
         hangs = condition.stuck_s > self._hung_after_s
         urgent = condition.threads, condition.stuck, condition.fallback_reason, condition.sigterm_received, over, hangs
+        # What has changed is told right after this.
         changed, self._immediate_report = urgent != self._immediate_report, urgent
         return changed or self._heartbeat.due(now, lot_s)

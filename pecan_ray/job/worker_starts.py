@@ -39,6 +39,7 @@ class WorkerStarts:
 
     def drain_excess(self, now: float, done: Instructions) -> None:
         """Drain the workers that are too many, and have splits distributed once as many are there as are wanted."""
+        # Again and again: running workers are named only when none is awaited, as may be so after the last ones.
         while surplus := self._worker_table.too_many():
             for worker in surplus:
                 self.drain(worker, now, done)
@@ -51,6 +52,7 @@ class WorkerStarts:
         self._job.tell("drain", f"{worker.name} drains", now)
         ran = worker.running
         done.append(self._worker_table.drain(worker))
+        # A worker that never ran has no data, and no trainer knows of it.
         if not ran:
             return
         self._trainer_updates.remove_worker(worker.name)
@@ -65,6 +67,7 @@ class WorkerStarts:
 
     def finish_draining(self, now: float, done: Instructions) -> None:
         """Release the drained workers whose data has all arrived, and say what went with workers that are gone."""
+        # The ledger forgets a drained worker when all ranks have told what they received from it.
         for name in [name for name in self._draining if name not in self._ledger.workers]:
             self._release(name, now, done)
         _tell_dropped(self._job, now, done)
@@ -105,8 +108,7 @@ class WorkerStarts:
         """
         message = (
             f"{worker.name} has no place ({worker.pending_reason}), and the job has no other worker: one is started on "
-            "that "
-            "node that shares the CPUs of others"
+            "that node that shares the CPUs of others"
         )
         self._job.tell("placement", message, now)
         done += [Log("warning", message), self._worker_table.request(worker.host, now, reserve=False)]
@@ -167,6 +169,7 @@ class WorkerStarts:
             loss, self._ledger.shape
         ) and not self._preemption.was_preempted(worker)
         self._ledger.lost(name, died=by if blamed else None)
+        # Decision 22: who is lost is fenced off, so what it has asked is answered by nobody.
         self._worker_requests.forget(name)
         self._placement.changed(self._worker_table, now)
         if not needed:

@@ -177,6 +177,7 @@ class WorkerTable:
 
     def note_running(self, worker: WorkerRecord, now: float) -> None:
         """Note that a worker runs."""
+        # Remote reads are shared anew, and silence counts, from here on.
         worker.running, worker.last_seen = True, now
         self.changes += 1
 
