@@ -23,6 +23,7 @@ def place_of(actor: Any, selector: Mapping[str, str], cpus: float) -> tuple[Plac
     if found and found["Address"]["Port"]:
         return "yes", f"its process was started on node {found['Address']['NodeID']}, and is importing"
     for node, (unused, total) in cpus_without_actors(selector).items():
+        # An actor that takes no CPU does not wait for one.
         if cpus and unused >= cpus:
             named = f"node {node}, on which no actor has {unused:g} of {total:g} CPUs"
             return "perhaps", f"its process (CPU: {cpus:g}) is being started on {named}; if tasks use these, it waits"
@@ -45,6 +46,7 @@ def _used_by_actors(node: str) -> float:
     """Return the CPUs of a node that actors have whose processes run."""
     connect = getattr(ray._private.state.state, "_connect_and_get_accessor", None)  # not in all versions of Ray
     if connect is None:
+        # Not known counts as all of them, so that no free CPUs are reported.
         return float("inf")
     table: Any = gcs_pb2
     living = map(table.ActorTableData.FromString, connect().get_actor_table(None, "ALIVE"))

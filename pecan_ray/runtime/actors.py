@@ -66,4 +66,5 @@ def task(function: Callable[..., Any], selector: Mapping[str, str]) -> Any:
 def _remote_function(function: Callable[..., Any]) -> Any:
     """Return Ray's function for a function: sent once, not for each call."""
     remote: Any = ray.remote
+    # No second try: a task kills a process by its number, which may be another process's by then.
     return remote(num_cpus=0, max_retries=0)(function)

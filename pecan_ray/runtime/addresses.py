@@ -62,12 +62,15 @@ def reject_ray_client(address: str | None) -> None:
         )
 
 
+# Why the address is tried before Ray does:
+# docs/decisions/running-on-ray.md#102-a-cluster-that-does-not-answer
 def resolve_cluster(address: str | None) -> str:
     """Return the address of the cluster to join, `LOCAL` to start one; raises OSError if a named one does not answer.
 
     `address`: RAY_ADDRESS, which names the cluster, or is empty, or leaves the choice to Ray ("auto").
     """
     recorded = recorded_cluster() if address in (None, "", "auto") else None
+    # "auto" is no address: Ray would take the recorded cluster.
     if address:
         probe_address(recorded or address)
         return address

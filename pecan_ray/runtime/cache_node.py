@@ -110,6 +110,7 @@ class NodeBlocks:
         with self._lock:
             kept = False
             if self._store is not None:
+                # Decision 60: rooms may change at any time, and whoever writes holds to them.
                 self._store.bound(dict(cache_limits) if cache_limits else None)
                 # Decision 54: of several jobs each takes what comes soon after it has come: the oldest was read by all.
                 self._store.policy = "fifo" if block.shared else "resident"
@@ -189,6 +190,8 @@ def pool_nodes(cache: Cache) -> int:
     return sum(name.startswith(prefix) for name in named_actors())
 
 
+# Why members are listed and not registered:
+# docs/decisions/shared-cache-and-pipe.md#68-blocks-on-other-nodes
 class CacheNodeTracker:
     """Keeps what a worker knows of the nodes up to date, and its own node's actor alive."""
 
@@ -263,6 +266,7 @@ class CacheNodeTracker:
             get_if_exists=True,
             num_cpus=0,
             max_concurrency=THREADS,
+            # Each question about blocks is a call, which would fill the dashboard's table of tasks.
             enable_task_events=False,
         )
         self._own = made.remote(self._cache)

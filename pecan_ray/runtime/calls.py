@@ -143,6 +143,7 @@ class Calls:
                 until = time.monotonic() + RESTART_S if until is None else until
                 if time.monotonic() > until:
                     raise self.lost_error(error) from error
+                # Not a sleep, because `close` ends this wait at once.
                 wait({self._closed}, PAUSE_S)
                 if meanwhile is not None:
                     meanwhile()

@@ -51,6 +51,7 @@ Answered: TypeAlias = events.DeliverBatch | events.EndOfEpoch | events.EndOfData
 """What the training loop gets when it has asked for a batch."""
 
 
+# Why a signal does not end the job: docs/decisions/running-on-ray.md#88-a-signal-ends-the-wait-not-the-job
 class ForLoop:
     """Batches that have come, and what the training loop gets of them next; the client's lock guards it.
 
@@ -93,6 +94,7 @@ class ForLoop:
 
     def received(self, batch: events.ReceivedBatch) -> Received:
         """Return a batch with its columns, which are joined if they are not yet."""
+        # Not before it is looked at: an error of joining is raised where its batch is used.
         if batch.slices and batch.id not in self.batches:
             self.batches[batch.id] = joined_batch(batch)
         return self.batches[batch.id]
@@ -181,6 +183,7 @@ class BatchClient:
 
     def next(self, within: int | None = None) -> Received | events.EndOfEpoch | None:
         """Return the next batch, up to that epoch, waiting for it; None when the job is over.  Raises its error."""
+        # A forked child has neither the threads of this object nor its connection to Ray, and would wait for ever.
         cluster.check_same_process()
         with naming_elements(self._controller, self.calls):
             outcome = self._outcome(within)
@@ -291,6 +294,7 @@ class BatchClient:
             for message in self._for_loop.forget(instruction.batch):
                 self._reader.taken(message)
         elif isinstance(instruction, events.TransferMemory):
+            # Decision 2: what the trainer has taken does not count against its worker's memory.
             adopted = messages_of(instruction.batch) or (self._for_loop.batches[instruction.batch.id].message,)
             for message in adopted:
                 self._reader.taken(message)
@@ -357,6 +361,8 @@ class BatchClient:
         """Take orders, and handles of workers that come with them; `answered`: the number of a report."""
         update: TrainerUpdate
         update, handles = pickle.loads(pickled)
+        # Each is a pickle of its own, which the controller makes once for all trainers
+        # (`UpdateCalls`).
         new_workers: list[WorkerInfo] = [pickle.loads(worker) for worker in handles]
         with self._lock:
             self._workers.update({worker.name: worker for worker in new_workers})
@@ -379,6 +385,7 @@ class BatchClient:
                             raise PecanError("a trainer's state has asked for time and done nothing with it")
                     else:
                         self._to_report.wait(self._wakes_at - now)
+                # While it sends a report this thread need not be woken: it looks at the state again behind the answer.
                 self._wakes_at = 0.0
                 report, self._report = self._report, None
                 if report is None:

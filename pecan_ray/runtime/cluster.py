@@ -113,6 +113,7 @@ def _start(logs: bool) -> None:
             include_dashboard=False,
         )
 
+    # Ray's processes end with the thread that has started them, and a pipeline may run in any thread.
     call_in_persistent_thread(start, "pecan-ray")
 
 
@@ -125,6 +126,7 @@ def _join_local(logs: bool) -> bool:
 
     def join(address: str) -> bool:
         try:
+            # Decision 102: Ray itself would try for a minute.
             probe_address(address)
         except OSError:
             return False
@@ -270,6 +272,7 @@ def remote_selector(trainer_nodes: Sequence[str], labels: Mapping[str, str]) -> 
     """Return the label selector for workers away from the trainers."""
     if labels:
         return dict(labels)
+    # Where some nodes are marked for remote workers, the others are not meant for them.
     if any(node.get("Labels", {}).get("pecan-role") == "remote" for node in _available_nodes()):
         return {"pecan-role": "remote"}
     return {"ray.io/node-id": f"!in({','.join(trainer_nodes)})"}
@@ -323,7 +326,9 @@ def draining_nodes() -> dict[str, float | None]:
 
     Ray is told so by `ray drain-node`, autoscalers, what watches a cloud's notices, and a node that gets SIGTERM.
     """
+    # Decision 45: `ray.nodes` does not tell of them.
     told: dict[str, int] = ray._private.state.state.get_draining_nodes()
+    # Ray tells times of day, and a job knows durations alone.
     now = time.time()
     return {node: ends_ms / 1000 - now if ends_ms else None for node, ends_ms in told.items()}
 
@@ -436,6 +441,7 @@ def _matches(labels: Mapping[str, Any], selector: Mapping[str, str]) -> bool:
 def _holds(value: str, rule: str) -> bool:
     negated = rule.startswith("!")
     rule = rule.removeprefix("!")
+    # Ray's label selectors are `value`, `!value`, `in(a,b)` and `!in(a,b)`.
     if rule.startswith("in(") and rule.endswith(")"):
         found = value in [choice.strip() for choice in rule[3:-1].split(",")]
     else:

@@ -39,6 +39,8 @@ JOB_COMES_S = 60.0
 """A controller to which nobody sends a job within this time ends."""
 
 
+# Why a process that is lost can be replaced:
+# docs/decisions/restart-and-journal.md#37-a-journal-of-events
 class JobController:
     """Controller of one job.  Its methods are those of the actor, in which they are called."""
 
@@ -87,6 +89,7 @@ class JobController:
         else:
             gone = "those who have started its controller are gone"
             logger.warning("job %s ends: %s", self._name, gone if self._lost is None else self._lost.message)
+            # Ray starts no other process in the place of one that was killed so.
             ray.kill(ray.get_runtime_context().current_actor)
 
     async def wait_until_lost(self) -> None:
@@ -159,6 +162,7 @@ class JobController:
         await self._host.flush()
         self._host.keep = keep
         self._host.happened(events.TrainerLeft(rank, incarnation, unused, finished))
+        # Its thread that listens for orders must come to its end.
         self._host.update_calls.release(rank)
         facts = with_host_names(self._host.state.stats(self._host.now()))
         if self._host.ended:
@@ -170,6 +174,7 @@ class JobController:
         idle = self._opened.idle if self._opened is not None else None
         if idle is None or not await idle.claim():
             return False
+        # Decision 172: the next job has a new state, so nothing of this one may be left.
         self._opened, self._counts, self._explain_json = None, {}, ""
         return True
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from pecan_ray.plan.splits import Split
 
 
+# Why it imports nothing by itself:
+# docs/decisions/running-on-ray.md#67-the-first-worker-starts-early
 class AutoPlacementController:
     """The actor around a job's controller; run as a named one in the namespace `pecan`."""
 

@@ -22,6 +22,7 @@ class CostQuery:
         """Return the dollars that the controller has told last; None before it has told any."""
         asked = self._pending
         future: Future[Any] | None = None if asked is None else asked.future
+        # One question at a time, however often the loop asks.
         if asked is not None and (future is None or not future.done()):
             return self._dollars
         if asked is not None and future is not None:

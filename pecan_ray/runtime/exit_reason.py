@@ -20,6 +20,7 @@ _SHORT_OF_MEMORY = re.compile(r"running low on memory|memory pressure|OUT_OF_MEM
 def why_it_died(message: str, pid: int | None) -> str:
     """Return why a worker's process ended.  `message`: Ray's words about its actor; `pid`: of a process of this
     node."""
+    # First, because a process that is killed for memory writes nothing about it.
     memory = killed_for_memory(message)
     if memory:
         return memory
@@ -56,7 +57,10 @@ def killed_for_memory(message: str) -> str:
 
 def last_line(logs: Path, pid: int) -> str:
     """Return what a worker's process has written last to standard error; empty: nothing, or on another node."""
+    # Ray names these files worker-WORKER-JOB-PID.err.
     for path in sorted(logs.glob(f"worker-*-{pid}.err")):
+        # Lines that begin with a colon are Ray's marks for its own log monitor, and not the
+        # process's words.
         lines = [line for line in _tail(path) if line.strip() and not line.startswith(":")]
         if lines:
             return lines[-1].strip()[:MOST_CHARACTERS]

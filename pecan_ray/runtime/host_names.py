@@ -35,5 +35,6 @@ def with_host_names(facts: JobStats) -> JobStats:
 
 def _name(node: str) -> str:
     if node not in _names:
+        # Only for a node that is not known yet, because a call of Ray's for each text would be slow.
         _names.update(cluster.node_names())
     return _names.get(node, f"{node[:8]} (gone)")

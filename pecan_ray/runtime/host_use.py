@@ -23,13 +23,16 @@ def free_memory(root: Path = CGROUPS, own: Path = OWN_CGROUPS) -> int | None:
     return min([*left, *_available()], default=None)
 
 
+# Why this time counts: docs/decisions/placement.md#126-steer-by-the-load, point 6
 def in_line_s(thread: int) -> float | None:
     """Return for how many seconds a thread of this process has been ready to run without a CPU; None: not known."""
     text = _read(Path(f"/proc/self/task/{thread}/schedstat"))
+    # Three numbers: nanoseconds on a CPU, nanoseconds in line for one, and time slices.
     return int(text.split()[1]) / 1e9 if text else None
 
 
 def _left(folder: Path) -> int | None:
+    # The names of cgroup v2, and then those of v1.
     for bound, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
         most, now = _read(folder / bound), _read(folder / used)
         if most and now and most != "max" and int(most) < UNLIMITED:

@@ -24,6 +24,8 @@ ANSWER_S = 2.0
 """Processes that live answer within this time."""
 
 
+# Why they wait, and when they end:
+# docs/decisions/running-on-ray.md#172-a-pass-begins-in-the-processes-of-the-one-before
 class IdleProcesses:
     """A controller's process between two jobs, its keeper and its workers."""
 
@@ -44,6 +46,7 @@ class IdleProcesses:
     async def claim(self) -> bool:
         """Tell whether another job may begin in these processes, which wait for it from now on."""
         self._claimed = not self._over
+        # Shielded, because a trainer that is gone while it waits must not cancel the end of the job before.
         if not self._claimed or not await asyncio.shield(self._ready):
             return False
         # The trainer may fail, or go, before it sends the job.

@@ -30,6 +30,8 @@ LEAVE_S = 2.0
 BY_CLUSTER = ", its part of what the cluster's jobs share"
 
 
+# Why jobs ask and the service does not call:
+# docs/decisions/shared-cache-and-pipe.md#57-pipe-and-cache-divided-live
 class IoSharing:
     """One job's part."""
 
@@ -68,6 +70,7 @@ class IoSharing:
             if self._service is None:
                 from pecan_ray.runtime.service import service_actor  # few jobs share, and no other one waits for it
 
+                # Ray answers once the actor's name is registered, too late for the job's event loop.
                 self._service = await asyncio.to_thread(service_actor)
             # Decision 57: the service never calls a job, so one that dies or hangs needs nobody's attention.
             quota: IoQuota = await asyncio.wait_for(_wait_for(self._service.share_io.remote(report)), ANSWER_S)
@@ -123,6 +126,7 @@ class IoSharing:
         ledger, end = self._state.ledger, self._state.spec.shape.end_epoch
         if end is None:
             return 1.0
+        # A job's last splits may be taken while it runs. Zero bytes would count as not known (`JobIo`).
         return max(0.01, end - ledger.epoch - (ledger.queues.share_taken() or 0.0))
 
 

@@ -60,6 +60,7 @@ class MappedArrays:
 
     def _get(self) -> NamedArrays:
         """Return them, mapped from what the node has of them."""
+        # Again, because the object belongs to the controller's process, which may have been lost.
         while self._job.shares_arrays and not self._mapped:
             (put,) = retry(self._controller.arrays)
             with contextlib.suppress(ray.exceptions.ObjectLostError):  # the controller is another process by now

@@ -70,6 +70,8 @@ class JobHost:
         acts = self.happened, self.update_calls.add_worker, self.fail
         self.workers = WorkerActors(self.job, received.pickled, controller, keeping, *acts)
         self._keeping = keeping
+        # Here, because it waits for Ray, and no event is handled before: trainers hear of a worker
+        # by an event, and need its handle.
         if again:
             self.workers.find(worker.name for worker in self.state.worker_table.workers.values() if worker.running)
         self.rejected: dict[str, PecanError] = {}
@@ -247,6 +249,8 @@ class JobHost:
 
     def _kill(self, instruction: instructions.KillWorker) -> None:
         self.update_calls.remove_worker(instruction.worker)
+        # Decision 172: the processes of a job that another one may follow are ended by
+        # `IdleProcesses`, if at all.
         if not self._may_keep:
             self.workers.kill(instruction.worker)
 
@@ -298,6 +302,7 @@ class JobHost:
             self.idle = IdleProcesses(
                 self.workers, self._keeping, first_names(self.job.spec, self.state.worker_table.hosts)
             )
+            # A worker that waits for an answer could not finish, and then not be given another job.
             for call in (one for calls in self._calls.values() for one in calls if not one.done()):
                 call.set_exception(PecanError(f"job {self.job.spec.name} has ended"))
             return

@@ -34,6 +34,7 @@ class JobTasks:
     def begin(self, doing: str, work: Callable[..., Awaitable[object]], *arguments: Any) -> asyncio.Task[None]:
         """Begin with something; `doing` says what, if it fails."""
         task = asyncio.ensure_future(self._guard(doing, work, arguments))
+        # asyncio keeps no reference to a task that is under way.
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
@@ -54,6 +55,5 @@ def unexpected_failure(job: str, doing: str, error: Exception) -> PecanError:
         return error
     return ClusterError(
         f"job {job}: its controller has failed while {doing}: {describe_error(error)}. The controller's log holds the "
-        "traceback; "
-        "start the run again, or from its last state."
+        "traceback; start the run again, or from its last state."
     )

@@ -49,6 +49,8 @@ class _CopyProgress:
     """What was written of others, whose place it takes once its base is there."""
 
 
+# Why not the journal itself:
+# docs/decisions/restart-and-journal.md#53-a-journal-in-a-bucket-is-a-copy
 class JournalCopy:
     """Copies the files of a journal into a bucket, on a thread of its own: nobody waits for a request but at the ends.
 
@@ -102,6 +104,7 @@ class JournalCopy:
         """Let another file take the place of the journal's."""
         with self._lock:
             old = self._files["journal"]
+            # The new file counts once its snapshot is in the bucket as a whole: that is its base (`in_order`).
             whole = JournalSlice("journal", old.whole.generation + 1, nbytes, 0, nbytes)
             self._files["journal"] = _CopyProgress(fd, whole, before=[*old.before, old.stored])
         os.close(old.fd)
@@ -110,6 +113,7 @@ class JournalCopy:
     def end(self, *, keep: bool) -> None:
         """Remove the copy, or complete it, behind; `join` waits for that."""
         self._keep = keep
+        # Ends a request that is being tried again at this moment.
         self._given_up.set()
         self._ended.set()
         self._changed.set()
@@ -205,6 +209,7 @@ class JournalCopy:
                 raise OSError(f"the {new.kind} of this node is shorter than what was written")
             storage.write_file(f"{self.folder}/{new.name}", data)
             kept = len(file.stored) - taken
+            # A slice that begins where the new one does has its name, and was written over.
             gone = [one for one in file.stored[kept:] if one.name != new.name]
             file.stored[kept:] = [new]
             self._delete(gone)
@@ -271,6 +276,7 @@ def _read(url: str) -> RemoteCopy | None:
     counting = [name for name, files in found.items() if JOB in files and name.partition("-")[0].isdigit()]
     if not counting:
         return None
+    # Numbers have six digits, so the largest name is that of the newest process.
     folder = f"{url}/{max(counting)}"
     job = storage.read_all(f"{folder}/{JOB}")
     journal = _bytes_of(folder, "journal")  # first: each page is written before the entry about it

@@ -237,6 +237,7 @@ def _replaced_file(path: Path, data: bytes) -> Iterator[Path]:
     """Write a file under another name; behind the block it takes the place of the one that was there."""
     beside = path.with_name(f"{path.name}.new")
     try:
+        # O_NOFOLLOW: in a folder that others may write to, no link of theirs decides which file is written.
         fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         with os.fdopen(fd, "wb") as file:
             file.write(data)

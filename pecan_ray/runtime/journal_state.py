@@ -49,6 +49,7 @@ def journal_state(folder: str | os.PathLike[str], job: str) -> dict[str, Any]:
         raise StateError(f"job {job} has no state, since {why}.")
     at_end = kept.replay_result(ran)
     # Of epochs that a loop has left, batches are passed over, and count as used: all ranks leave them together.
+    # The rank that has used least decides: what others have used beyond it comes again.
     behind = min((one.progress for one in at_end.state.trainers.ranks.values()), key=lambda one: one.used, default=NONE)
     used = behind.used
     point = at_end.state.resume_point(used)
@@ -69,6 +70,7 @@ def journal_stats(file: Path) -> JobStats:
 
     It is pickled, so read only what your own jobs have written.
     """
+    # Whose journal it is does not matter for reading. A process that goes on from one names its actor here.
     place = JournalPlace(file.parent, file.name.removesuffix(".journal"), "")
     found = kept_job(place.job_file)
     if found is None:

@@ -33,6 +33,7 @@ GROWTH = 2.0
 """so many times what it was then, so that the work of it stays a small share."""
 
 
+# Why events and no database: docs/decisions/restart-and-journal.md#37-a-journal-of-events
 class JournaledJob:
     """The state of a job, its plans and its clock."""
 

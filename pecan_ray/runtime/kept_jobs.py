@@ -91,8 +91,10 @@ class KeptJobs:
 
     def __init__(self) -> None:
         self._number = next(_numbers)
+        # At the interpreter's end the controller ends with this process, which owns it.
         weakref.finalize(self, _end_in_background, self._number).atexit = False
 
+    # A copy in another process has no jobs of this one.
     def __reduce__(self) -> tuple[type[KeptJobs], tuple[()]]:
         return KeptJobs, ()
 
@@ -109,6 +111,7 @@ class KeptJobs:
         keep, journal = functools.partial(self._keep, kind), config.journal
         with _lock:
             kept = _kept.pop((self._number, kind), None)
+        # A controller's journal lies where it was told when it was started.
         if kept is not None and kept.journal == journal and kept.claim():
             return JobProcesses(kept.job, kept.controller, keep, journal)
         if kept is not None:
@@ -120,6 +123,7 @@ class KeptJobs:
             ended = [_kept.pop((self._number, kind))] if (self._number, kind) in _kept else []
             _kept[self._number, kind] = kept
             ended += [_kept.pop(key) for key in [*_kept][:-MOST_KEPT]]
+        # Outside of the lock, because it asks Ray.
         for one in ended:
             one.end()
 
@@ -155,6 +159,7 @@ def _end_of(number: int | None) -> None:
 
 def _end_in_background(number: int) -> None:
     """End what nobody will use, in another thread: the garbage collector may run with any lock held."""
+    # A copy, and no lock: the thread in which garbage is collected may hold that.
     if any(key[0] == number for key in [*_kept]):
         _thread.start_new_thread(_end_of, (number,))
 

@@ -74,6 +74,7 @@ def is_ray_worker() -> bool:
 
 
 def _of_torch() -> Launch | None:
+    # Looked up and not imported: without this module the program trains with no ranks of torch.
     distributed: Any = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None

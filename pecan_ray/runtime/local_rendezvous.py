@@ -53,6 +53,7 @@ def connect_or_start(start: Callable[[], str], connect: Callable[[str], bool], *
 
 def _see_off(place: Path, present: Path) -> None:
     """Wait until the ranks that use the Ray of this process have ended, which ends with it."""
+    # Under the lock, so that no rank joins a Ray that is about to end.
     with _locked(place), _opened(present) as lives:
         started, message = time.monotonic(), False
         while not _free(lives):
@@ -66,6 +67,7 @@ def _see_off(place: Path, present: Path) -> None:
 
 def _free(lives: IO[str]) -> bool:
     try:
+        # Each rank that has joined holds a shared lock for as long as it lives, so none is left with this one.
         fcntl.lockf(lives, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         return False

@@ -23,6 +23,7 @@ class LongWait:
         self._logged: set[str] | None = None
         """None: it has not taken long."""
         self._timer = threading.Timer(SAY_AFTER_S, self._say)
+        # A wait must not keep the process from ending.
         self._timer.daemon = True
 
     def __enter__(self) -> LongWait:
@@ -40,6 +41,7 @@ class LongWait:
             self._text = text
             if self._logged is None or text in self._logged:
                 return
+        # Outside of the lock, which `_say` takes itself.
         self._say()
 
     def _say(self) -> None:

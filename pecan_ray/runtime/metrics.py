@@ -24,6 +24,7 @@ def tag_of(name: str) -> str:
     return f"{tag[: MOST_TAG_LETTERS - 17]}-{hashlib.sha256(tag.encode()).hexdigest()[:16]}"
 
 
+# Why amounts are counters: docs/decisions/observing.md#63-names-of-metrics
 class JobMetrics:
     """Counters and gauges of one job, tagged with job and pipeline, and with worker or rank, and placement.
 
@@ -98,6 +99,7 @@ class JobMetrics:
         """Count what an amount has grown by since it was told last, of a rank or a worker."""
         key = counter, tags.get("worker") or tags["rank"]
         before = self._before.get(key, 0.0)
+        # Reports may come late, and a counter only grows.
         if whole > before:
             counter.inc(whole - before, tags)
             self._before[key] = whole
@@ -142,6 +144,7 @@ class JobMetrics:
 
     def _epochs_over(self, state: JobState) -> None:
         """Count the epochs that are over since the last time, and tell what the last of them has cost."""
+        # Looked at once a second, so several short epochs may be over since the last time.
         ends = state.epoch_ends
         if ends.over == self._over:
             return

@@ -22,6 +22,7 @@ def call_in_persistent_thread(function: Callable[[], None], name: str) -> None:
         try:
             function()
         except BaseException as error:
+            # This thread may end, because nothing of it lives on.
             done.set_exception(error)
             return
         done.set_result(None)

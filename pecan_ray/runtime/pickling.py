@@ -36,6 +36,7 @@ def pickle_plan(plan: Plan, arrays: NamedArrays | None = None) -> bytes:
             _warn_of_large_values(plan)
         return data
     except Exception as error:
+        # Only now is it asked which of them is to blame, because that pickles each one by itself.
         for op in plan.all_ops():
             if isinstance(op, ElementOp):
                 _check_function(op)
@@ -50,6 +51,7 @@ def pickle_sources(plan: Plan, arrays: NamedArrays | None) -> bytes:
 
 
 def _pickled(value: Any, arrays: NamedArrays | None) -> bytes:
+    # Memory maps travel as paths, and large arrays of sources by name (decision 132).
     return dumps(value, maps_by_path=True) if arrays is None else dumps_with_arrays(value, arrays)
 
 
@@ -108,6 +110,7 @@ def unpicklable_variables(fn: Any) -> Iterator[str]:
     """Yield the names of the variables that a function holds and that cannot be pickled."""
     for name, value in held_by(fn):
         try:
+            # Both ways, because some values can be pickled and not unpickled.
             pickle.loads(dumps(value))
         except Exception:
             yield name

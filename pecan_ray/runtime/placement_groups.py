@@ -31,6 +31,7 @@ def reserved_cpus(table: Mapping[str, Mapping[str, Any]], nodes: set[str]) -> di
     reserved: dict[str, float] = {}
     for key, group in table.items():
         where = group["bundles_to_node_id"]
+        # A bundle that waits for a place has no node yet.
         cpus = sum(float(bundle.get("CPU", 0)) for at, bundle in group["bundles"].items() if where.get(at) in nodes)
         if cpus and group["state"] != "REMOVED":
             reserved[str(group["name"] or key)] = cpus

@@ -20,6 +20,7 @@ ANSWER_S = ROUND_S / 2
 """Who has not answered by then is asked again in the next round."""
 
 
+# Why there is no arbiter: docs/decisions/placement.md#26-one-pool-for-many-jobs
 class PoolRequestExchange:
     """One controller's part."""
 
@@ -64,6 +65,7 @@ class PoolRequestExchange:
         return gone
 
     async def _ask(self) -> list[PoolBid]:
+        # In one order, so that bids that have not changed are equal to those before.
         answers = await asyncio.gather(*(self._fetch_pool_requests(job) for job in sorted(self._controllers)))
         return [bid for answer in answers for bid in answer]
 

@@ -23,6 +23,7 @@ def sort_by_price(
     cheap = [one for tier, one in labels if one and tier.price <= prices.remote_worker]
     dear = [one for tier, one in labels if one and tier.price > prices.remote_worker]
     outside = _outside(dear)
+    # Between cheap and dear tiers come the nodes of none, which cost as much as any remote worker.
     asked = [*cheap, *([outside, *dear] if outside else [])]
     return [{**selector, **one} for one in asked if _check_consistency(selector, one)]
 

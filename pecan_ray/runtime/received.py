@@ -52,6 +52,7 @@ def messages_of(batch: events.ReceivedBatch) -> Sequence[Message]:
 def joined_batch(batch: events.ReceivedBatch) -> Received:
     """Join a batch; raises `CannotJoinError` where its rows do not go together."""
     first = batch.slices[0]
+    # Decision 144: no copy is made if a batch is all of one block.
     if len(batch.slices) == 1 and first.stop - first.start == first.block.rows + first.block.skip:
         columns = first.block.payload.columns
     else:

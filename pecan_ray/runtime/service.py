@@ -47,11 +47,13 @@ class PecanService:
         try:
             self._journal = JournalFile(folder / f"{actor}.service")
             lines = self._journal.read().decode(errors="replace").splitlines()
+            # One journal for both registries, whose lines are told apart by their first key.
             of_io = [line for line in lines if line.startswith('{"io')]
             unread = self._directory.replay([line for line in lines if not line.startswith('{"io')])
             unread += self._io.replay(of_io, time.monotonic())
             if unread:
                 logger.warning("%d lines of the service's journal could not be read", unread)
+            # Written anew, so that lines that nobody can read do not stay.
             self._journal.replace(self._written())
         except (JournalError, OSError) as error:
             logger.warning("the service keeps no journal: %s", error)
@@ -81,6 +83,7 @@ class PecanService:
         quota = self._io.quota(report.job, now)
         if self._io.last_error not in ("", self._logged):
             logger.error("quotas stay as they are: %s", self._io.last_error)
+        # Once for each reason, and not with each report.
         self._logged = self._io.last_error
         return quota
 
@@ -115,6 +118,7 @@ class PecanService:
             else:
                 self._journal.append(f"{line}\n".encode())
         except OSError as error:
+            # A journal that lacks a line would bring about another state, so none is better.
             logger.warning("the service's journal cannot be written, so it keeps none: %s", error)
             self._journal.close()
             self._journal = None

@@ -154,6 +154,7 @@ class Session:
 
     def _registered(self, job: Job, arrays: NamedArrays, parts: tuple[tuple[str, str], ...], wait: LongWait) -> Any:
         registration = Registration(self.name, self._options.world_size, time.monotonic())
+        # Once, because it may have to be sent again.
         pickled = pickle.dumps(job)
         controller: Any = self._processes.controller
         while True:
@@ -176,6 +177,7 @@ class Session:
                 if isinstance(next_step, StopWithError):
                     if next_step.kill and controller is not None:
                         ray.kill(controller)
+                    # Only an actor that has failed has a story of its own, in Ray's words.
                     raise next_step.error from (error if isinstance(error, ray.exceptions.RayActorError) else None)
             wait.switch_to(next_step.say)
             if next_step.restart:
@@ -369,6 +371,7 @@ def check_no_loader_workers() -> None:
 def job_spec(name: str, shape: PlanShape, branches: int, seed: int, config: Config, options: IterOptions) -> JobSpec:
     """Return what a job's decisions depend on."""
     one_sequence = options.order == "strict" and options.sharding != "off"
+    # Decision 35: a strict plan that keeps elements back is run again from its beginning, as a serial one is.
     serial = shape.is_one_sequence or (one_sequence and shape.holds_back)
     numbered = runs_in_order(options, shape)
     ledger = LedgerShape(
@@ -381,6 +384,7 @@ def job_spec(name: str, shape: PlanShape, branches: int, seed: int, config: Conf
         world_size=options.world_size,
         batch_size=shape.batch_size,
         drop_remainder=shape.drop_remainder,
+        # Decision 171: of sources that are read in step the job knows the first one alone.
         split_order=split_order_of(shape.shuffled[:branches], seed),
         serial=serial,
         in_order=one_sequence and not (serial or numbered),
@@ -405,6 +409,7 @@ def job_spec(name: str, shape: PlanShape, branches: int, seed: int, config: Conf
         say_after_s=config.placement_warning_s,
         remote_io=first_quota(config),
         prefetch_bytes=options.prefetch_bytes,
+        # Workers start while AutoOrder looks at its sample. `Session.begin` brings the order.
         ordered=False,
     )
 

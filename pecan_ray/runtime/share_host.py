@@ -30,6 +30,7 @@ LAST_WORDS_S = 5.0
 """Readers may take so long to hear how it ended."""
 
 
+# Why one process for all readers: docs/decisions/sharing.md#44-groups-of-sharing-readers
 class ShareHost:
     """One group: its state, its readers and its run."""
 
@@ -110,6 +111,7 @@ class ShareHost:
 
     def leave(self, name: str) -> None:
         """A reader wants no more, or is gone."""
+        # A reader by pipe is forgotten when it closes its pipes, because it may hold slots until then.
         if isinstance(reader := self._readers.get(name), StoreReader):
             reader.close()
             self._forgotten(name)
@@ -231,6 +233,7 @@ class ShareHost:
             self._say_who_holds(now)
             if self._failed is None:
                 self._perform(self.state.time(now))
+            # All readers have heard how it ended, so nobody is waited for.
             elif not self._readers:
                 self._finish()
 

@@ -110,6 +110,7 @@ class PipeReader:
 
     def send(self, shared: SharedBatch, skipped: int) -> None:
         """Write about a batch; what it holds stays where it is until it lets go."""
+        # Its slot is not filled again while the reader may look at it.
         self._held[shared.batch_handle.batch.number] = shared.batch_handle
         forget, self._forget = self._forget, ()
         self._put(pickled_frame(BatchFrame(skipped, forget, shared.batch)))
@@ -140,6 +141,7 @@ class PipeReader:
 
     def _credits(self) -> None:
         granted = self.channel.credits()
+        # None: the reader has closed its end, or its process is gone.
         if granted is None:
             self._stop()
             self._leave()

@@ -48,6 +48,7 @@ class ShareRun:
 
     def scale(self, local: int, remote: int) -> None:
         """Change the numbers of workers, of this run and of those to come."""
+        # Kept, because a group begins one run after the other.
         self._scaled = local, remote
         if self.batches is not None:
             self.batches.scale(local=local, remote=remote)
@@ -59,6 +60,7 @@ class ShareRun:
         if (batches := self.batches) is not None:
             batches.close()  # which lets the thread go
         self._thread.join()
+        # The thread may have begun another run meanwhile.
         if self.batches is not None:
             self.batches.close()
         self._slot_owner.close()
@@ -87,6 +89,8 @@ class ShareRun:
     def _begin(self, run: BeginRun) -> None:
         state = None
         if self.batches is not None:
+            # A run that goes on begins with the state of the one before, so nothing is lost or
+            # repeated between them.
             state = self.batches.state_dict() if run.restart_from is None else None
             self.batches.close()
         self.batches = self._make(run.epochs, run.restart_from, state)

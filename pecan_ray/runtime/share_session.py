@@ -112,6 +112,7 @@ class _GroupStoreWay:
         frame: Frame = pickle.loads(data)
         if not isinstance(frame, BatchFrame):
             return frame, None, {}
+        # Asked for before this batch is fetched, so that the next one is made meanwhile.
         self._pending.append(self._calls.begin(self._producer.take, self._reader))
         with self._calls.connection():
             # Popped, so that no other reference is left, which could go while Ray ends (see `calls`).
@@ -181,6 +182,7 @@ class ShareClient:
     def close(self) -> None:
         """Take no more, and let the one go who waits."""
         self._stopped = True
+        # Before the lock is taken, because whoever waits for a batch holds it.
         self._way.stop()
         with self._using:
             self._way.close()
@@ -233,6 +235,7 @@ class ShareSession:
         with LongWait(f"the shared group {self.group} is being started, or joined") as wait:
             self.producer, way = self._joined(request, wait)
         self.client = ShareClient(self.group, way)
+        # Not at the interpreter's end: the group notices by itself that this process has ended.
         weakref.finalize(self, way.close).atexit = False
         self._note_end = weakref.finalize(self, _note_end, self.producer._actor_id.hex(), self.client)
         self._note_end.atexit = False
@@ -269,6 +272,7 @@ class ShareSession:
 
     def _sees(self, node: str, pid: int, config: Config) -> bool:
         """Tell whether batches can come in memory that is mapped."""
+        # Decision 2: mapped memory is a file of the group's process, which another user's may not open.
         near = node == cluster.this_node() and config.transport != "object_store" and ring_supported()[0]
         return near and os.access(f"/proc/{pid}/fd", os.R_OK | os.X_OK)
 
@@ -303,6 +307,7 @@ class ShareSession:
     def close(self, *, keep: bool = False) -> None:
         """Leave the group, which ends if nobody else comes."""
         if self._stats is None:
+            # While the group has this reader: it may end with its last one.
             self.run_report()
             self._stats = JobStats(self.group)
             self._note_end()

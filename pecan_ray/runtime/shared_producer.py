@@ -90,6 +90,7 @@ class SharedProducer:
         """Tell how the group is doing; with `run` also what its run reports."""
         host = self._opened()
         batches = host.run.batches if run else None
+        # In a thread, because the report waits for the controller of the run.
         return host.stats(None if batches is None else await asyncio.to_thread(batches.report))
 
     async def scale(self, local: int, remote: int) -> None:
@@ -108,6 +109,7 @@ class SharedProducer:
     def _end(self) -> None:
         if not self._ending:
             self._ending = True
+            # Kept, because asyncio has no reference to a task that is under way.
             self._ended = asyncio.get_running_loop().create_task(self._ends())
 
     async def _ends(self) -> None:

@@ -13,6 +13,7 @@ from pecan_ray.plan.stage_seconds import StageSeconds
 from pecan_ray.transport.outbox import Outbox
 
 
+# Why looks and no timers in each call: docs/decisions/observing.md#58-bottlenecks-by-stacks
 class StageWatch:
     """Finds out where the time of a worker's process goes, while it has work."""
 

@@ -22,6 +22,8 @@ from pecan_ray.runtime.client import BatchClient, StatePlace, state_place
 from pecan_ray.runtime.long_wait import LongWait
 
 
+# Why the next state is asked for early:
+# docs/decisions/states-and-resume.md#174-the-next-state-is-asked-for-early
 class StatePoints:
     """The points that a job tells one trainer."""
 

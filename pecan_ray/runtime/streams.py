@@ -128,6 +128,7 @@ class WorkerStream:
             stream_failed = not self._fetch()
         except CallsClosedError:
             stream_failed = False
+        # The worker's files below /proc go with its process.
         except (ray.exceptions.RayError, FileNotFoundError, ProcessLookupError) as error:
             logger.info("stream of %s broke: %s", self._worker.name, type(error).__name__)
         except BaseException as error:  # whatever it is, the training loop must know
@@ -137,6 +138,8 @@ class WorkerStream:
     def _fetch(self) -> bool:
         """Read to the end; False if what came cannot be read."""
         worker = self._worker
+        # Decision 2: shared memory is a file of the worker's process, which this one must be
+        # allowed to open.
         sees_process = os.access(f"/proc/{worker.pid}/fd", os.R_OK | os.X_OK)
         offer: SelectedTransport = self._calls.ask(
             worker.handle.select_transport, self._rank, self._node_id, sees_process
@@ -180,6 +183,7 @@ class WorkerStream:
             finally:
                 for token in tokens:
                     self._reader.forget(token)
+            # The end of a pipe alone does not tell a worker that has ended from one that died. The call does.
             if not reader.ended and not self._stopped:
                 self._calls.result(sending)
         return True

@@ -59,6 +59,7 @@ class TrainerShutdown:
 
     def _leave(self) -> JobStats:
         client, calls, alone = self._client, self._client.calls, self._client.state.world_size == 1
+        # First, because it counts the batches that the loop did not use, of which the job is told.
         client.close()
         try:
             facts: JobStats
@@ -67,6 +68,7 @@ class TrainerShutdown:
             # An only trainer ends a controller that does not answer.  With other ranks it may answer those.
             facts, last = JobStats(self._job, lost=describe_error(error)), alone
         except ClusterError:
+            # The controller has gone with Ray, so there is nothing left to end.
             facts, last = JobStats(self._job, lost="Ray was shut down before the job was closed"), False
         client.join()
         with contextlib.suppress(ClusterError):

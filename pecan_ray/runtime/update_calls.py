@@ -53,6 +53,7 @@ class UpdateCalls:
     async def listen(self, rank: int, number: int) -> bytes:
         """Return a rank's orders, pickled, as soon as they are due and newer than the ones with that number."""
         loop = asyncio.get_running_loop()
+        # Orders that have gone with the answer to a report meanwhile are not told again, so the call waits on.
         while not self._schedule.is_due(rank, number, self._update_of(rank).number, loop.time()):
             waiting = self._listening[rank] = loop.create_future()
             await waiting
@@ -105,6 +106,7 @@ class UpdateCalls:
             self._pickled.clear()
         key = _words(update)
         if key not in self._pickled:
+            # A worker may be gone by now, and its handle with it.
             handles = [self._handles[worker] for worker in update.new_workers if worker in self._handles]
             error = None if update.error is None else named_error(update.error)
             update = replace(update, error=error, waiting_for=tuple(map(named, update.waiting_for)))

@@ -56,6 +56,7 @@ class EngineRun:
     batches: Generator[Produced, None, None]
 
 
+# Why it decides nothing: docs/decisions/control-plane.md#157-the-worker-is-a-state-machine
 class WorkerProcess:
     """Runs a job's plan; one process on one node.  Its methods are those of the actor, in which they are called."""
 
@@ -115,6 +116,7 @@ class WorkerProcess:
             failed = PecanError(f"worker {self._name} failed: {describe_error(error)}\n{trace}")
             retry(self._controller.failed, self._name, failed)
         finally:
+            # Streams end with what is finished. Without this trainers would wait for more.
             self._outbox.close()
             self.flush()  # what this node alone has may go with it
             self._over.set()
@@ -150,6 +152,8 @@ class WorkerProcess:
                 # Decision 100: the epoch would wait for ever for positions of which the engine says nothing.
                 stretch.leases.mark_processed(produced.spans)
                 self._happened(words.BatchProduced(produced, self._left_out(produced)))
+                # The engine stands still in its generator until the answer is there, because what
+                # comes next depends on it.
                 if RUN in self._worker_requests or self._state.over:
                     return
             self._happened(
@@ -286,6 +290,7 @@ def prepare_for(job: Job, started: StartWorker) -> None:
 def prepare_process() -> None:
     """Make this process one that works for jobs."""
     os.nice(NICE)
+    # What the user has set for workers holds.
     os.environ.update({name: value for name, value in QUIET_CPU_PROCESS.items() if name not in os.environ})
     # Decision 15: memory that goes back to the system with each element costs page faults for the next one.
     keep_freed_memory()

@@ -58,6 +58,7 @@ def worker_actor_spec(
     )
 
 
+# Why it imports little by itself: docs/decisions/running-on-ray.md#67-the-first-worker-starts-early
 class PreprocessingWorker:
     """The actor around a worker's process; its groups keep long runs and streams from delaying control messages."""
 
@@ -83,6 +84,7 @@ class PreprocessingWorker:
         """Work until the job says stop; errors of the pipeline go to the controller.  Called again, wait for that."""
         self._process.run()
 
+    # In the group of `run`, which has one thread, so that it begins when that has ended.
     @ray.method(concurrency_group="run")
     def finish(self) -> bool:
         """Leave nothing of the job under way, behind its end; return whether this worker can be given another one."""

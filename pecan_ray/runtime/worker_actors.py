@@ -142,6 +142,7 @@ class WorkerActors:
             actor.handle, actor.owner = await self._keeping.start(wanted)
         else:
             actor.handle = await asyncio.to_thread(make_worker, wanted, self._controller)
+        # The job may have let it go while Ray made it.
         if actor.killed:
             ray.kill(actor.handle)
 
@@ -153,6 +154,7 @@ class WorkerActors:
         placed = asyncio.ensure_future(actor.handle.placed.remote())
         # A worker that is killed meanwhile is not waited for: asyncio would log its error as one that nobody has seen.
         placed.add_done_callback(lambda future: future.cancelled() or future.exception())
+        # Decision 172: idle processes of another job end where a worker finds no place, so they are asked at once.
         if wanted.cpus and (await asyncio.to_thread(place_of, actor.handle, wanted.selector, wanted.cpus))[0] == "no":
             await asyncio.to_thread(end_idle, self._job.spec.name)
         while not (await asyncio.wait([placed], timeout=self._job.config.placement_warning_s))[0]:
@@ -185,6 +187,7 @@ class WorkerActors:
             self._happened(WorkerLost(actor.name, "restart", why or "it ended while the job had no controller"))
             return
         self._happened(WorkerRestored(actor.name))
+        # The call of the process before is under way there: another one waits for the same end.
         await actor.handle.run.remote()
 
     async def _wait_for_end(self, actor: WorkerActor, life: Awaitable[None]) -> None:
@@ -204,6 +207,7 @@ class WorkerActors:
                 self._happened(WorkerLost(actor.name, "process", f"Ray cannot reach it: {error}"))
 
     async def _tell_of_death(self, actor: WorkerActor, error: ray.exceptions.RayActorError) -> None:
+        # A constructor that has failed would fail in the next worker, too.
         if error.actor_init_failed:
             self._happened(JobFailed(WorkerStartError(f"{actor.name} could not be set up: {error}")))
             return
@@ -238,6 +242,7 @@ class WorkerActors:
             if not reason or time.monotonic() - looked > REASON_S:
                 cpus = self._job.config.cpus_per_worker
                 reason = await asyncio.to_thread(why_no_placement, selector, cpus, self._job.spec.name)
+                # When the look has ended, which may have taken long.
                 self._reason_texts[key] = time.monotonic(), reason
         return reason
 
@@ -325,6 +330,7 @@ class WorkerActors:
 
     async def finish(self, names: Collection[str]) -> list[str]:
         """Follow no worker any more; return which of these can work for another job, and end all others."""
+        # First, because the runs of workers end now, and the job that is over must not hear of that.
         self._tasks.cancel()
         known = [one for one in self._actors.values() if one.name in names and one.handle is not None]
         able = [one for one in known if not (one.killed or one.ended)]

@@ -30,6 +30,8 @@ MOST_CALLS = 10_000
 """A controller may start so many workers at a time."""
 
 
+# Why workers are not detached:
+# docs/decisions/restart-and-journal.md#41-workers-outlive-their-controller
 class WorkerOwner:
     """Starts workers for a job's controller, and owns them; run as a named Ray actor in the namespace `pecan`."""
 
@@ -69,6 +71,7 @@ class WorkerOwner:
         """
         # A late call of a process before must not let that one start workers again.
         self._generation = max(self._generation, generation)
+        # A controller that is started again knows its workers: it asks for none that was only expected.
         await self._settle(None)
         if self._workers:
             await asyncio.wait(self._workers.values())
@@ -90,6 +93,7 @@ class WorkerOwner:
     async def has_idle(self) -> bool:
         """Tell whether workers wait for the next job, and all of them live."""
         handles = [self._workers[name].result() for name in self._idle]
+        # Only an answer shows that a process lives.
         await asyncio.gather(*(handle.placed.remote() for handle in handles))
         return bool(handles)
 
@@ -121,12 +125,14 @@ class WorkerOwner:
             # Shielded, because a second call for the same worker waits for the same future.
             return await asyncio.shield(self._workers[name]), os.getpid()
         except ray.exceptions.RayError:
+            # So that the next call for this worker starts it anew.
             self._workers.pop(name, None)
             raise
 
     async def _taken_on(self, wanted: WorkerActorSpec) -> bool:
         """Give a worker that waits the next job, if it is what that asks for."""
         made = self._specs[wanted.started.worker]
+        # Ray cannot give an actor other CPUs, nodes or threads once it is made.
         if replace(made, started=wanted.started, job=wanted.job) != wanted:
             return False
         self._specs[wanted.started.worker] = wanted

@@ -53,6 +53,7 @@ class WorkerPlan:
         """Unpickle a version of the plan and build its engine, for what lies `behind` so many batches."""
         job = self._job
         self._loading = time.monotonic()
+        # Before functions are unpickled, which may import all of the framework.
         load_framework(job.engine)
         try:
             plan = self._arrays.loads(payload)
@@ -70,6 +71,7 @@ class WorkerPlan:
         self._note_order(plan, version)
         left = left_behind(plan, behind)
         options = engine_options(job, self._sharing, self._users_order)
+        # The one before ends first, so that never two have their threads and memory.
         if self.engine is not None:
             self.engine.close()
         self._sources = tuple(plan.sources())

@@ -78,6 +78,8 @@ class WorkerReporter:
         """Tell the job, without waiting for it."""
         engine = self._plan.engine
         counts = dict(engine.counts()) if engine is not None else {}
+        # Nobody waits for the answer: all sums begin with the job, so the next report holds what
+        # this one tells.
         self.last_report = self._controller.note_progress.remote(self._worker, self.completed(progress), counts)
 
     def completed(self, progress: WorkerProgress) -> WorkerProgress:

@@ -84,6 +84,8 @@ class WorkerRequests:
         try:
             answer = ray.get(pending.response)
         except ray.exceptions.ActorUnavailableError:
+            # The same bytes: the next process knows by the number whether the one before has
+            # answered (decision 22).
             answer = retry(self._controller.ask, pending.pickled)
         return ReplyReceived(channel, pending.request.number, pickle.loads(answer))
 
@@ -108,6 +110,7 @@ class EngineLeases:
 
     def _take(self, wanted: LeaseRequested) -> Lease | None:
         branch = wanted.branch
+        # One at a time of each source: the state answers a request before it takes the next one.
         with self._waiting.setdefault(branch, threading.Lock()):
             self._happened(wanted)
             while branch not in self._given:

@@ -32,6 +32,7 @@ GATHER_S = 0.005
 together."""
 
 
+# Why a message needs a credit: docs/decisions/transport.md#21-credits
 class WorkerStreams:
     """What sends a worker's batches to clients."""
 
@@ -101,6 +102,7 @@ class WorkerStreams:
                 produced = self._outbox.take(rank, MOST_BATCHES, MESSAGE_BYTES, pipe.connected, not_before)
                 if not produced:
                     break
+                # The client is gone, and has not got this message: other ranks may have its batches.
                 if not pipe.put(pickled([encode_ring(one) for one in produced])):
                     self._outbox.put_back(rank, produced)
                     return
@@ -113,6 +115,7 @@ class WorkerStreams:
 
         `received`: what it has received by Flight, which has failed.
         """
+        # What Flight had under way is sent again, but for what has arrived.
         if received is not None and self._flight is not None:
             self._flight.close_streams(rank, received)
         credits = self._credits[rank]
