@@ -51,7 +51,7 @@ import pecan_ray as pecan
 
 
 def check(pipe: pecan.PecanPipeline) -> None:
-    pipe.iter_batches(workers=4)
+    pipe.iter_batches(workers="4")
     pipe.iter_batches(epochs="2")
     pipe.iter_batches(format="numpi")
     pipe.iter_batches(epoch=2)

@@ -375,6 +375,16 @@ def hits(store: EntryStore, data: str, epochs: int, entries: int = ENTRIES) -> l
     return found
 
 
+@pytest.fixture
+def same_chances() -> Iterator[None]:
+    """The same chances in each run: a full store lets in by chance what others must go for."""
+    before = random.getstate()
+    random.seed(1)
+    yield
+    random.setstate(before)
+
+
+@pytest.mark.usefixtures("same_chances")
 def test_a_fifth_of_what_is_read_has_room(tmp_path: Path) -> None:
     with EntryStore(tmp_path, max_bytes=ENTRIES * 1024 // 5, policy="resident") as store:
         found = hits(store, "data", 5)
@@ -383,6 +393,7 @@ def test_a_fifth_of_what_is_read_has_room(tmp_path: Path) -> None:
         assert store.nbytes <= ENTRIES * 1024 // 5
 
 
+@pytest.mark.usefixtures("same_chances")
 def test_other_data_takes_the_place_of_what_nobody_uses(tmp_path: Path) -> None:
     with EntryStore(tmp_path, max_bytes=FEW * 1024 // 2, policy="resident") as store:
         hits(store, "old", 2, FEW)
