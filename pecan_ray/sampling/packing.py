@@ -42,6 +42,7 @@ def pack_rows(lengths: Sequence[int], row: int) -> list[list[PackedSegment]]:
     free: list[tuple[int, int]] = []
     """Tokens for which a row has room, and its number, in this order."""
     for piece in sorted(pieces, key=lambda one: (-one.tokens, one.sequence, one.start)):
+        # -1: of rows with equal room the one that was begun first.
         found = bisect.bisect_left(free, (piece.tokens, -1))
         if found == len(free):
             room, number = row, len(rows)
@@ -69,6 +70,7 @@ def cu_seqlens(segments: npt.ArrayLike) -> npt.NDArray[np.int32]:
             f"[rows, tokens], but got {rows.dtype}{list(rows.shape)}."
         )
     rows = np.atleast_2d(rows)
+    # A row begins a segment also where its number is that of the last one in the row above.
     begins = np.ones(rows.shape, bool)
     begins[:, 1:] = rows[:, 1:] != rows[:, :-1]
     bounds: npt.NDArray[Any] = np.append(np.flatnonzero(begins), rows.size)

@@ -43,6 +43,7 @@ def random_key(
         words = _KEY.pack(*numbers)
     except struct.error:  # one of them has more than 63 bits
         words = _KEY.pack(*map(_signed, numbers))
+    # What a saved state stands for rests on this: another hash would give a resumed job other draws.
     first, second = _WORDS.unpack(hashlib.blake2b(words + op.encode(), digest_size=16).digest())
     return first, second
 
@@ -181,6 +182,7 @@ class ThreadGenerator(threading.local):
             "bit_generator": "Philox",
             "state": {"counter": _ZEROS, "key": key},
             "buffer": _ZEROS,
+            # All four words of Philox's buffer are used up, as in a new generator.
             "buffer_pos": 4,
             "has_uint32": 0,
             "uinteger": 0,

@@ -156,6 +156,7 @@ class Spans:
         removed = np.concatenate(self._removed)
         self._removed, self._least = [], 0
         bounds = np.concatenate([self._starts, self._stops, removed[:, 0], removed[:, 1]])
+        # Equal bounds may come in any order: only the sum behind the last of them counts.
         order = np.argsort(bounds)
         # One more interval begins or ends at each bound: of the set, or, counted the other way, of what is removed.
         mine, others = len(self._starts), len(removed)

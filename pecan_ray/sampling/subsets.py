@@ -62,6 +62,7 @@ def _positions(seed: int, level: int, split: int, start: int, stop: int) -> Elem
     key = subset_key(seed, level, split)
     blocks = np.arange(start // BLOCK, -(-stop // BLOCK), dtype=np.int64)
     words = hash_in_place(np.arange(blocks.size * BLOCK, dtype=np.uint64) + np.uint64(start), key).reshape(-1, BLOCK)
+    # Twice: the ranks of a block's words are a permutation of its ten places, drawn at random.
     ranks = words.argsort(axis=1).argsort(axis=1)
     shifts = (key[0] % _ONE + blocks * _STEP) % _ONE / _ONE
     places: ElementPlaces = ((ranks + shifts[:, np.newaxis]) / BLOCK).reshape(-1)

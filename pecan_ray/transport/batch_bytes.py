@@ -25,6 +25,7 @@ def _value_bytes(value: Any) -> int:
     if isinstance(value, (str, bytes, bytearray)):
         return len(value)
     if isinstance(value, np.ndarray):
+        # `nbytes` of an array of objects counts the references alone.
         return value.nbytes + (_sum(value.flat) if value.dtype.hasobject else 0)
     if isinstance(value, Mapping):
         return _sum(value.values())

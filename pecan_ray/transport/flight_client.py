@@ -193,6 +193,7 @@ class FlightReader:
         stream = received_items(reader, self._address.key)
         while (arrival := next(stream, None)) is not None:
             label, memory = arrival
+            # The next stream goes on where this one should have: so no lot is lost, and none counts twice.
             if label.number != self.received[lane]:
                 raise ConnectionError(f"lot {label.number} came where {self.received[lane]} was due")
             if label.note:

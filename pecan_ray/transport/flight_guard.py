@@ -92,6 +92,7 @@ class ConnectionGuard:
         for name in os.listdir("/proc/self/fd"):
             with contextlib.suppress(OSError):  # closed since it was listed
                 number = int(name)
+                # With the inode, since the system gives out the numbers of descriptors again.
                 seen = number, os.fstat(number).st_ino
                 end = None if seen in self._others else self._end(number)
                 if end is None:

@@ -63,6 +63,7 @@ class _Blobs:
         try:
             return {"plain": encode(value, self.put)}
         except (NotPlainError, RecursionError):
+            # `encode` may have put some bytes before it met what is not plain.
             del self.parts[kept:]
             self._end = end
         pickled = _pickled(value)
@@ -86,6 +87,7 @@ class _Found:
         if "plain" in written:
             return decode(written["plain"], self.get)
         pickled = self.get(written["pickle"])
+        # In constant time: how long `==` takes tells how much of a guess is right.
         if not hmac.compare_digest(_signature(self._key, pickled).encode(), str(written["signature"]).encode()):
             raise ValueError("a pickle is not signed by the worker")
         return pickle.loads(pickled)
@@ -108,6 +110,7 @@ def write_label(label: Label, key: bytes) -> bytes:
     blobs = _Blobs(key)
     messages = [[start, size, _message(message, blobs)] for start, size, message in label.messages]
     written = [label.number, label.size, label.codec, label.note, messages]
+    # `default=int`: counts may be NumPy's.
     head = json.dumps(written, separators=(",", ":"), check_circular=False, default=int).encode()
     return b"".join((FRAME.pack(MAGIC, len(head)), head, *blobs.parts))
 

@@ -86,6 +86,7 @@ class Lane:
             while self._confirmed < received and self._kept:
                 arrived += self._kept.popleft()
                 self._confirmed += 1
+        # Outside the lock, which is held for moments only: a slot takes the ring's lock.
         for produced in arrived:
             if produced.slot is not None:
                 produced.slot.release()

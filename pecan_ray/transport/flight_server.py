@@ -48,6 +48,7 @@ class _Client:
         self._total_lock = threading.Lock()
         """Guards the sum."""
         self.lanes = [Lane(rank, outbox, self._credits) for _ in range(streams)]
+        # Lanes that wait for a credit would otherwise never see that there is no more.
         outbox.at_end(rank, self._credits.close)
 
     def granted(self, total: int) -> None:
@@ -111,6 +112,7 @@ class FlightEndpoint:
 
     def close(self) -> None:
         """End all streams and the server, once the clients have closed theirs."""
+        # First, because the server's own end waits for the calls that run.
         for rank in list(self._clients):
             self.close_streams(rank, {})
         self._server.shutdown()
@@ -148,6 +150,7 @@ class _Stream:
     ) -> None:
         self._key = key
         self._client, self._lane, self._received = client, client.lanes[number], received
+        # The first lane tells the user, for all of them.
         self._reader, self._writer, self._tell = reader, writer, number == 0
         self._codec: Codec = "none" if compression == "auto" else compression
         self._codec_pending = compression == "auto"

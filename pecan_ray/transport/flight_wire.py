@@ -63,6 +63,7 @@ def _filled(columns: dict[str, Any], memory: Memory) -> tuple[dict[str, Any], Me
     """Return columns and memory as they are if the columns fill it, else side by side in memory of their own."""
     old = {name: column for name, column in columns.items() if isinstance(column, ColumnPlace)}
     sizes = [place.nbytes for place in old.values()]
+    # 4,096: slots are rounded up to pages, so a small one is never full.
     if memory.size <= SPARSE * sum(sizes) + 4096:
         return columns, memory
     offsets, size = lay_out(sizes)
@@ -120,6 +121,7 @@ def received_items(reader: Any, key: bytes) -> Iterator[tuple[Label, Memory]]:
             pieces.append(chunk.data.column(0).buffers()[1])
         text = chunk.app_metadata
         del chunk
+        # A piece of a large lot: the label comes with the last one.
         if text is None:
             continue
         if text.equals(pa.py_buffer(END)):
@@ -166,6 +168,7 @@ class _Owned:
     def __init__(self, buffer: Any) -> None:
         self.buffer = buffer
         self.__array_interface__ = {
+            # False: it is not read-only.
             "data": (buffer.address, False),
             "shape": (buffer.size,),
             "typestr": "|u1",

@@ -46,6 +46,7 @@ def joined(parts: Sequence[BlockRows]) -> dict[str, Any]:
     for part, (columns, _, _) in enumerate(parts):
         if columns.keys() != first.keys():
             mine, other = (_quote(join_names(*both)) for both in ((columns, first), (first, columns)))
+            # By text, because names of unlike types have no order.
             column = min(columns.keys() ^ first.keys(), key=to_str)
             messages = f"{{}} has the columns {mine}", f"{{}} has {other}"
             raise UnequalRowsError(part, column, messages, "Every element of a batch needs the same columns")
@@ -105,12 +106,14 @@ class _JoinedColumn:
 
 
 def _quote(text: str) -> str:
+    # Names may hold braces, and `UnequalRowsError.message` formats the text.
     return text.replace("{", "{{").replace("}", "}}")
 
 
 def _go_together(column: Any, first: Any) -> bool:
     if not (isinstance(column, np.ndarray) and isinstance(first, np.ndarray)) or column.shape[1:] != first.shape[1:]:
         return False
+    # Texts of unequal lengths differ in dtype, and NumPy joins them as the longest.
     return column.dtype == first.dtype or all(one.dtype.kind in "SU" for one in (column, first))
 
 

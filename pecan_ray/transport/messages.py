@@ -41,6 +41,7 @@ def placed(produced: Produced) -> tuple[dict[str, Any], Memory]:
     """Return a batch's columns, with a `ColumnPlace` for each that lies in its slot, and its slot's bytes."""
     if produced.slot is None:
         return dict(produced.columns), np.empty(0, np.uint8)
+    # By addresses: a column that was made anew since lies outside of the slot, and travels by value.
     memory: Memory = np.frombuffer(produced.slot.buffer, np.uint8)
     base, end = _address(memory), 0
     columns: dict[str, Any] = {}

@@ -17,6 +17,7 @@ MOST_BATCHES = 32
 """Most batches in one message to a client: small batches are sent together, large ones are rarely waiting."""
 MESSAGE_BYTES = 1 << 20
 """Most bytes of several batches in one message."""
+# Sixteen messages of MOST_BATCHES.
 MOST_WAITING = 512
 """Of batches that wait with one address, or with none."""
 
@@ -232,6 +233,7 @@ class Outbox:
         for taker in self._waiters:
             taker.clear()
         lots = [self._batches[address] for address in self._requested_addresses if address in self._batches]
+        # Each lot is in order already, and no more of it is looked at than goes into messages.
         batches = lots[0] if len(lots) == 1 else heapq.merge(*lots, key=lambda batch: batch.number)
         if len(self._waiters) == 1:
             all(map(self._waiters[0].add, batches))  # until it is full

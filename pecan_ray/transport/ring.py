@@ -202,6 +202,7 @@ class RingSlots:
 
     def _free_slot(self, nbytes: int) -> RingSlot | None:
         """Take out the smallest free slot that fits; sizes are few, for pages are rounded up and batches alike."""
+        # Not a far larger one: a slot counts as in flight with all of its bytes.
         sizes = [size for size in self._free if nbytes <= size <= 4 * max(nbytes, PAGE)]
         if not sizes:
             return None
@@ -271,6 +272,7 @@ class RingSlots:
 
     def _set(self, number: int, state: Literal["free", "taken"]) -> None:
         slot = self._slots.get(number)
+        # Records may be late: the slot may have been given back by others, or have gone with its memory.
         if slot is None or slot.state == state or (state == "taken" and slot.state != "in flight"):
             return
         if slot.state == "in flight":
@@ -281,6 +283,7 @@ class RingSlots:
             self._free.setdefault(slot.size, []).append(slot)
             self._free_bytes += slot.size
             self._free_count += 1
+            # Free slots keep their pages, so there are no more of them than may be in flight.
             if self._free_bytes > self._limit and self._free_count > LEAST_IN_FLIGHT:
                 self._free_memory(self._leave_free(slot.size))
 
@@ -360,6 +363,7 @@ class RingReader:
                 if shared is None:
                     return None
             pipe = self._pipes[address.token]
+        # An object of its own for each slot, which all views keep alive: the map is that of many slots.
         block = (ctypes.c_uint8 * address.size).from_buffer(shared, address.offset)
         # Kept, because a weak reference that is gone itself tells nobody.
         self._views[address.token, address.slot] = last_view(block, pipe, address.slot)

@@ -156,6 +156,7 @@ class SlotOwner:
         memory = slot.buffer
         memory[: source.size] = os.pread(source.file.fd, source.size, source.offset)
         self._numbers += 1
+        # A number of its own: readers may still hold the batch in memory, and let go of that one.
         batch = replace(batch_handle.batch, number=self._numbers, address=slot.address())
         views = restore_arrays(batch.layout.views(np.frombuffer(memory, np.uint8), _others(batch.pickled, memory)))
         moved = BatchHandle(batch, views, slot.size)
