@@ -70,7 +70,7 @@ def shuffle_key(op: Shuffle, seed: int, epoch: int, pass_index: int = 0) -> Key:
         op: the shuffle; its own seed, if it has one, replaces the job's seed and the operator's name.
         seed: the job's.
         epoch: of the pass.
-        repetition: how often the shuffle has begun anew before in this epoch.
+        pass_index: how often the shuffle has begun anew before in this epoch.
     """
     if not op.reshuffle:
         epoch = pass_index = 0

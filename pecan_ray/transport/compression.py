@@ -37,7 +37,7 @@ def choose_compression(
     """Return the codec that carries most bytes per second over a link, and why.
 
     `compress_bytes_s`: how many bytes a codec packs and unpacks in a second; `ratio`: bytes before by bytes after;
-    `required_bytes_s`: what it has to carry, infinite where that is more than it does.
+    `wanted_bytes_s`: what it has to carry, infinite where that is more than it does.
     """
     link = f"the link carries {_mb(bandwidth_bytes_s)}"
     if wanted_bytes_s <= bandwidth_bytes_s:
