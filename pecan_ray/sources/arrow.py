@@ -145,6 +145,7 @@ def _is_text(kind: Any) -> bool:
 def _whole_numbers(array: Any) -> Array:
     if not array.null_count:
         return np.asarray(array.to_numpy(zero_copy_only=False))
+    # Arrow would make floats of integers beside a null, which round large ones.
     filled = array.fill_null(False if pa.types.is_boolean(array.type) else 0).to_numpy(zero_copy_only=False)
     return _with_none(list(filled), array)
 
@@ -191,6 +192,7 @@ def _struct_values(array: Any) -> Array:
 
 def _maps(array: Any) -> Array:
     first, *ends = array.offsets.to_pylist()
+    # `keys` and `items` are those of the whole array, also where this is a slice of it.
     parts = [part.slice(first, (ends or [first])[-1] - first) for part in (array.keys, array.items)]
     pairs = list(zip(*(values_of(column_of(part)) for part in parts), strict=True))
     places = itertools.pairwise([0, *(end - first for end in ends)])
@@ -217,6 +219,7 @@ def _tensors(array: Any) -> Array:
 
 def _lists(array: Any) -> Array:
     """Return lists of one length as the rows of one array, others as arrays or lists of their own."""
+    # Without what lies behind nulls, to which `_lengths` gives 0.
     entries = array.flatten()
     inner, lengths = column_of(entries), _lengths(array)
     if inner.dtype != object and not array.null_count and (not len(lengths) or (lengths == lengths[0]).all()):

@@ -101,6 +101,8 @@ class BlendOrder:
         """Return the numbers of a pass: each source's share, spread evenly over it."""
         begins = np.cumsum([0, *self.sizes[:-1]])
         drawn = [self._of(place, count, epoch, seed) for place, count in enumerate(self.counts())]
+        # Each element in the middle of its equal share of the pass; stable, so that all processes agree where
+        # two are due.
         due = [(np.arange(len(one)) + 0.5) / max(1, len(one)) for one in drawn]
         order = np.argsort(np.concatenate(due), kind="stable")
         numbers: npt.NDArray[np.int64] = np.concatenate([one + at for one, at in zip(drawn, begins, strict=True)])
@@ -116,6 +118,7 @@ class BlendOrder:
 
     def _of(self, place: int, count: int, epoch: int, seed: int) -> npt.NDArray[np.int64]:
         size = self.sizes[place]
+        # A key for each source: two of equal sizes are not drawn alike.
         draws = generator(sampler_key(seed, epoch, place + 1))
         rounds = [draws.permutation(size) for _ in range(-(-count // size))] if count else []
         return np.concatenate(rounds)[:count].astype(np.int64) if rounds else np.empty(0, np.int64)

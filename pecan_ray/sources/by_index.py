@@ -83,6 +83,7 @@ class SequencesKept:
         self._drawn: OrderedDict[tuple[int, int], Drawn] = OrderedDict()
 
     def __reduce__(self) -> tuple[type[SequencesKept], tuple[()]]:
+        # Empty: each process draws by itself, and a lock cannot be pickled.
         return SequencesKept, ()
 
     def drawn(self, sampler: Sampler, epoch: int, seed: int, count: int) -> Drawn:
@@ -194,6 +195,7 @@ class ByIndex:
 
     def splits(self) -> Iterator[Split]:
         """Yield ranges of places; where passes have other numbers of them, shares of each pass."""
+        # A place is a whole batch then, and the source's number of rows is one of elements.
         rows = None if self.sampler.in_batches else self.source.split_rows
         for split in row_ranges(self.places, rows):
             yield Split(split.index, start=split.index, stop=split.index + 1) if self.varies else split
@@ -277,6 +279,7 @@ class SampledPass:
         for indices in drawn.batches(first + start, stop):
             rows = list(source.rows_past_errors(indices))
             broken = [row for row in rows if isinstance(row, SourceError)]
+            # A batch is what was drawn: without one of its elements it would be another one.
             yield broken[0] if broken else {ELEMENTS: rows}
 
     def _range(self, split: Split) -> tuple[int, int]:

@@ -183,6 +183,7 @@ def checked_classes(kind: str, classes: Sequence[str] | None) -> tuple[str, ...]
     """Return the classes that a user has given; raises PlanError for what cannot be names of folders."""
     if classes is None:
         return None
+    # A text would be taken for the list of its letters.
     names = () if isinstance(classes, str) else tuple(classes)
     irregular = [name for name in names if not isinstance(name, str) or not name or "/" in name]
     if not names or irregular or len(set(names)) < len(names):

@@ -155,6 +155,7 @@ class _Streams:
     def _next(self) -> bool:
         """Begin with the stream behind the one that has ended; False if there is none."""
         left, padding = self._decoder.unused_data, 0
+        # What lies behind the stream was read with it, and counts when it is given to a decoder.
         self.taken -= len(left)
         while True:
             if self._kind in _ZERO_PADDED:
@@ -193,6 +194,7 @@ class _Zstandard:
             out: bytes = self._stream.read(count)
         except self._broken as error:
             raise OSError(str(error)) from error
+        # pyarrow takes a file of no bytes for an empty stream, which the other kinds refuse.
         if not out and not self._any and self._file.tell() == 0:
             raise EOFError("it has no bytes")
         self._any = True
@@ -217,6 +219,7 @@ class _Checked(io.RawIOBase):
         target = memoryview(buffer).cast("B")
         try:
             data = self._plain.read(len(target))
+        # What the storage says of itself is no damage of the file.
         except PecanError:
             raise
         except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:

@@ -32,10 +32,12 @@ def own_copy(value: Any, copy_object: Callable[[Any], Any], made: dict[int, Any]
 
 def _container(value: Any, copy_object: Callable[[Any], Any], made: dict[int, Any]) -> Any:
     kind, values = type(value), value.values() if type(value) is dict else value
+    # Most lists hold nothing else, and are copied without a call for each value.
     if UNCHANGING.issuperset(map(type, values)):
         return kind(value)
     if id(value) in made:
         return made[id(value)]
+    # It can hold itself only through a list or a dict, which `made` has.
     if kind is tuple:
         return tuple(own_copy(one, copy_object, made) for one in value)
     own = made[id(value)] = kind()
@@ -62,10 +64,12 @@ def copy_tensor_or_image(value: Any) -> Any:
         return value.clone()
     if isinstance(value, _known("PIL.Image", "Image")):
         made = value.copy()
+        # Pillow's own copy leaves the format out.
         made.format = value.format
         return made
     return value
 
 
 def _known(module: str, name: str) -> Any:
+    # What nobody has imported has no values in this process.
     return getattr(sys.modules.get(module), name, ())

@@ -82,6 +82,7 @@ class CsvDialect:
         if self.quote is None:
             return False
         if self.escape is not None:
+            # An escaped quote neither opens nor closes a value.
             data = _regex(rb"%s[^\r\n]" % _regex_escape(self.escape)).sub(b"", data)
         return data.count(self.quote.encode()) % 2 == 1
 

@@ -104,6 +104,7 @@ class CsvParser:
         """Return the table that Arrow makes of some bytes."""
         return pacsv.read_csv(
             io.BytesIO(data),
+            # In one block: Arrow infers types by the first block alone.
             read_options=pacsv.ReadOptions(column_names=self.names, use_threads=False, block_size=len(data) + 1),
             parse_options=pacsv.ParseOptions(
                 delimiter=self.dialect.delimiter,

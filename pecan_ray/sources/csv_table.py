@@ -150,6 +150,7 @@ class Csv:
         schema, has_rows = None, False
         pieces = byte_ranges(data_files(self.patterns), self.split_bytes, whole=self.newlines_in_values)
         for split in with_equal_columns(pieces, self.patterns, self.partitions):
+            # A file without rows tells names alone, so the next one is asked for types.
             if not has_rows and not split.start:
                 before, (schema, has_rows) = schema, self._infer(split.path, split.version)
                 _check_same(split.path, schema.names, (before or schema).names)

@@ -50,6 +50,7 @@ def parse_example(record: bytes, features: Mapping[str, str]) -> Element:
         raise ValueError(f"not a serialized tf.train.Example: {error}") from error
     _check_no_unknown_fields(example, example.features)
     columns, held = {}, example.features.feature
+    # Maps of protocol buffers have no order of their own: columns come alike in each process.
     for name in sorted(held):
         feature = held[name]
         kind = feature.WhichOneof("kind")

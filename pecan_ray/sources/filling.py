@@ -48,6 +48,7 @@ def without_nulls(batch: Any, fill: Mapping[str, Any] | None, path: str) -> Any:
         place = _place(batch, name, "fill", path)
         column = batch.column(place)
         if pa.types.is_dictionary(column.type):
+            # The dictionary may lack the value that stands in for a null.
             column = column.cast(column.type.value_type)
         batch = batch.set_column(place, name, pc.fill_null(column, _scalar(name, value, column.type, path)))
     return batch

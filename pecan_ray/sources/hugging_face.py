@@ -126,6 +126,7 @@ class HuggingFace:
             for file in list_files(self.dataset):
                 digest.update(repr((file.path, file.size, file.version)).encode())
         elif _is_table(held):
+            # `datasets` gives a table another fingerprint with each change of it.
             digest.update(str(self.dataset._fingerprint).encode())
         else:
             info = held.info

@@ -17,12 +17,14 @@ BLOCK_BYTES = 1 << 18
 """So much is read at a time."""
 TAIL_BYTES = 1 << 16
 """So much is read at a time behind the end of a range, where its last line ends."""
+# docs/decisions/sources.md#28-what-counts-as-a-loss
 MOST_EMPTY = 1 << 20
 """So many lines in a row may be empty where these are not elements."""
 
 UTF_8 = "utf-8"
 SHOWN_BYTES = 80
 """So much of a bad line is shown in its error."""
+# docs/decisions/sources.md#130-damage-costs-only-its-unit
 ENDLESS_RATIO = 16
 """A line of more than so many times `max_record_bytes` has no end: it ends its split, because all of it is read."""
 
@@ -151,6 +153,7 @@ def _with_whole_first(lines: list[bytes], first: _OpenLine, most: int) -> Iterat
         del lines[0]
     else:
         lines[0] = first.whole()
+    # Lines that lie within one block cannot break a larger bound.
     if most < BLOCK_BYTES:
         yield from _bounded(lines, most)
     else:
@@ -161,6 +164,7 @@ def _last_line(open_line: _OpenLine, at: int, most: int) -> Iterator[list[bytes]
     """Yield what lies behind the last line's end of a stream that ends at `at`, if it is not empty."""
     if open_line.nbytes > most:
         yield open_line.as_long()
+    # A file of nothing but a byte order mark has no lines.
     elif (last := open_line.whole()) and not (last == _BYTE_ORDER_MARK and at == len(last)):
         yield [last]
 
@@ -280,6 +284,7 @@ def line_encoding(name: str) -> str:
             "the bytes of ASCII, as in latin-1, cp1252, cp932 or gb18030. Convert the files: "
             "iconv -f OLD -t UTF-8."
         )
+    # The mark at a file's beginning is taken off in any case.
     return UTF_8 if encoding == "utf-8-sig" else encoding
 
 

@@ -191,6 +191,7 @@ def _put_together(values: list[Any]) -> np.ndarray[Any, Any]:
         return np.stack(values)
     if isinstance(one, np.generic):
         return np.array(values)
+    # `np.array(values)` would make numbers and texts of NumPy of them.
     column = np.empty(len(values), object)
     column[:] = values
     return column
@@ -269,6 +270,7 @@ class Arrays:
         digest = hashlib.sha256(repr(self.split_rows).encode())
         for name, array in self.arrays.items():
             digest.update(repr((name, array.dtype.str, array.shape)).encode())
+            # By ranges, because `tobytes` makes a copy.
             for split in row_ranges(len(array), None):
                 rows = array[split.start : split.stop]
                 digest.update(pickle.dumps(rows) if array.dtype.hasobject else rows.tobytes())

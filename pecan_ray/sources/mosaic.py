@@ -81,6 +81,7 @@ class Mds:
             index = json.loads(read_all(f"{self.folder}/index.json"))
             shards = [dict(shard) for shard in index["shards"]]
             for shard in shards:
+                # What the index lacks is told here, and not by the library in the midst of reading.
                 _ = str(shard["raw_data"]["basename"]), int(shard["samples"])
         except (KeyError, TypeError, ValueError) as error:
             raise self._no_index(repr(error)) from error

@@ -55,6 +55,7 @@ class PackedItems(Sequence[Any]):
 def packed(items: Sequence[Any], name: str) -> PackedItems | None:
     """Return a list of items as arrays with a name; None for few bytes, which are sent as they are."""
     some = items[:MAX_CHUNK_ITEMS]
+    # By the first items: the others are taken to be about as large.
     at_once = max(1, min(MAX_CHUNK_ITEMS, CHUNK_BYTES * len(some) // len(dumps(some))))
     chunks = [dumps(items[first : first + at_once]) for first in range(0, len(items), at_once)]
     sizes = [len(chunk) for chunk in chunks]

@@ -121,10 +121,13 @@ class Parquet:
         number, footer = start, None
         with open_random(split.path, version=split.version) as file:
             try:
+                # `pre_buffer`: Arrow asks for what it needs in few large ranges, where each request costs a
+                # round trip.
                 parquet = pq.ParquetFile(file, pre_buffer=True, page_checksum_verification=True)
                 size = file.seek(0, io.SEEK_END)
                 check_columns(parquet.metadata, split.payload, size)
                 footer = parquet.metadata
+                # Otherwise nobody asks which bytes of files are on the node.
                 if is_shared():
                     cache_file_ranges(split, footer, size, self.columns)
                 groups, skip = _groups_from(footer, list(split.payload), start)
@@ -280,6 +283,7 @@ def _group_at(split: Split, number: int) -> _Group | None:
 
 def _rows_within(batch: Any, first: int, most: int) -> int:
     """Return how many rows of a batch, from one on, come before one of more than `most` bytes."""
+    # A batch that is small as a whole has no row that is too large.
     rows = range(first, batch.num_rows if batch.nbytes > most else first)
     stop = next((row for row in rows if batch.slice(row, 1).nbytes > most), int(batch.num_rows))
     return stop - first

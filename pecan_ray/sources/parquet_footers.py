@@ -192,6 +192,7 @@ class _FooterLookup:
         if tail is None:
             return None
         self._last_lookup += 1
+        # A file ends with its footer, the footer's length in four bytes, and the magic.
         length = int.from_bytes(tail.data[-8:-4], "little") + 8
         if tail.data[-4:] != MAGIC or length > min(LOOKED_BYTES, tail.size):
             return FileRanges()
@@ -201,6 +202,7 @@ class _FooterLookup:
             return None
         self._nbytes += length
         try:
+            # A file of nothing but a footer: Arrow wants the magic in front, too.
             footer = pq.read_metadata(pa.BufferReader(MAGIC + tail.data[-length:]))
         except Exception:  # as above
             return FileRanges()

@@ -23,6 +23,7 @@ from pecan_ray.storage import FileInfo
 Partitions: TypeAlias = "bool | Mapping[str, str]"
 """Whether columns come from the names of folders, or the types of some of them."""
 
+# What Hive and Spark write where a row has no value.
 NULL = "__HIVE_DEFAULT_PARTITION__"
 PATTERN = "*?[{"
 
@@ -83,6 +84,7 @@ def partition_values(path: str, patterns: tuple[str, ...], partitions: Partition
     """Return what the folders of a file say: by name, a column of one value."""
     if partitions is False:
         return {}
+    # Not at the first character: `=x` has no name.
     told = [folder.partition("=") for folder in _folders(path, patterns) if "=" in folder[1:]]
     names = [name for name, _, _ in told]
     if len(set(names)) < len(names):

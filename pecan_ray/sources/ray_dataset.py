@@ -47,6 +47,7 @@ class RayDataset:
 
     def num_elements(self) -> int | None:
         """Return the number of rows once the dataset has been executed, before that None."""
+        # To ask would execute the dataset.
         if "_blocks" not in self.__dict__:
             return None
         return sum(rows for _, rows in self._blocks)

@@ -65,6 +65,7 @@ def _column(name: str, series: Any) -> Array:
     if isinstance(series.dtype, np.dtype):
         values = series.to_numpy()
         return values if values.dtype.kind in NUMBERS else objects(list(values))
+    # `from_pandas`: what pandas has for a missing value is a null.
     array = pa.array(series, from_pandas=True)
     if isinstance(array.type, pa.ExtensionType):  # periods and intervals: their storage is not what they mean
         return objects(list(series))

@@ -126,6 +126,7 @@ def members(
 def _header(path: str, offset: int, header: bytes) -> tarfile.TarInfo | None:
     """Return what a header tells; None: a block of zeros stands in its place, behind the last member."""
     try:
+        # Names of files need not be UTF-8.
         info = tarfile.TarInfo.frombuf(header, "utf-8", "surrogateescape")
     except tarfile.HeaderError as error:
         if len(header) < BLOCK or any(header):

@@ -125,6 +125,8 @@ class TextLines:
     def _decoded(self, chunk: Sequence[TextLine]) -> list[str] | None:
         """Return the texts of lines; None if one is not in the encoding."""
         try:
+            # One call for all: in encodings that `line_encoding` lets pass a line feed is no part of another
+            # character.
             return b"\n".join([line.data for line in chunk]).decode(self.encoding).split("\n")
         except UnicodeDecodeError:
             return None

@@ -50,6 +50,7 @@ def _register(function: SeededFunction, definitions: list[Definition]) -> None:
     for one in definitions:
         process.add_function_def(one)
     names = [one.signature.name for one in definitions]
+    # Not at the interpreter's end, where the functions go with the process.
     weakref.finalize(function, _forget, process, names).atexit = False
 
 

@@ -98,6 +98,7 @@ class TracedFunctions:
             before, states = len(fold.log), _states()
             traced.__init__(self_, func, transformation, **options)
             requests = fold.log[before:]
+            # One that draws while it is traced would have been traced with other numbers the next time.
             if states == _states() and _is_reused(self_, requests):
                 self._keep(key, TracedFunction(self_, tuple(requests)))
 
@@ -147,6 +148,7 @@ class _BoundedSerializer(CanonicalSerializer):
         return super()._array(value)
 
     def _code(self, code: Any) -> str:
+        # Each instruction is two bytes, of which the first is the operation.
         if IMPORT_NAME in code.co_code[::2]:
             raise PlanError(f"{code.co_name} imports in its body, and what it takes from there may have changed")
         return super()._code(code)

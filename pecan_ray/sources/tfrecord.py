@@ -82,6 +82,7 @@ class TFRecords:
                 yield Split(index=index, path=file.path, version=file.version)
                 index += 1
             elif "://" in file.path or file.size <= self.split_bytes:
+                # An empty file is known to have no records, without reading it.
                 elements = None if file.size else 0
                 yield Split(index, file.path, stop=file.size, elements=elements, version=file.version)
                 index += 1
@@ -184,6 +185,7 @@ def _length(header: bytes) -> int | None:
 def masked_crc(data: bytes) -> int:
     """Return the CRC32C of some bytes, rotated and shifted as TFRecord files store it."""
     crc = int(google_crc32c.value(data))
+    # The number is TensorFlow's `kMaskDelta` (crc32c.h).
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 

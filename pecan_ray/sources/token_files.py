@@ -21,6 +21,7 @@ from pecan_ray.storage import file_info
 MAGIC = b"MMIDIDX\0\0"
 HEADER = struct.Struct("<9sQBQQ")
 """Magic, version, code of the tokens' type, number of sequences, number of documents and one more."""
+# 6 and 7 are floats, which no tokens are.
 TYPES: dict[int, str] = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
 """Types of whole numbers by their codes."""
 SEQUENCE_BYTES, DOCUMENT_BYTES = 4 + 8, 8
@@ -71,6 +72,7 @@ class TokenFiles:
                 first, stop = bounds[index], bounds[index + 1]
             else:
                 first, stop = int(index) * self.length, (int(index) + 1) * self.length + 1
+            # A copy: functions may write into it, and the file is mapped for reading.
             yield {"tokens": np.array(tokens[first:stop])}
 
     def num_elements(self) -> int:

@@ -73,6 +73,7 @@ class TorchIterable:
         values: Iterator[Any] | None = None
         while True:
             with _asking:
+                # For one value at a time: iterations over several splits may take turns in a process.
                 before, worker._worker_info = worker._worker_info, info
                 try:
                     values = values if values is not None else iter(self.dataset)

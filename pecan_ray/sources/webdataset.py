@@ -96,6 +96,7 @@ def _check_whole(split: Split, number: int, key: str, columns: frozenset[str], s
 
     `seen`: by the hashes of keys those of their columns. Samples of archives one behind the other may have one key.
     """
+    # Hashes, because the keys of all samples of an archive would take much memory.
     before = seen.setdefault(hash(key), hash(columns))
     if before != hash(columns):
         raise CorruptSourceError(
