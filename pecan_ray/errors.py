@@ -168,7 +168,7 @@ class MissingExtraError(PecanError, ImportError):
 def strip_credentials(text: str) -> str:
     """Return a text whose URLs have no user information and no query, in which passwords and signatures are.
 
-    >>> without_secrets("https://me:pw@host/a.txt?sig=1: not found")
+    >>> strip_credentials("https://me:pw@host/a.txt?sig=1: not found")
     'https://host/a.txt?...: not found'
     """
     if "@" in text:

@@ -77,7 +77,8 @@ class CsvParser:
         """Raise ArrowInvalid for a number that its column's type cannot hold, of which Arrow makes another one.
 
         That is infinity, or of a hexadecimal number a negative one.
-        Raises RoundedError for an integer in a column of floats that is none of them, unless the type is the user's.
+        Raises PrecisionLossError for an integer in a column of floats that is none of them, unless the user has named
+        the type.
         """
         hexadecimal = b"0x" in data or b"0X" in data
         for column, kind in zip(table.column_names, table.schema.types, strict=True):
@@ -188,7 +189,7 @@ def _check_hex_overflow(name: str, numbers: Any, texts: Any) -> None:
 
 
 def _check_whole(name: str, floats: Any, texts: Any, large: Any) -> None:
-    """Raise RoundedError for the first large float of a column that is not the integer that is written."""
+    """Raise PrecisionLossError for the first large float of a column that is not the integer that is written."""
     written = pc.and_kleene(large, pc.match_substring_regex(texts, r"^\s*[+-]?[0-9]+\s*$"))
     for row in pc.indices_nonzero(pc.fill_null(written, False)).to_pylist():
         if int(texts[row].as_py()) != floats[row].as_py():
