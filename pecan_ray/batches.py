@@ -204,6 +204,7 @@ class Batches(EpochLoops[BatchT]):
     def _take_over(self, ordered: Ordered) -> None:
         """Keep what the order of operators says for later; from now on the run can be ended."""
         note_running(self)
+        # Also where nobody closes this object, but drops it.
         self._looks_end = weakref.finalize(self, ordered.end.finish)
         self._prepared += (JobEvent(0.0, "reorder", text) for text in ordered.notes)
         self._reorder_after_epoch, self._on_fallback = ordered.reorder_after_epoch, ordered.on_fallback
@@ -221,6 +222,7 @@ class Batches(EpochLoops[BatchT]):
         """Return the batches of all epochs for this trainer; raises TypeError where their number is not known."""
         return self._length()
 
+    # Otherwise `if batches:` would ask for the length, which raises TypeError where it is not known.
     def __bool__(self) -> bool:
         return True
 
@@ -402,6 +404,7 @@ class Batches(EpochLoops[BatchT]):
         Raises StateError, and leaves what runs alone, for a state that is damaged or of another pipeline or version;
         PlanError where this iterator could not go on from it.
         """
+        # Before what runs is ended: a state that is refused leaves it alone.
         begin = self._go_on(state)
         self.close()
         started = begin()
@@ -469,6 +472,7 @@ class Batches(EpochLoops[BatchT]):
 
     def close(self) -> None:
         """End the job; its last state and its report can still be asked for."""
+        # First, since a job that has ended cannot be asked where it stands.
         self._keep_last_state()
         self._clock.stop()
         self._progress.end()

@@ -182,6 +182,7 @@ class BatchingMethods(ABC):
         if not name:
             name = function_name(fn)
             name = "map" if name == "<lambda>" else name
+        # A name that the user has given is kept or refused, and never becomes another one.
         elif fn is not None and name in taken:
             raise PlanError(f"the name {name!r} is taken by another operator of the pipeline {self._name}.")
         return free_name(name, taken)

@@ -77,6 +77,8 @@ def _place_in_file(array: np.ndarray[Any, Any]) -> tuple[Any, ...] | None:
         whole = whole.base
     if not (isinstance(whole, np.memmap) and isinstance(whole.base, mmap.mmap)):
         return None
+    # Not one that may be written to: a process that opens the file later may see something else. Nor a view
+    # that runs backwards, which begins behind its first byte.
     of_file = whole.mode == "r" and whole.filename is not None
     if not of_file or not array.nbytes or array.dtype.hasobject or min(array.strides, default=0) < 0:
         return None

@@ -57,6 +57,8 @@ def reduction_under(matrix: Matrix) -> int:
 
 def reduced(matrix: Matrix, ratio: int) -> Matrix:
     """Return the places in an image at 1/`ratio` of its size."""
+    # Places are those of the middles of pixels: the first small pixel is in the middle of the first `ratio`
+    # large ones.
     return np.asarray(matrix / ratio + np.array([[0.0, 0.0, 0.5 / ratio - 0.5]] * 2))
 
 

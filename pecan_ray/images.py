@@ -87,6 +87,7 @@ class Decode:
 class RandomCrop:
     """A random part: its share of the area uniform in `area`, its width over its height log-uniform in `aspect`."""
 
+    # Both defaults, and ATTEMPTS, are those of torchvision's `RandomResizedCrop`.
     area: tuple[float, float] = (0.08, 1.0)
     aspect: tuple[float, float] = (3 / 4, 4 / 3)
 
@@ -313,6 +314,7 @@ def decoded(encoded: Image, ratio: int = 1) -> Image:
             [None, None, 3],
         )
     cv2 = opencv()
+    # With IMREAD_COLOR these flags are those for reduced images in colour.
     sizes = {1: 0, 2: cv2.IMREAD_REDUCED_GRAYSCALE_2, 4: cv2.IMREAD_REDUCED_GRAYSCALE_4}
     rgb = getattr(cv2, "IMREAD_COLOR_RGB", 0)  # where OpenCV lacks it, RGB is a pass of its own over all pixels
     flag = sizes.get(ratio, cv2.IMREAD_REDUCED_GRAYSCALE_8) | (rgb or cv2.IMREAD_COLOR) | cv2.IMREAD_IGNORE_ORIENTATION
@@ -413,8 +415,10 @@ def jpeg_shape(encoded: Any) -> tuple[int, int] | None:
     at = 2
     while at + 9 <= len(encoded) and encoded[at] == 0xFF:
         marker = encoded[at + 1]
+        # Markers of a frame, but for tables of codes (C4, CC) and one that is reserved (C8).
         if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
             return int.from_bytes(encoded[at + 5 : at + 7], "big"), int.from_bytes(encoded[at + 7 : at + 9], "big")
+        # Any number of FF may stand before a marker.
         at += 1 if marker == 0xFF else 2 + int.from_bytes(encoded[at + 2 : at + 4], "big")
     return None
 

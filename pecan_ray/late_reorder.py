@@ -45,6 +45,7 @@ def run_when_found(
     def is_over() -> bool:
         return isinstance(job, Session) and job.closed
 
+    # A daemon: the program may end while a look is under way.
     threading.Thread(target=search_order, name="pecan-reorder", daemon=True).start()
 
 

@@ -161,6 +161,7 @@ class Cache:
         """Folder of the entries in shared memory; None: memory is not used."""
         if not self.memory_bytes or not SHARED_MEMORY.is_dir():
             return None
+        # By the folder on the disk, so that jobs which share that one share the memory too.
         name = hashlib.blake2b(os.fsencode(self.folder.absolute()), digest_size=8).hexdigest()
         return SHARED_MEMORY / f"pecan-cache-{os.geteuid()}-{name}"
 

@@ -77,6 +77,7 @@ def _behind(fn: Callable[..., Any]) -> Callable[..., Any]:
     """Return the function that a partial or an object with `__call__` calls."""
     while isinstance(fn, functools.partial):
         fn = fn.func
+    # Statically, so that no code of the user runs before anything has begun.
     called = inspect.getattr_static(type(fn), "__call__", None)
     return called if inspect.isfunction(called) else fn
 
@@ -113,6 +114,7 @@ def _whole_number(what: str, value: int, least: int) -> int:
         number = operator.index(value)
     except TypeError:
         number = least - 1
+    # True would count as 1.
     if isinstance(value, bool) or number < least:
         raise PlanError(f"{what} needs a whole number >= {least}, but got {to_str(value)}.")
     return number

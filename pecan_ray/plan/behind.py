@@ -73,6 +73,7 @@ def _behind(op: Op, outputs: int) -> tuple[Op, int] | None:
         taken = min(op.count, outputs)
         return replace(op, count=op.count - taken), taken
     if isinstance(op, Skip):
+        # Without an output it is not known how many of those to skip have come: it begins anew.
         return (replace(op, count=0), op.count + outputs) if outputs else (op, 0)
     return None
 

@@ -25,6 +25,7 @@ def columns_read(fn: Callable[..., Any]) -> tuple[str, ...] | None:
     Then it cannot tell its element from one without the other columns.  Its code says so, because its source is not
     known where it was sent to.  None: the code may do something else, or is not Python's.
     """
+    # What a partial gives by position stands before the element.
     while isinstance(fn, functools.partial) and not fn.args:
         fn = fn.func
     plain, first = (fn.__func__, 1) if isinstance(fn, types.MethodType) else (fn, 0)

@@ -68,6 +68,7 @@ def _through(items: _Items, op: Op) -> _Items:
     if isinstance(op, FlatMap) and (items.batches or not items.single):
         return replace(items, lost_at=op.name)
     if isinstance(op, ElementOp) and items.batches:
+        # A filter leaves out whole batches, and changes no row of the others.
         return replace(items, changed=items.changed or not isinstance(op, Filter))
     if isinstance(op, Pack):
         return replace(items, single=False, lost_at="" if items.single and not items.batches else op.name)

@@ -112,6 +112,7 @@ class EmptyPassGuard:
             self._empty_pass_state = {one: self._of(one).behind(newest) for one, newest in self._latest.items()}
             return
         errors = [self._of(one).too_many(self._latest.get(one, 0)) for one in self.repeat_ops]
+        # As long as one repeat may still yield something the others are no error.
         if errors and errors[0] is not None and None not in errors:
             raise errors[0]
 

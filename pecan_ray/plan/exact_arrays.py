@@ -31,6 +31,7 @@ def exact_array(value: Any) -> Array:
         return array
     if array.dtype.kind in "SUmM":
         return _exact_texts_or_moments(array, np.asarray(value, object))
+    # Smaller floats cannot be rounded integers, and a look at each value takes long.
     if array.dtype.kind not in "fc" or not (np.abs(array) >= EXACT_BELOW).any():
         return array
     return _exact_integers(array, np.asarray(value, object))

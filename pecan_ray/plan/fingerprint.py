@@ -127,6 +127,7 @@ class CanonicalSerializer:
         if known is not None:
             return known[1]
         if id(value) in self._under_way:
+            # How far up, since an id is another one in each process.
             return f"<{len(self._under_way) - self._under_way.index(id(value))} up>"
         self._under_way.append(id(value))
         try:
@@ -148,8 +149,10 @@ class CanonicalSerializer:
         if type(value) in (list, tuple):
             return f"{type(value).__name__}[{self._several(value)}]"
         if type(value) in (set, frozenset):
+            # Sets of texts have another order in each process.
             return f"{type(value).__name__}[{','.join(sorted(self.to_text(item) for item in value))}]"
         if type(value) in (dict, types.MappingProxyType):
+            # Not sorted: the order of a dict is a part of how it behaves.
             return f"dict[{','.join(f'{self.to_text(k)}={self.to_text(v)}' for k, v in value.items())}]"
         return self._definition_or_instance(value)
 
@@ -177,6 +180,7 @@ class CanonicalSerializer:
     def _code(self, code: types.CodeType) -> str:
         shape = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
         names = (code.co_names, code.co_varnames, code.co_freevars)
+        # From Python 3.11 on handlers of exceptions stand beside the code.
         handlers: bytes = getattr(code, "co_exceptiontable", b"")
         return f"code:{shape}{code.co_code.hex()}{handlers.hex()}{names}{self.to_text(code.co_consts)}"
 
@@ -246,6 +250,7 @@ class CanonicalSerializer:
             return self.to_text(own_attribute(value, "__dict__", {}))
         if isinstance(reduced, str):
             return reduced
+        # Pickle gives what lists and dicts hold as iterators, of which nothing but their type could be told.
         return self._several(list(part) if isinstance(part, Iterator) else part for part in reduced)
 
 

@@ -85,6 +85,7 @@ def _kept_whole(value: Any, parts: Sequence[Any]) -> int:
 def _kept_number(value: Any, parts: Sequence[Any]) -> float:
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or value != value:  # NaN
         raise TypeError
+    # NumPy's float64 is a float of Python too, and prints otherwise.
     if isinstance(value, (int, float)) and not isinstance(value, np.generic):
         return value
     return float(value)

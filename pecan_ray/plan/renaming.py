@@ -12,6 +12,7 @@ def free_name(name: str, taken: set[str]) -> str:
     """Return `name`, or with the first number that makes it differ from `taken`."""
     if name not in taken:
         return name
+    # The next one of `map_2` is `map_3`, and not `map_2_2`.
     stem = re.sub(r"_\d+$", "", name)
     number = 2
     while f"{stem}_{number}" in taken:

@@ -102,6 +102,7 @@ def plan_shape(plan: Plan) -> PlanShape:
     batching = last_batching(plan)
     return PlanShape(
         serial=serial,
+        # One worker that runs the whole plan runs `repeat` as an operator.
         num_passes=1 if serial else _num_passes(plan),
         batch_size=1 if batching is None else batching.most_rows,
         shuffled=tuple(None if serial and _has_seed(op) else op for op in _shuffled(plan)),
@@ -284,6 +285,7 @@ def _head_count(plan: Plan, serial: bool, members: CountMembers) -> float | None
         return None
     if head.kind == "zip":
         return min(known)
+    # Then the draws decide how many elements come.
     return None if head.kind == "mix" and (head.stop == "first" or head.leaves_out) else sum(known)
 
 

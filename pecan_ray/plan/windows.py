@@ -52,6 +52,7 @@ class Window:
             return f"its queue size of {self.queue_size} is no length"
         if not 0 <= self.stderr < math.inf:
             return f"its standard error of {self.stderr} s is no error"
+        # A thousandth more, because both are sums that were rounded.
         if self.wait_time is not None and not 0 <= self.wait_time <= self.batch_time * 1.001:
             return f"its wait time of {self.wait_time} s does not fit into a batch time of {self.batch_time} s"
         if self.cpu is not None and not 0 <= self.cpu < math.inf:
