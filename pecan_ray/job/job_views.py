@@ -58,8 +58,6 @@ class LiveJob:
     """its own."""
     pool_nodes: int = 1
     """Nodes that keep blocks together, each such a room; 1: each keeps its own."""
-    shares_io: bool = False
-    """Whether it takes part in the division of the cluster's cache and pipe."""
 
     @property
     def room(self) -> int | None:
@@ -113,7 +111,6 @@ def live_job(
     speed: JobSpeed = NOT_KNOWN,
     *,
     datasets: tuple[str, ...] = (),
-    shares_io: bool = False,
 ) -> LiveJob:
     """Return a job at this moment."""
     steps, seen = job.placement.timeline(), job.placement.observed
@@ -139,7 +136,6 @@ def live_job(
         cache_limits=job.worker_table.cache_limits,
         pool_nodes=job.worker_table.pool_nodes,
         datasets=datasets,
-        shares_io=shares_io,
     )
 
 

@@ -182,11 +182,8 @@ class JobHost:
 
     def live(self) -> LiveJob:
         """Return how the job is at this moment."""
-        live = live_job(
-            *(self.state, self.now(), self.job.pipeline, self._speed),
-            datasets=datasets_of(self.state) or (),
-            shares_io=isinstance(self.job.config.remote_io, ClusterIo),
-        )
+        datasets = datasets_of(self.state) or ()
+        live = live_job(self.state, self.now(), self.job.pipeline, self._speed, datasets=datasets)
         return replace(live, error=named(live.error))
 
     async def _share_io(self) -> None:

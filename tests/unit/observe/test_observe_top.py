@@ -26,7 +26,6 @@ BUSY = LiveJob(
     remote_io=40e6,
     cache_limits=((SET, 2 * 10**9), ("s3://bucket/x", 5)),
     datasets=(SET,),
-    shares_io=True,
 )
 NEW = LiveJob("new", "pipe", 1.0, target=Deployment(4, 0))
 
