@@ -302,8 +302,8 @@ class TrainerState:
     def _settle(self, worker: str, done: list[TrainerInstruction]) -> None:
         # An open stream may still bring batches. The rank settles about its worker when it has ended.
         if worker not in self._streams and worker not in self._settled:
-            self._seen.add(worker)
             # Late orders that name it as new must not open its stream.
+            self._seen.add(worker)
             self._settled.add(worker)
             done.extend(map(Discard, self.queue.early.lose(worker)))
             self.outgoing.settle(worker)

@@ -323,7 +323,7 @@ class WorkerActors:
             return
         try:
             # A task, because a signal reaches processes of its own node alone.
-            if await task(end_process, local_selector(actor.node)).remote(actor.pid, actor.name):
+            if await task(end_process, local_selector(actor.node)).remote(actor.pid):
                 logger.warning("%s did not end when it was asked to: process %d was killed", actor.name, actor.pid)
         except ray.exceptions.RayError as error:
             logger.info("%s could not be looked at: %s", actor.name, error)
@@ -348,8 +348,8 @@ class WorkerActors:
             self._keeping.end()
 
 
-def end_process(pid: int, actor: str) -> bool:
-    """Kill the process of an actor on this node; False if it is gone, or the number belongs to another process."""
+def end_process(pid: int) -> bool:
+    """Kill a process of Ray's on this node; False if it is gone, or the number belongs to another program."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             title = file.read().decode(errors="replace")
