@@ -19,7 +19,7 @@ SHORTEST_STEP_S = 1e-6
 """Steps that took no time, as far as the clock tells, have no logarithm."""
 # Odd, so that its multiples go through all 2**32 values before one comes again.
 GOLDEN = 0x9E3779B1
-"""2**32 times the golden ratio less 1."""
+"""About 2**32 times the golden ratio less 1: the prime next to it."""
 KEPT_STEPS = 64
 """Newest ones that a trainer remembers, for two seconds or more: it reports once in a second at least."""
 KEPT_OF_WINDOW = 512
