@@ -119,7 +119,8 @@ def unpicklable_variables(fn: Any) -> Iterator[str]:
 def _held_by_code(fn: Any, code: types.CodeType) -> Iterator[tuple[str, Any]]:
     """Yield the closure variables, globals and defaults of a function of Python."""
     cells = zip(code.co_freevars, fn.__closure__ or (), strict=False)
-    yield from ((name, cell.cell_contents) for name, cell in cells)
+    # A variable that gets its value later in the program has an empty cell, which raises where it is read.
+    yield from ((name, cell.cell_contents) for name, cell in cells if cell != types.CellType())
     yield from ((name, fn.__globals__[name]) for name in code.co_names if name in fn.__globals__)
     parameters = inspect.signature(fn).parameters.values()
     yield from ((each.name, each.default) for each in parameters if each.default is not each.empty)

@@ -69,7 +69,8 @@ def test_large_arrays_that_functions_hold_are_warned_of_by_name(caplog: Any, mon
     mapped = np.load(tmp_path / "map.npy", mmap_mode="r")
     tables = {"within": [np.zeros(1 << 18)]}
     pipe = numbers().map(lambda i: table[i] + small[i] + mapped[i], on="i", name="look_up")
-    pickle_plan(pipe.map(lambda i: tables["within"][0][i] + i, on="i").plan)
+    pickle_plan(pipe.map(lambda i: tables["within"][0][i] + i + later, on="i").plan)
+    later = 0  # the plan is pickled before the variable has a value
     said, within = caplog.messages
     assert said.startswith("look_up holds 'table', 2 MB, and each worker gets a copy of it.")
     assert "holds 'tables', 2 MB" in within
