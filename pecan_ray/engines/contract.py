@@ -24,10 +24,11 @@ from pecan_ray.job.pending_leases import RowParts
 from pecan_ray.options import Cache, OnError, Order
 from pecan_ray.plan.operators import ElementOp, Plan
 from pecan_ray.plan.splits import AtWork, Lease, LeaseKey, Origin, Source, Split
+from pecan_ray.sampling.spans import Span
 
 # Positions are element << OUTPUT_BITS | output, and spans are half open
 # (docs/decisions/exactly-once.md#5-positions-and-spans).
-SpansByKey: TypeAlias = dict[LeaseKey, list[tuple[int, int]]]
+SpansByKey: TypeAlias = Mapping[LeaseKey, Sequence[Span]]
 """Lease key -> intervals of positions."""
 
 

@@ -7,12 +7,16 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from operator import itemgetter
 
+import numpy as np
+
 from pecan_ray.engines.contract import BadElement, Produced, SpansByKey
 from pecan_ray.plan.splits import OUTPUT_BITS, Lease, LeaseKey
-from pecan_ray.sampling.spans import merged
+from pecan_ray.sampling.spans import Span, SpanArray, merged, merged_bounds, packed
 
 Part = tuple[LeaseKey, int, int]
 """An interval of positions: lease key, start, stop."""
+PartArray = tuple[LeaseKey, SpanArray]
+"""Intervals of positions of one split, sorted and apart."""
 
 MOST_BAD = 1024
 """So many bad elements wait for a batch: a mistake in the pipeline shows before the data has been gone through."""
@@ -145,13 +149,31 @@ def elements_in(parts: Iterable[Part]) -> int:
     return len({(key, n) for key, start, stop in parts for n in range(start >> OUTPUT_BITS, -(-stop >> OUTPUT_BITS))})
 
 
-def merge(parts: Sequence[Part]) -> SpansByKey:
-    """Group positions by split, as few sorted intervals."""
-    found: SpansByKey = {}
+def merge(parts: Sequence[Part], arrays: Iterable[PartArray] = ()) -> SpansByKey:
+    """Group positions by split, as few sorted intervals; many of them come faster in arrays."""
+    grouped: dict[LeaseKey, list[Span]] = {}
     # Neighbours of one split stand together in most batches, so grouping first saves a look-up for each part.
     for key, mine in groupby(parts, itemgetter(0)):
-        found.setdefault(key, []).extend(map(itemgetter(1, 2), mine))
-    return {key: list(merged(found[key])) for key in sorted(found)}
+        grouped.setdefault(key, []).extend(map(itemgetter(1, 2), mine))
+    found: dict[LeaseKey, Sequence[Span]] = {key: list(merged(intervals)) for key, intervals in grouped.items()}
+    arrays_by_key: dict[LeaseKey, list[SpanArray]] = {}
+    for key, bounds in arrays:
+        arrays_by_key.setdefault(key, []).append(bounds)
+    for key, several in arrays_by_key.items():
+        if key in found:
+            several.append(np.array(found[key], np.int64))
+        found[key] = packed(several[0] if len(several) == 1 else _merged_arrays(several))
+    return {key: found[key] for key in sorted(found)}
+
+
+def _merged_arrays(several: Sequence[SpanArray]) -> SpanArray:
+    bounds = np.concatenate(several)
+    return merged_bounds(bounds[np.argsort(bounds[:, 0])])
+
+
+def parts_of_arrays(arrays: Iterable[PartArray]) -> list[Part]:
+    """Return the intervals of arrays one by one."""
+    return [(key, start, stop) for key, bounds in arrays for start, stop in bounds.tolist()]
 
 
 def parts_of_spans(spans: SpansByKey) -> list[Part]:

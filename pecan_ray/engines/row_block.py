@@ -17,12 +17,13 @@ from pecan_ray.engines.contract import is_plain
 from pecan_ray.engines.foreign import copy_value
 from pecan_ray.engines.items import Item
 from pecan_ray.engines.layout import Layout
-from pecan_ray.engines.positions import Part
+from pecan_ray.engines.positions import Part, PartArray, parts_of_arrays
 from pecan_ray.engines.reading import Run
 from pecan_ray.engines.row_types import are_of_one_kind
 from pecan_ray.engines.serializable import PLAIN_OR_NUMBERS
 from pecan_ray.engines.slots import layout_of
 from pecan_ray.plan.splits import OUTPUT_BITS, Array, Columns, Lease
+from pecan_ray.sampling.spans import SpanArray
 from pecan_ray.sources.copies import own_copy
 
 RowNumbers: TypeAlias = NDArray[np.int64]
@@ -31,6 +32,9 @@ PIECE_ROWS = 4096
 """Rows that go through operators together: 40 columns of numbers are a megabyte, which a processor's cache holds,"""
 PIECE_BYTES = 4 << 20
 """unless they are more than so many bytes: as much as is decoded of a Parquet file at a time."""
+ELEMENT_BITS = 63 - OUTPUT_BITS
+"""Bits of an element's number: positions are numbers of 63 bits."""
+MAX_ELEMENT = (1 << ELEMENT_BITS) - 1
 MISSING: Any = object()
 """Stands for the value of a column that a row does not have, among rows that have it."""
 
@@ -128,7 +132,11 @@ class RowBlock:
 
     def parts(self, start: int, stop: int) -> list[Part]:
         """Return the positions to deliver with rows `start` to `stop`."""
-        return parts_of(self.leases, self.lease_of[start:stop], self.elements[start:stop])
+        return parts_of_arrays(self.part_arrays(start, stop))
+
+    def part_arrays(self, start: int, stop: int) -> list[PartArray]:
+        """Return the same, in arrays: of rows in a random order nearly each one is an interval."""
+        return part_arrays(self.leases, self.lease_of[start:stop], self.elements[start:stop])
 
     def row_parts(self, start: int, stop: int) -> list[Part]:
         """Return the last positions to deliver with each of some rows, whose leases have one interval."""
@@ -178,7 +186,7 @@ class RowBlock:
         return Item(value, [], self.leases[self.lease_of[row]], int(self.elements[row]))
 
 
-def parts_of(leases: Sequence[Lease], lease_of: RowNumbers, elements: RowNumbers) -> list[Part]:
+def part_arrays(leases: Sequence[Lease], lease_of: RowNumbers, elements: RowNumbers) -> list[PartArray]:
     """Return the positions to deliver of some elements, neighbours as one interval.
 
     Args:
@@ -186,16 +194,26 @@ def parts_of(leases: Sequence[Lease], lease_of: RowNumbers, elements: RowNumbers
         lease_of: by element: the place of its lease among `leases`.
         elements: their numbers, in any order.
     """
-    found: list[Part] = []
-    places = np.unique(lease_of) if len(leases) > 1 else [0] * bool(len(elements))
-    for place in places:
-        # Sorted, so that rows of a shuffle that were neighbours in their split are one interval again.
-        numbers = np.sort(elements[lease_of == place] if len(places) > 1 else elements)
-        breaks = np.flatnonzero(np.diff(numbers) != 1) + 1
-        begins = numbers[np.concatenate(([0], breaks))] << OUTPUT_BITS
-        ends = (numbers[np.concatenate((breaks, [0])) - 1] + 1) << OUTPUT_BITS
-        found += _requested_parts(leases[place], begins.tolist(), ends.tolist())
-    return found
+    # Rows of a shuffle that were neighbours in their split are one interval again. NumPy sorts plain numbers, here by
+    # lease and then by element, in a tenth of the time that `lexsort` or `unique` take.
+    numbers = np.sort(lease_of << ELEMENT_BITS | elements)
+    breaks = np.flatnonzero(np.diff(numbers) != 1) + 1
+    firsts = numbers[np.append(0, breaks)[: len(numbers)]]
+    lasts = numbers[np.append(breaks, len(numbers))[: len(numbers)] - 1]
+    bounds = np.stack([firsts & MAX_ELEMENT, (lasts & MAX_ELEMENT) + 1], axis=1) << OUTPUT_BITS
+    places = firsts >> ELEMENT_BITS
+    starts = np.flatnonzero(np.diff(places, prepend=-1))
+    found = ((leases[places[start]], mine) for start, mine in zip(starts, np.split(bounds, starts[1:]), strict=False))
+    return [(lease.key, asked) for lease, mine in found if len(asked := _requested(lease, mine))]
+
+
+def _requested(lease: Lease, bounds: SpanArray) -> SpanArray:
+    """Return what a lease asks for of some intervals, which are in order."""
+    start, stop = lease.spans[0]
+    if len(lease.spans) == 1 and start <= bounds[0, 0] and bounds[-1, 1] <= stop:
+        return bounds
+    parts = _requested_parts(lease, *bounds.T.tolist())
+    return np.array([interval for _, *interval in parts], np.int64).reshape(-1, 2)
 
 
 def _requested_parts(lease: Lease, begins: list[int], ends: list[int]) -> list[Part]:

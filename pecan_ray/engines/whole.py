@@ -39,7 +39,7 @@ def ending_with_the_last_batch(stream: Iterable[Produced]) -> Generator[Produced
     if last is not None:
         for key, spans in carried.items():
             _add(spans, last.spans.get(key, ()))
-            last.spans[key] = list(spans)
+        last.spans = {**last.spans, **{key: list(spans) for key, spans in carried.items()}}
         yield last
 
 

@@ -17,7 +17,7 @@ from pecan_ray.job.messages import (
 )
 from pecan_ray.job.trainer_events import ReceivedBatch
 from pecan_ray.plan.splits import LeaseKey
-from pecan_ray.sampling.spans import Span, Spans
+from pecan_ray.sampling.spans import Span, Spans, one_after_the_other
 
 REPORT_S = 0.25
 """Shortest time between two reports while nobody waits for them."""
@@ -289,12 +289,12 @@ def _delivery(batch: ReceivedBatch) -> Delivery:
     return Delivery(batch.id, batch.epoch, _data([batch]) if batch.without_data else batch.spans, batch.worker)
 
 
-def _joined(batches: Iterable[ReceivedBatch]) -> dict[LeaseKey, list[Span]]:
-    spans: dict[LeaseKey, list[Span]] = {}
+def _joined(batches: Iterable[ReceivedBatch]) -> dict[LeaseKey, Sequence[Span]]:
+    spans: dict[LeaseKey, list[Iterable[Span]]] = {}
     for batch in batches:
         for key, intervals in batch.spans.items():
-            spans.setdefault(key, []).extend(intervals)
-    return spans
+            spans.setdefault(key, []).append(intervals)
+    return {key: one_after_the_other(several) for key, several in spans.items()}
 
 
 def _data(batches: Iterable[ReceivedBatch]) -> dict[LeaseKey, list[Span]]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
+from typing import TypeAlias, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 Span = tuple[int, int]
+SpanArray: TypeAlias = NDArray[np.int64]
+"""Intervals as rows of an array of shape (n, 2)."""
 MANY = 32
 """Intervals that are removed, or merged, at a time: of fewer, one after the other takes as little time."""
 MOST_WAITING = 1 << 17
@@ -20,7 +23,7 @@ def merged(spans: Iterable[Span]) -> tuple[Span, ...]:
     """Return intervals in order, and as one where they touch; faster than `Spans` for many that come at once."""
     ordered = sorted(spans)
     if len(ordered) >= MANY:
-        return _merged_many(ordered)
+        return tuple(PackedSpans(merged_bounds(bounds_of(ordered))))
     found: list[Span] = []
     start = stop = 0
     for begin, end in ordered:
@@ -35,14 +38,75 @@ def merged(spans: Iterable[Span]) -> tuple[Span, ...]:
     return tuple(found)
 
 
-def _merged_many(ordered: Sequence[Span]) -> tuple[Span, ...]:
-    bounds = np.fromiter(chain.from_iterable(ordered), np.int64, 2 * len(ordered)).reshape(-1, 2)
+def merged_bounds(bounds: SpanArray) -> SpanArray:
+    """Return intervals that are sorted by their starts as one where they touch, without empty ones."""
     bounds = bounds[bounds[:, 0] < bounds[:, 1]]
     starts, stops = bounds[:, 0], np.maximum.accumulate(bounds[:, 1])
     apart = starts[1:] > stops[:-1]
     begins = starts[np.append(True, apart)[: len(starts)]]
     ends = stops[np.append(apart, True)[: len(stops)]]
-    return tuple(zip(begins.tolist(), ends.tolist(), strict=True))
+    return np.stack([begins, ends], axis=1)
+
+
+class PackedSpans(Sequence[Span]):
+    """Many intervals as one array: they travel as its bytes, and become pairs of numbers where these are asked for.
+
+    A batch of rows in a random order has nearly as many intervals as rows (decision 180).
+    """
+
+    __slots__ = ("bounds",)
+
+    def __init__(self, bounds: SpanArray) -> None:
+        self.bounds = bounds
+
+    def __len__(self) -> int:
+        return len(self.bounds)
+
+    def __iter__(self) -> Iterator[Span]:
+        return zip(self.bounds[:, 0].tolist(), self.bounds[:, 1].tolist(), strict=True)
+
+    @overload
+    def __getitem__(self, place: int) -> Span: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Span]: ...
+    def __getitem__(self, place: int | slice) -> Span | Sequence[Span]:
+        return list(self)[place]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]  # as of a list, and mypy wants the base's signature
+
+    def __repr__(self) -> str:
+        return f"PackedSpans({list(self)})"
+
+    def __reduce__(self) -> tuple[Callable[[bytes], PackedSpans], tuple[bytes]]:
+        return _unpacked, (self.bounds.tobytes(),)
+
+
+def _unpacked(written: bytes) -> PackedSpans:
+    return PackedSpans(np.frombuffer(written, np.int64).reshape(-1, 2))
+
+
+def packed(bounds: SpanArray) -> Sequence[Span]:
+    """Return intervals of an array packed where they are many, else as a list."""
+    spans = PackedSpans(bounds)
+    return spans if len(spans) >= MANY else list(spans)
+
+
+def bounds_of(spans: Iterable[Span]) -> SpanArray:
+    """Return intervals as an array."""
+    if isinstance(spans, PackedSpans):
+        return spans.bounds
+    spans = list(spans)
+    return np.fromiter(chain.from_iterable(spans), np.int64, 2 * len(spans)).reshape(-1, 2)
+
+
+def one_after_the_other(several: Sequence[Iterable[Span]]) -> Sequence[Span]:
+    """Return several lists of intervals as one; those that are packed stay so."""
+    if any(isinstance(spans, PackedSpans) for spans in several):
+        return PackedSpans(np.concatenate([bounds_of(spans) for spans in several]))
+    return list(chain.from_iterable(several))
 
 
 class Spans:
@@ -133,12 +197,12 @@ class Spans:
 
     def remove_all(self, spans: Iterable[Span]) -> None:
         """Take intervals of 64-bit numbers out of the set, as `remove` does one."""
-        spans = list(spans)
+        spans = spans if isinstance(spans, PackedSpans) else list(spans)
         if not self._removed and len(spans) < MANY:
             for start, stop in spans:
                 self.remove(start, stop)
             return
-        removed = np.fromiter(chain.from_iterable(spans), np.int64, 2 * len(spans)).reshape(-1, 2)
+        removed = bounds_of(spans)
         removed = removed[removed[:, 0] < removed[:, 1]]
         if not len(removed):
             return

@@ -19,7 +19,8 @@ from pecan_ray.engines.contract import BadElement, SpansByKey
 from pecan_ray.engines.layout import ColumnPlace
 from pecan_ray.engines.plain import NotPlainError, Written, decode, dtype_name, encode, named_dtype, shape_of, whole
 from pecan_ray.job.blocks import POSITION_BYTES, RowRange
-from pecan_ray.plan.splits import Origin
+from pecan_ray.plan.splits import LeaseKey, Origin
+from pecan_ray.sampling.spans import Span
 from pecan_ray.transport.compression import CODECS, Codec
 from pecan_ray.transport.messages import Message
 
@@ -132,7 +133,7 @@ def _column(column: Any, blobs: _Blobs) -> Written:
 
 
 def _spans(spans: SpansByKey) -> Written:
-    return [[*key, intervals] for key, intervals in spans.items()]
+    return [[*key, list(intervals)] for key, intervals in spans.items()]
 
 
 def _bad(bad: BadElement, blobs: _Blobs) -> Written:
@@ -196,7 +197,7 @@ def _read_column(written: Written, size: int, found: _Found) -> Any:
 
 
 def _read_spans(written: Written) -> SpansByKey:
-    spans: SpansByKey = {}
+    spans: dict[LeaseKey, list[Span]] = {}
     for branch, pass_index, split, intervals in written:
         key = whole(branch), whole(pass_index), whole(split)
         spans[key] = [(whole(start), whole(end)) for start, end in intervals]

@@ -188,12 +188,14 @@ class BatchWriter:
             assert place is not None
             columns[name] = into = place.view(memory)
             copy_into(into, rows.column(name, start, start + size))
-        parts = rows.parts(start, start + size)
+        stop = start + size
+        arrays = rows.part_arrays(start, stop) if isinstance(rows, RowBlock) else []
+        parts = [] if isinstance(rows, RowBlock) else rows.parts(start, stop)
         # `waiting` is asked without the lock: what is added meanwhile goes with the next batch.
         waiting, bad = self._skipped_positions.take() if self._skipped_positions.waiting else ([], [])
         return Produced(
             columns,
-            merge(parts + waiting),
+            merge(parts + waiting, arrays),
             size,
             rows.lease.epoch,
             slot=slot,

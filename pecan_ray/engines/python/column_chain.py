@@ -22,7 +22,7 @@ from pecan_ray.engines.counting import EVERY, Counts, column_bytes
 from pecan_ray.engines.fork_tracker import forks
 from pecan_ray.engines.items import Item, deep_copy
 from pecan_ray.engines.own_results import FIXED, HeldValue, own_element
-from pecan_ray.engines.positions import SkippedPositions
+from pecan_ray.engines.positions import SkippedPositions, parts_of_arrays
 from pecan_ray.engines.python.chain import (
     ELEMENT_WANTED,
     Chain,
@@ -33,7 +33,7 @@ from pecan_ray.engines.python.chain import (
     op_error,
     run_in_order,
 )
-from pecan_ray.engines.row_block import MISSING, RowBlock, RowNumbers, parts_of
+from pecan_ray.engines.row_block import MISSING, RowBlock, RowNumbers, part_arrays
 from pecan_ray.errors import ElementError, is_interrupt
 from pecan_ray.plan.columns_read import columns_read
 from pecan_ray.plan.operators import Autocache, ElementOp, Filter, Map, Subset
@@ -191,8 +191,8 @@ class ColumnChain:
         if kept.all():
             return
         block, out = rows.block, rows.alive[~kept]
-        parts = parts_of(block.leases, block.lease_of[out], block.elements[out])
-        self._skipped_positions.add(parts, elements=len(out))
+        arrays = part_arrays(block.leases, block.lease_of[out], block.elements[out])
+        self._skipped_positions.add(parts_of_arrays(arrays), elements=len(out))
         rows.keep(kept)
 
     def _call_each(

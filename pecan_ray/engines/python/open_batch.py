@@ -15,7 +15,7 @@ from pecan_ray.engines.contract import Produced, Slot, Slots, is_columnar
 from pecan_ray.engines.items import Item
 from pecan_ray.engines.kept_rows import KeptRows
 from pecan_ray.engines.layout import Layout
-from pecan_ray.engines.positions import Part, SkippedPositions, join, merge
+from pecan_ray.engines.positions import Part, PartArray, SkippedPositions, join, merge, parts_of_arrays
 from pecan_ray.engines.python.collate import (
     check_columns,
     check_is_object,
@@ -46,12 +46,13 @@ class OpenBatch:
         """It is complete with so many rows."""
         self.error: BaseException | None = None
         """Why it cannot be made."""
-        self.parts: list[Part] = []
+        self._parts: list[Part] = []
+        self._part_arrays: list[PartArray] = []
         self.complete = False
         self._item = item
         self._done = 0
         self._lock = threading.Lock()
-        """Guards `parts`, `complete` and how many rows are done: rows are written without it, side by side."""
+        """Guards positions, `complete` and how many rows are done: rows are written without it, side by side."""
         if layout is None:
             layout = layout_of(tuple((name, *_kind(value, size)) for name, value in item.value.items()))
         self._layout = layout
@@ -166,14 +167,17 @@ class OpenBatch:
                 copy_into(rows, numbers)
             else:
                 self._write_each(name, rows, run.items(name, start, stop), first)
-        if self._row_parts and isinstance(run, RowBlock):
+        if not isinstance(run, RowBlock):
+            return self._note(stop - start, run.parts(start, stop))
+        if self._row_parts:
             self._row_parts[first : first + stop - start] = run.row_parts(start, stop)
-        return self._note(stop - start, run.parts(start, stop))
+        return self._note(stop - start, (), run.part_arrays(start, stop))
 
-    def _note(self, rows: int, parts: Iterable[Part]) -> bool:
+    def _note(self, rows: int, parts: Iterable[Part], arrays: Iterable[PartArray] = ()) -> bool:
         with self._lock:
             self._done += rows
-            self.parts += parts
+            self._parts += parts
+            self._part_arrays += arrays
             # Rows are done in any order, so their number tells, and not the last row.
             self.complete = self._done == self.stop
             return self.complete
@@ -182,7 +186,8 @@ class OpenBatch:
         """Return the batch, cut to the rows that were written, for operators on batches."""
         rows = self._done
         columns = {name: column[:rows] for name, column in self._columns.items()}
-        return replace(self._item, value=columns, parts=self.parts, rows=rows, members=[], partial=partial)
+        parts = self._parts + parts_of_arrays(self._part_arrays)
+        return replace(self._item, value=columns, parts=parts, rows=rows, members=[], partial=partial)
 
     def finish(self, skipped_positions: SkippedPositions | None) -> Produced:
         """Return the batch, cut to the rows that were written, with what waits for a batch; None: it is partial.
@@ -196,7 +201,7 @@ class OpenBatch:
         columns = {name: column[:rows] for name, column in self._columns.items()}
         return Produced(
             finished(columns, BatchRows(self.op, self._item, self._rows)),
-            merge(self.parts + parts),
+            merge(self._parts + parts, self._part_arrays),
             rows,
             self._item.lease.epoch,
             partial=skipped_positions is None,

@@ -198,9 +198,10 @@ def _drawn(drawn: RowNumbers, places: int) -> _Exchange:
     takes its place.  So a row that leaves is the new one that was put there last, or the one that was there before.
     """
     rows = len(drawn)
-    # Stable: draws of one place stay in their order, so the one before each is the row that it meets there.
-    order = np.argsort(drawn, kind="stable")
-    sorted_places = drawn[order]
+    # Draws of one place stay in their order, so the one before each is the row that it meets there. NumPy sorts plain
+    # numbers in a quarter of the time that a stable argsort takes.
+    numbers = np.sort(drawn * rows + np.arange(rows))
+    sorted_places, order = np.divmod(numbers, rows)
     same = sorted_places[1:] == sorted_places[:-1]
     """Of those draws in order: whether the one before is of the same place."""
     before = np.full(rows, -1)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import pecan_ray.sampling.spans as spans_module
-from pecan_ray.sampling.spans import Spans
+from pecan_ray.sampling.spans import PackedSpans, Spans, bounds_of, one_after_the_other
 from tests.long_form import examples
 
 SPANS = st.lists(st.tuples(st.integers(0, 30), st.integers(-1, 9)).map(lambda one: (one[0], sum(one))), max_size=6)
 
 
 @examples(1000)
-@given(st.lists(st.tuples(st.sampled_from(["add", "remove", "remove_all", "ask"]), SPANS), max_size=8))
+@given(st.lists(st.tuples(st.sampled_from(["add", "remove", "remove_all", "remove_packed", "ask"]), SPANS), max_size=8))
 def test_a_set_of_spans_is_a_set(steps: list[tuple[str, list[tuple[int, int]]]]) -> None:
     spans, expected = Spans(), set[int]()
     with pytest.MonkeyPatch.context() as patch:
@@ -26,6 +28,8 @@ def test_a_set_of_spans_is_a_set(steps: list[tuple[str, list[tuple[int, int]]]])
                 assert bool(spans) == bool(expected) and spans.size() == len(expected)
             elif step == "remove_all":
                 spans.remove_all(given)
+            elif step == "remove_packed":
+                spans.remove_all(PackedSpans(bounds_of(given)))
             else:
                 for span in given:
                     getattr(spans, step)(*span)
@@ -35,3 +39,11 @@ def test_a_set_of_spans_is_a_set(steps: list[tuple[str, list[tuple[int, int]]]])
     assert {n for start, stop in found for n in range(start, stop)} == expected
     assert all(start < stop for start, stop in found) and found == sorted(found)
     assert not {stop for _, stop in found} & {start for start, _ in found}, "neighbours are one"
+
+
+def test_packed_spans_are_the_spans_that_were_packed_also_behind_others_and_in_another_process() -> None:
+    spans = [(3, 4), (1 << 61, 1 << 62)]
+    packed = PackedSpans(bounds_of(spans))
+    assert pickle.loads(pickle.dumps(packed)) == packed == spans
+    assert one_after_the_other([[(0, 1)], packed]) == [(0, 1), *spans] and packed[1] == spans[1]
+    assert all(type(place) is int for span in packed for place in span)

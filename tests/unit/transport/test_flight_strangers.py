@@ -20,6 +20,7 @@ from pecan_ray.engines.contract import BadElement
 from pecan_ray.engines.layout import ColumnPlace
 from pecan_ray.errors import ClusterError
 from pecan_ray.plan.splits import Origin
+from pecan_ray.sampling.spans import PackedSpans
 from pecan_ray.transport.choice import FlightAddress
 from pecan_ray.transport.flight_guard import MOST_AHEAD
 from pecan_ray.transport.flight_label import FRAME, MAGIC, Label, read_label, write_label
@@ -61,7 +62,8 @@ def test_a_label_comes_back_as_it_was() -> None:
         "scalar": ColumnPlace(0, np.dtype("f8"), ()),
         "plain": np.float32(2),
     }
-    sent = label(columns, bad=bad, without_data={(0, 0, 0): [(np.int64(5), np.int64(6))]})
+    packed = PackedSpans(np.array([(7, 8), (1 << 40, 1 << 41)]))
+    sent = label(columns, bad=bad, without_data={(0, 0, 0): [(np.int64(5), np.int64(6))], (0, 0, 1): packed})
     assert read_label(write_label(sent, KEY) + bytes(15), KEY) == sent
 
 
