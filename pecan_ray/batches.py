@@ -482,6 +482,8 @@ class Batches(EpochLoops[BatchT]):
         if self._session is not None:
             self._session.close(keep=self._over and not self._failure)
             self._note_fallback(self._session.stats().fallback_reason)
+        if self._device is not None:
+            self._device.close()
         if self._quarantine is not None:
             self._quarantine.close()
         self._ending.tell(self.report, self._failure or self._interrupted)

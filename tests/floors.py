@@ -54,6 +54,7 @@ FRAMEWORKS = frozenset({"jax", "keras", "starlette", "tensorflow", "torch"})
 HEAVY = {
     "pecan_ray/autoorder/tensorflow_runner.py": {"tensorflow"},
     "pecan_ray/engines/tensorflow/": {"tensorflow"},
+    "pecan_ray/integrations/cuda_calls.py": {"torch"},
     "pecan_ray/integrations/devices.py": {"torch"},
     "pecan_ray/integrations/jax_arrays.py": {"jax"},
     "pecan_ray/integrations/jax_range.py": {"jax"},

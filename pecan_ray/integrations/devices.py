@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import functools
 import threading
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import torch
 
 from pecan_ray.errors import PlanError
+from pecan_ray.integrations.cuda_calls import CudaCalls
 from pecan_ray.integrations.formats import Converter, each
+from pecan_ray.integrations.pinned_slots import PinnedSlots, Tensors
 from pecan_ray.plan.splits import Element
 from pecan_ray.runtime.wakeup_event import WakeupEvent
-
-Tensors: TypeAlias = dict[str, Any]
 
 
 class NextBatchSource(Protocol):
@@ -23,6 +24,10 @@ class NextBatchSource(Protocol):
 
     def on_next_batch(self, prepare: Callable[[Element], None]) -> None:
         """Call a function, on a thread of its own, with each batch that is used next, once it has come."""
+        ...
+
+    def note(self, text: str) -> None:
+        """Note something for the job's report."""
         ...
 
 
@@ -45,16 +50,19 @@ class PrefetchedCopy:
 
 
 class OnDevice:
-    """Copies batches of tensors to a device, on a thread of its own: pinning memory takes as long as copying it.
+    """Copies batches of tensors to a device, ahead of the training loop and on a thread of its own.
 
-    To a GPU through pinned memory and on a stream of its own, so that the copy runs beside the step.  One batch is
-    copied ahead.  It belongs to the job until the loop takes it: a state leaves it out.
+    One batch is copied ahead.  It belongs to the job until the loop takes it: a state leaves it out.  A GPU reads
+    batches where the workers have written them (`PinnedSlots`), on a stream of its own beside that of the step.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        stream: Any = torch.cuda.Stream
-        self._stream = stream(device) if device.type == "cuda" else None
+        self._calls = CudaCalls(device) if device.type == "cuda" else None
+        self._slots = None if self._calls is None else PinnedSlots(self._calls)
+        if self._slots is not None:
+            # Not at the end of the interpreter, where CUDA may be gone.
+            weakref.finalize(self, self._slots.end).atexit = False
         self._sees_next = False
         self._lock = threading.Lock()
         """Guards all below."""
@@ -69,6 +77,8 @@ class OnDevice:
         """Return a batch on the device; with a client the next ones are copied while the loop uses this one."""
         if client is not None and not self._sees_next:
             self._sees_next = True
+            if self._slots is not None:
+                self._slots.note = client.note
             client.on_next_batch(functools.partial(self._prepare, convert))
         return self._ready(self._copy_of(columns, convert))
 
@@ -80,7 +90,7 @@ class OnDevice:
             else:  # one that was begun before it is lost
                 self._prefetched = self._prefetched[self._prefetched.index(started) + 1 :]
         if started is None:
-            return self._make_copy(convert(columns))
+            return self._make_copy(columns, convert(columns))
         while started.result is None:
             self._done.wait()
         if isinstance(started.result, BaseException):
@@ -97,37 +107,29 @@ class OnDevice:
             self._prefetched = (*self._prefetched[-1:], started)
         result: OnItsWay | BaseException
         try:
-            result = self._make_copy(convert(columns))
+            result = self._make_copy(columns, convert(columns))
         except BaseException as error:
             result = error
         with self._lock:
             started.result = result
             self._done.ring()
 
-    def _make_copy(self, tensors: Tensors) -> OnItsWay:
-        if self._stream is None:
+    def close(self) -> None:
+        """Wait for the copies that are under way; batches that were delivered stay valid."""
+        if self._slots is not None:
+            self._slots.close()
+
+    def _make_copy(self, columns: Element, tensors: Tensors) -> OnItsWay:
+        if self._slots is None:
             return OnItsWay(each(tensors, self._moved), None)
-        with torch.cuda.stream(self._stream):
-            moved: Tensors = each(tensors, self._moved)
-            return OnItsWay(moved, self._stream.record_event())
+        return OnItsWay(*self._slots.copy(columns, tensors))
 
     def _moved(self, value: Any) -> Any:
-        if not isinstance(value, torch.Tensor):
-            return value
-        pinned = value.pin_memory() if self._stream is not None else value
-        return pinned.to(self._device, non_blocking=True)
+        return value.to(self._device) if isinstance(value, torch.Tensor) else value
 
     def _ready(self, batch: OnItsWay) -> Tensors:
-        """Let the loop's stream wait for the copy, and the memory for that stream."""
-        if batch.copy_event is not None:
-            here = torch.cuda.current_stream(self._device)
-            here.wait_event(batch.copy_event)
-
-            def record(value: Any) -> None:
-                if isinstance(value, torch.Tensor):
-                    value.record_stream(here)
-
-            each(batch.tensors, record)
+        if self._calls is not None:
+            self._calls.hand_over(batch.tensors, batch.copy_event)
         return batch.tensors
 
 

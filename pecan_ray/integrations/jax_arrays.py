@@ -46,6 +46,9 @@ class OnMesh:
             self.stage(following, convert(following))
         return batch
 
+    def close(self) -> None:
+        """JAX itself holds what it still copies."""
+
     def stage(self, columns: Any, batch: Element) -> None:
         """Begin to copy a batch that comes next, unless it is lost meanwhile; `columns` names it."""
         try:

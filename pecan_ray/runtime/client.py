@@ -221,6 +221,10 @@ class BatchClient:
         self._threads.append(threading.Thread(target=looks, name="pecan-ahead", daemon=True))
         self._threads[-1].start()
 
+    def note(self, text: str) -> None:
+        """Note something for the job's report."""
+        self._happened(events.RecordedInfo(text))
+
     def tell_all(self) -> int:
         """Wait until the job knows of all that was received; return how many batches the loop has."""
         outgoing = self.state.outgoing
@@ -348,12 +352,9 @@ class BatchClient:
         except BaseException as error:  # a thread must not end in silence
             self._happened(events.TrainerFailed(_as_error(error, "a thread of the iterator")))
 
-    def _over(self) -> bool:
-        return self.closed or self.state.over
-
     def _keep_listening(self) -> None:
         """Wait for orders: the controller answers when they have changed."""
-        while not self._over():
+        while not (self.closed or self.state.over):
             listen, update = self._controller.listen, self.state.update
             self._take_update(self.calls.retry(listen, self._rank, self._incarnation, update.number, update.met))
 
@@ -422,7 +423,7 @@ def _open(client: BatchClient, worker: WorkerInfo) -> None:
         client._reader,
         client.calls,
         deliver=client._deliver,
-        tell=lambda text: client._happened(events.RecordedInfo(text)),
+        tell=client.note,
         ended=client._stream_ended,
     )
     stream.thread.start()

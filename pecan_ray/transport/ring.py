@@ -340,11 +340,49 @@ def last_view(block: object, pipe: ReleasePipe, number: int) -> LastView:
     return view
 
 
+class MappedFile:
+    """A writer's memory file in the address space of a reader."""
+
+    def __init__(self, memory: mmap.mmap) -> None:
+        self.memory = memory
+        self.is_dropped = False
+        """The reader has let go of it: it is unmapped when the last reference to its memory goes."""
+
+
+@dataclass(frozen=True, eq=False)
+class MappedSlot:
+    """Where a slot lies in this process.
+
+    A slot keeps its pages as long as it has its number.  When the writer gives up a slot, its pages go back to the
+    system, and another slot with other pages may lie at the same address later.
+    """
+
+    number: int
+    address: int
+    """Of its first byte."""
+    size: int
+    """Bytes: whole pages."""
+    file: MappedFile
+
+    def overlaps(self, other: MappedSlot) -> bool:
+        """Tell whether the slots share addresses."""
+        return self.address < other.address + other.size and other.address < self.address + self.size
+
+
+def mapped_slot(array: np.ndarray[Any, Any]) -> MappedSlot | None:
+    """Return the slot that an array is a view of; None if it lies elsewhere."""
+    base: object = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    found = getattr(base.obj, "slot", None) if isinstance(base, memoryview) else None
+    return found if isinstance(found, MappedSlot) else None
+
+
 class RingReader:
     """The trainer's side: maps files once, hands out views, and tells the writer when they are gone."""
 
     def __init__(self) -> None:
-        self._maps: dict[tuple[str, int], mmap.mmap] = {}
+        self._maps: dict[tuple[str, int], MappedFile] = {}
         self._pipes: dict[str, ReleasePipe] = {}
         self._lock = threading.Lock()
         """Guards the maps and the pipes, so that none is made twice."""
@@ -364,13 +402,14 @@ class RingReader:
                     return None
             pipe = self._pipes[address.token]
         # An object of its own for each slot, which all views keep alive: the map is that of many slots.
-        block = (ctypes.c_uint8 * address.size).from_buffer(shared, address.offset)
+        block: Any = (ctypes.c_uint8 * address.size).from_buffer(shared.memory, address.offset)
+        block.slot = MappedSlot(address.slot, ctypes.addressof(block), address.size, shared)
         # Kept, because a weak reference that is gone itself tells nobody.
         self._views[address.token, address.slot] = last_view(block, pipe, address.slot)
         views: Any = np.frombuffer(memoryview(block), np.uint8)
         return np.asarray(views)
 
-    def _map(self, file: MemoryFile) -> mmap.mmap | None:
+    def _map(self, file: MemoryFile) -> MappedFile | None:
         base = f"/proc/{file.pid}/fd"
         try:
             # Decision 2: the system gives process ids out again, and this may be another process by now.
@@ -383,7 +422,7 @@ class RingReader:
         except (FileNotFoundError, ProcessLookupError):
             return None
         with os.fdopen(fd, "rb+", buffering=0) as opened:
-            shared = mmap.mmap(opened.fileno(), file.size)
+            shared = MappedFile(mmap.mmap(opened.fileno(), file.size))
         self._maps[file.token, file.number] = shared
         return shared
 
@@ -397,7 +436,7 @@ class RingReader:
         """Drop the mappings of a writer that is gone; views of them stay valid."""
         with self._lock:
             for key in [key for key in self._maps if key[0] == token]:
-                del self._maps[key]
+                self._maps.pop(key).is_dropped = True
             # Of a copy, because `open` adds views without the lock.
             for slot in [slot for slot in self._views.copy() if slot[0] == token]:
                 self._views.pop(slot, None)
@@ -406,6 +445,8 @@ class RingReader:
     def close(self) -> None:
         """Drop all mappings; views stay valid."""
         with self._lock:
+            for file in self._maps.values():
+                file.is_dropped = True
             self._maps.clear()
             self._views.clear()
             self._pipes.clear()

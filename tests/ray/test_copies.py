@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import pecan_ray as pecan
+from pecan_ray.integrations.pinned_slots import PinnedSlots
 from tests.ray.waiting import until
 
 torch: Any = pytest.importorskip("torch")
@@ -26,13 +27,49 @@ def copied_by(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The threads that have copied a batch to a device."""
     by: list[str] = []
 
-    class RecordedInfo(devices.OnDevice):  # type: ignore[misc]  # torch is imported where it is installed
-        def _make_copy(self, tensors: Any) -> Any:
+    class RecordedCopies(devices.OnDevice):  # type: ignore[misc]  # torch is imported where it is installed
+        def _make_copy(self, columns: Any, tensors: Any) -> Any:
             by.append(threading.current_thread().name)
-            return super()._make_copy(tensors)
+            return super()._make_copy(columns, tensors)
 
-    monkeypatch.setattr("pecan_ray.batches.device_copies", lambda device: RecordedInfo(torch.device(device)))
+    monkeypatch.setattr("pecan_ray.batches.device_copies", lambda device: RecordedCopies(torch.device(device)))
     return by
+
+
+class ReadsInPlace:
+    """`DeviceCalls` of a device that is this process: it reads where memory is registered, at once."""
+
+    def __init__(self) -> None:
+        self.in_place, self.locked = 0, set[int]()
+
+    def register(self, address: int, nbytes: int) -> None:
+        self.locked.add(address)
+
+    def unregister(self, address: int) -> None:
+        self.locked.remove(address)
+
+    def copy(self, tensors: Any, is_registered: Any) -> Any:
+        self.in_place += all(is_registered(one.data_ptr()) for one in tensors.values())
+        return {name: one.clone() for name, one in tensors.items()}, None
+
+    def wait(self, event: None) -> None:
+        """All copies are done."""
+
+    def hand_over(self, tensors: Any, event: None) -> None:
+        """Nothing runs beside the copies."""
+
+
+def test_batches_are_read_where_their_worker_has_written_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    device, calls = devices.OnDevice(torch.device("cpu")), ReadsInPlace()
+    device._calls, device._slots = calls, PinnedSlots(calls)
+    monkeypatch.setattr("pecan_ray.batches.device_copies", lambda name: device)
+    few: dict[str, Any] = {"prefetch_bytes": 4 * BATCH * WIDTH}
+    kept = list(pipe().iter_batches(format="torch", device="cpu", workers=ONE, epochs=4, order="strict", **few))
+    assert [int(i) for batch in kept for i in batch["i"]] == [*range(ROWS)] * 4
+    assert all((batch["x"] == batch["i"][:, None]).all() for batch in kept)
+    assert calls.in_place > ROWS / BATCH, "of four epochs one, and more"
+    assert calls.locked == set()
+    assert "pecan-dma" not in [thread.name for thread in threading.enumerate()]
 
 
 def pipe() -> pecan.PecanPipeline:
