@@ -1,10 +1,9 @@
-"""Pipelines for `benchmarks/rewrites.py` that are written with torchvision (v2) and Albumentations."""
+"""Pipelines for `benchmarks/rewrites.py` that are written with torchvision (v2)."""
 
 from __future__ import annotations
 
 import re
 import sys
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -63,23 +62,6 @@ def of_torchvision(*, turned: bool) -> Any:
     )
 
 
-def of_albumentations(*, turned: bool) -> images.ByName:
-    """Return the same of Albumentations, on arrays."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it asks the network whether there is a newer one
-        import albumentations
-    return images.ByName(
-        albumentations.Compose(
-            [
-                albumentations.RandomResizedCrop((SIDE, SIDE)),
-                albumentations.HorizontalFlip(),
-                *([albumentations.Affine(rotate=(-DEGREES, DEGREES), shear=(-SHEAR, SHEAR))] if turned else []),
-                albumentations.Normalize(),
-            ]
-        )
-    )
-
-
 def seed(transform: Any, number: int) -> None:
     """Have a transform draw what belongs to a number."""
     if isinstance(transform, images.ByName):
@@ -91,8 +73,6 @@ def seed(transform: Any, number: int) -> None:
 LIBRARIES: dict[str, Callable[[], Any]] = {
     "torchvision": lambda: of_torchvision(turned=False),
     "torchvision-turned": lambda: of_torchvision(turned=True),
-    "albumentations": lambda: of_albumentations(turned=False),
-    "albumentations-turned": lambda: of_albumentations(turned=True),
 }
 """Makes what follows a decoder."""
 

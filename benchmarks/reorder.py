@@ -101,8 +101,11 @@ def decode_and_crop(engine: EngineName) -> Callable[..., Any]:
     if engine == "tensorflow":
         import tensorflow as tf
 
-        part = pecan.images.DecodeRandomCrop(crop)
-        return lambda encoded, rng: tf.cast(part(encoded, rng), tf.float32)
+        def part(encoded: Any, rng: Any) -> Any:
+            box = crop.box(tf.image.extract_jpeg_shape(encoded), rng)
+            return tf.cast(tf.image.decode_and_crop_jpeg(encoded, tf.stack(box), channels=3), tf.float32)
+
+        return part
     decode = pecan.images.Decode()
     return lambda encoded, rng: crop(decode(encoded), rng).astype("float32")
 

@@ -11,7 +11,7 @@ Pipelines of `pecan_ray.images` and of functions in NumPy, in batches of 32, of 
 - rand-augment: decode, crop, resize, two of ten distortions drawn at random, mirror, cast, subtract and divide.
 - simclr: decode, two views in float32, each cropped and resized, mirrored, jittered, blurred, clipped and perhaps gray.
 - audio: clips of speech: decode, Fourier transform, SpecAugment, pad to 2754 frames.
-- torchvision, albumentations: decode, and the library's own random resized crop, mirror, cast and normalization;
+- torchvision: decode, and the library's own random resized crop, mirror, cast and normalization;
   with "-turned" also its rotation and shear.  Those that are not installed are left out.
 
 Sides take turns, and medians are printed of images for a second of CPU time, which other load on the machine hardly

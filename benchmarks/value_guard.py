@@ -53,7 +53,7 @@ def look(exchange: Exchange, given: list[Element]) -> tuple[str, tuple[str, ...]
         fixed = {one.name: one.reason for one in auto_order(profiled, "off").fixed}
         if first in fixed or second in fixed:
             return f"it keeps its place: {fixed.get(first) or fixed[second]}", ()
-        trial = Trial(sampled, None, "python", mode="safe")
+        trial = Trial(sampled, "python", mode="safe")
         if not trial.exchanges.may((first, second)):
             return trial.exchanges.rejects()[first, second], ()
         refused = trial.look(order) or trial.verify(order)[0]

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pecan_ray.autocache.decision import EpochEstimate
-from pecan_ray.autoorder.ordered import Ordered, ReorderAfterEpoch
+from pecan_ray.autoorder.accepted import Ordered, ReorderAfterEpoch
 from pecan_ray.batch_limits import BatchLimits
 from pecan_ray.engines.contract import BadElement
 from pecan_ray.epoch_loops import EpochLoops
@@ -37,7 +37,8 @@ from pecan_ray.observe.trainer_speed import RecentSpeed, run_length
 from pecan_ray.options import ClusterIo, Config, EngineName, IterOptions, Workers, check_remote_io
 from pecan_ray.pass_numbers import RunPasses
 from pecan_ray.plan.in_step import shape_of_job
-from pecan_ray.plan.operators import Plan
+from pecan_ray.plan.operators import Join, Plan
+from pecan_ray.plan.shape import plan_shape
 from pecan_ray.quarantine import QuarantineFile, default_path, quarantine_writer
 from pecan_ray.runtime.client import has_left
 from pecan_ray.runtime.cluster import check_same_process
@@ -101,7 +102,7 @@ class Batches(EpochLoops[BatchT]):
         the epochs that begin; `kept`: processes of jobs before this one.
         """
         self._clock, self._go_on, self._passes = clock or RunClock(), go_on, passes
-        self._convert = converter(options.format if mesh is None else "numpy", plan)
+        self._convert = converter(options.format if mesh is None else "numpy", plan if options.format == "tf" else None)
         self._device = device_copies(options.device) if mesh is None else mesh
         self._options, self._config, self._name = options, config, name
         self._yielded, self._limits = 0, BatchLimits(options, saved)
@@ -114,7 +115,8 @@ class Batches(EpochLoops[BatchT]):
         self._session: Session | ShareSession | None = None
         self._here: InProcessRun | None = None
         self._stream: Iterator[Any] = iter(())  # its batches
-        self._row_order = functools.partial(row_order, options, shape_of_job(plan, engine, options.on_error))
+        shape = shape_of_job(plan, engine, options.on_error) if isinstance(plan.head, Join) else plan_shape(plan)
+        self._row_order = functools.partial(row_order, options, shape)
         self._length: Callable[[], int] = lambda: run_length(name, plan, options, saved)
         self._progress = Progress(name, config.progress, RecentSpeed.of_job(plan, options, saved))
         self._on_fallback: Callable[[str], None] | None = None
@@ -194,7 +196,7 @@ class Batches(EpochLoops[BatchT]):
             self._clock.enter("controller")
             changed = None if ordered.plan is plan else ordered.plan
             times = ordered.row_seconds, ordered.op_seconds
-            session.begin(changed, ordered.order, *times, decoders=ordered.decoders, order_text=ordered.order_text)
+            session.begin(changed, ordered.order, *times, decoders=ordered.decoders, order_text=ordered.order_text())
         except BaseException as error:
             self._failure = describe_error(error)
             self.close()

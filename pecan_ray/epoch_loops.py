@@ -16,7 +16,7 @@ from pecan_ray.runtime.session import Session
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
-    from pecan_ray.autoorder.ordered import ReorderAfterEpoch
+    from pecan_ray.autoorder.accepted import ReorderAfterEpoch
     from pecan_ray.in_process import InProcessRun
     from pecan_ray.observe.epoch_watch import EpochWatch
     from pecan_ray.observe.progress import Progress

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pecan_ray.autoorder.ordered import Ordered
+from pecan_ray.autoorder.accepted import Ordered
 from pecan_ray.engines.contract import BadElement, Produced
 from pecan_ray.engines.in_process import run_produced
 from pecan_ray.engines.users_order import UsersOrder, run_order_of

@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-from pecan_ray.autoorder.ordered import ReorderResult
+from pecan_ray.autoorder.accepted import ReorderResult
 from pecan_ray.errors import describe_error
 from pecan_ray.in_process import InProcessRun
 from pecan_ray.runtime.session import Session

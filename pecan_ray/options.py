@@ -6,10 +6,10 @@ import hashlib
 import math
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.deadline import Deadline
@@ -353,9 +353,6 @@ class Config:
     """Maximum CPU time of the sample; three seconds of waiting count as one, and on a busy machine 15 times as long
     may pass on the clock.  None: 20 s, and at most 2 % of the job if `sample_elements` is None and the number of
     elements is known."""
-    reorder_check: Callable[[dict[str, Any], dict[str, Any]], Any] | None = None
-    """Called with an element from your order and the same element from another order.  False, or an exception, rejects
-    the other order."""
 
     def __post_init__(self) -> None:
         settle(self)

@@ -3,8 +3,7 @@
 Entropy-coded data has to be read from the top, but transforms, upsampling and conversion to RGB are done for the rows
 and columns of the part alone, and nothing below it is read.  The library is that of the system, or one that a wheel
 brings (`pip install pecan_ray[jpeg]`); it is used only after it has agreed with OpenCV, bit by bit, on images of every
-kind that it is used for.  A file that is not of these kinds, or at which the library complains, is for OpenCV: it is
-counted, and the first of a kind is logged.
+kind that it is used for.  A file that is not of these kinds, or at which the library complains, is for OpenCV.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ import logging
 import re
 import sys
 import threading
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,11 +36,7 @@ BLOCK = 8
 """Rows and columns of a block of coefficients."""
 REACH = 2
 """Columns by which the colour of a pixel is interpolated where colours are stored at half the width."""
-HEADLESS = "it has no header"
-ENDLESS = "it has no marker of its end"
 END = b"\xff\xd9"
-KINDS = {0xC1: "it is of extended sequential kind", 0xC2: "it is progressive"}
-"""Why frames of these markers are decoded whole."""
 SAMPLINGS = ((1, 1), (2, 1), (1, 2), (2, 2))
 """Blocks of brightness for one of colour, across and down, of the files that are decoded in part."""
 
@@ -78,52 +72,38 @@ class JpegHeader:
         return first, min(left + width + reach, self.reduced(ratio)[1])
 
 
-def read_header(encoded: Any) -> JpegHeader | str:
-    """Return the header of a JPEG of which a part can be decoded, or why it cannot."""
+def read_header(encoded: Any) -> JpegHeader | None:
+    """Return the header of a JPEG of which a part can be decoded; None for any other file."""
     if not isinstance(encoded, bytes) or encoded[:2] != b"\xff\xd8":
-        return "it is no JPEG"
+        return None
     header: JpegHeader | None = None
     at, colours = 2, 0
     while at + 9 < len(encoded) and encoded[at] == 0xFF:
         marker, size = encoded[at + 1], int.from_bytes(encoded[at + 2 : at + 4], "big")
         if marker == 0xDA:
-            return _scan(encoded, at + 2 + size, colours == encoded[at + 4]) or header or HEADLESS
+            # A decoder stops at the first marker of an end, whatever follows it.  Without one the data may lack rows
+            # below the part, of which the whole has an error.  Colours may be in scans of their own.
+            fits = colours == encoded[at + 4] and encoded.rfind(END, at + 2 + size) >= 0
+            return header if fits else None
         if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
-            read = _frame(marker, encoded[at + 4 : at + 2 + size])
-            if isinstance(read, str):
-                return read
-            header, colours = read, encoded[at + 9]
+            header = _frame(marker, encoded[at + 4 : at + 2 + size])
+            if header is None:
+                return None
+            colours = encoded[at + 9]
         at += 2 + size
-    return HEADLESS
+    return None
 
 
-def _scan(encoded: bytes, at: int, interleaved: bool) -> str:
-    """Return why a file is decoded whole whose first scan begins there; empty if nothing forbids a part.
-
-    A decoder stops at the first marker of an end, whatever follows it.  Without one the data may lack rows below the
-    part, of which the whole has an error.
-    """
-    if not interleaved:
-        return "its colours are in scans of their own"
-    return "" if encoded.rfind(END, at) >= 0 else ENDLESS
-
-
-def _frame(marker: int, body: bytes) -> JpegHeader | str:
-    """Return what the header of a frame says, or why such a frame is decoded whole."""
-    if marker != 0xC0:
-        return KINDS.get(marker, f"it is coded otherwise (SOF{marker - 0xC0})")
-    if len(body) < 6 or len(body) < 6 + 3 * body[5] or body[0] != 8:
-        return "its header is incomplete, or it has other than 8 bits"
+def _frame(marker: int, body: bytes) -> JpegHeader | None:
+    """Return what the header of a frame says; None for one that is decoded whole: progressive, not of 8 bits."""
+    if marker != 0xC0 or len(body) < 6 or len(body) < 6 + 3 * body[5] or body[0] != 8:
+        return None
     height, width = int.from_bytes(body[1:3], "big"), int.from_bytes(body[3:5], "big")
     factors = [(body[at] >> 4, body[at] & 15) for at in range(7, 6 + 3 * body[5], 3)]
-    if len(factors) not in (1, 3):
-        return f"it has {len(factors)} colours"
-    sampling = factors[0]
-    if sampling not in (SAMPLINGS if len(factors) == 3 else SAMPLINGS[:1]) or set(factors[1:]) - {(1, 1)}:
-        return "its colours are stored at an unusual size"
-    if not height or not width:
-        return "its header says no size"
-    return JpegHeader(height, width, sampling)
+    known = {1: SAMPLINGS[:1], 3: SAMPLINGS}.get(len(factors), ())
+    if not (height and width and factors) or factors[0] not in known or set(factors[1:]) - {(1, 1)}:
+        return None
+    return JpegHeader(height, width, factors[0])
 
 
 # --- the library ---------------------------------------------------------------------------------------------
@@ -272,38 +252,6 @@ def disagreement(found: TurboJpeg) -> str:
     return ""
 
 
-# --- what operators call -------------------------------------------------------------------------------------
-
-
-_counting = threading.Lock()
-"""Guards the counts."""
-_counted: Counter[str] = Counter()
-"""Why how many images were decoded whole; "": in part."""
-
-
-def count_whole(reason: str) -> None:
-    """Count an image that is decoded whole."""
-    with _counting:
-        _counted[reason] += 1
-        first = bool(reason) and _counted[reason] == 1
-    if first:
-        logger.info("an image is decoded whole: %s (this is said once, and counted)", reason)
-
-
-def counts() -> Counter[str]:
-    """Return why how many images of this process were decoded whole by an operator that decodes parts; "": in part."""
-    with _counting:
-        return Counter(_counted)
-
-
-def decode_summary(done: Counter[str]) -> str:
-    """Say how many images were decoded in part, and why others were not; empty if there were none."""
-    if not (total := done.total()):
-        return ""
-    why = "; ".join(f"{count} whole, since {reason}" for reason, count in done.most_common() if reason)
-    return f"of {total} images {done['']} were decoded in part" + (f", {why}" if why else "")
-
-
 def decode_part(encoded: bytes, header: JpegHeader, part: PartBox, ratio: int = 1, channels: int = 3) -> Pixels | None:
     """Return a part of an image at 1/`ratio` of its size as uint8 RGB; None: decode the whole.
 
@@ -313,13 +261,6 @@ def decode_part(encoded: bytes, header: JpegHeader, part: PartBox, ratio: int = 
     rows, columns = header.reduced(ratio)
     top, left, height, width = part
     height, width = min(height, rows - top), min(width, columns - left)
-    if isinstance(turbo, str):
-        count_whole(turbo)
-    elif min(height, width) < 1 or min(top, left) < 0:
-        count_whole("the part is empty")
-    elif (made := turbo.part(encoded, header, (top, left, height, width), ratio, channels)) is None:
-        count_whole("its data seem to be damaged")
-    else:
-        count_whole("")
-        return made
-    return None
+    if isinstance(turbo, str) or min(height, width) < 1 or min(top, left) < 0:
+        return None
+    return turbo.part(encoded, header, (top, left, height, width), ratio, channels)

@@ -352,7 +352,8 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
             epoch_batches=epoch_batches,
             steps=steps,
         )
-        check_rounds_supported(self._plan, self._engine, on_error=on_error, asked=coordinated)
+        if coordinated:
+            check_rounds_supported(self._plan, self._engine, on_error=on_error)
         saved, found = (None, self._order) if state is None else self._saved(state, options, debug)
         found.check()  # trainers that share a job must run one plan: it is that of the first one to have an order
         shared = self._shared(options) if share and not debug else None
@@ -366,7 +367,7 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
                 name=self._name,
                 engine=self._engine,
                 seed=self._seed if saved is None else saved.seed,
-                config=replace(self._config, reorder_check=None),
+                config=self._config,
                 options=options,
                 debug=debug,
                 order=functools.partial(found.ordered, skip_bad=skip_bad, once=not again, job=job_is),

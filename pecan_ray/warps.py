@@ -135,52 +135,22 @@ def source_bounds(matrix: Matrix, size: ImageSize) -> tuple[float, float, float,
     return min(rows), max(rows), min(columns), max(columns)
 
 
-COARSER = 4 / 3
-"""An image in between is made, and not skipped by one warp, if its pixels are so many times as far apart as those of
-the photograph and as those of the result: a mosaic, or a small image that is enlarged again.  Else the result would
-show what that image does not hold.  Rotations, and shears by a tenth, stay below."""
+def composed(steps: Sequence[tuple[str, Any]], size: ImageSize, draw: Draw) -> tuple[Placed, tuple[int, int, int, int]]:
+    """Return the warp that operators in a row are on an image of some size, and the part that all is taken from.
 
-
-def composed(
-    steps: Sequence[tuple[str, Any]], size: ImageSize, draw: Draw
-) -> tuple[list[Placed], tuple[int, int, int, int]]:
-    """Return the warps that operators in a row are on an image of some size, and the part that all is taken from.
-
-    They are one warp, unless an operator enlarges what another one has made coarse (`COARSER`).  The part is the first
-    crop, if nothing comes before it: what lies outside is 0, as behind a crop by itself.
+    The part is the first crop, if nothing comes before it: what lies outside is 0, as behind a crop by itself.
     """
     height, width = size
-    matrix, part, started = np.eye(2, 3), (0, 0, height, width), False
-    warps, coarse = list[Placed](), list[Matrix]()
-    for name, fn in steps:
+    matrix, part = np.eye(2, 3), (0, 0, height, width)
+    for number, (name, fn) in enumerate(steps):
         one = fn.placed((height, width), draw(name))
-        if one.box is not None and not started:
+        if one.box is not None and not number:
             part = one.box
             matrix = after(shifted(-part[0], -part[1]), one.matrix)
         else:
-            together = after(matrix, one.matrix)
-            if any(scale_range(_inside(small, together))[0] * COARSER < 1.0 for small in coarse):
-                warps.append(Placed(matrix, (height, width)))
-                together, coarse = one.matrix, []
-            matrix = together
-        if scale_range(matrix)[1] > COARSER:
-            coarse.append(matrix)
+            matrix = after(matrix, one.matrix)
         height, width = one.size
-        started = True
-    return [*warps, Placed(matrix, (height, width))], part
-
-
-def scale_range(matrix: Matrix) -> tuple[float, float]:
-    """Return how far apart pixels are in the image that they are looked up in: the least and the most, by direction."""
-    (a, b, _), (c, d, _) = matrix.tolist()
-    squares, area = a * a + b * b + c * c + d * d, a * d - b * c
-    spread = math.sqrt(max(squares * squares - 4.0 * area * area, 0.0))
-    return math.sqrt(max(squares - spread, 0.0) / 2.0), math.sqrt((squares + spread) / 2.0)
-
-
-def _inside(small: Matrix, matrix: Matrix) -> Matrix:
-    """Return the places of pixels in a smaller image, both being places in one photograph."""
-    return np.asarray(np.linalg.solve(small[:, :2], matrix - np.array([[0.0, 0.0, 1.0]]) * small[:, 2:]))
+    return Placed(matrix, (height, width)), part
 
 
 # --- libraries -----------------------------------------------------------------------------------------------

@@ -4,9 +4,8 @@ Modes:
 
 - ``"pecan"``: Pecan's Algorithm 2 (`algorithm2`); where columns are known, an op still waits for those that it
   depends on (`dependencies`).
-- ``"strict"`` and ``"safe"``: ops are moved, one at a time, as long as that makes the estimated time (`cost`) less, by
-  exchanges of two ops that `commutes` allows.  Each exchange has to gain a share of all the time (`EXCHANGE_SHARE`), so
-  that noise in what was measured does not decide.  The two differ in what commutes, which is not decided here.
+- ``"strict"`` and ``"safe"``: ops by what they save for their time (`by_saving`), as far as `commutes` allows the
+  exchanges.  The two differ in what commutes, which is not decided here.
 - ``"off"``: the user's order.
 
 Pure: nothing here runs an op.  Whoever calls runs the order on the sample before adopting it, and asks again, with
@@ -17,16 +16,59 @@ from __future__ import annotations
 
 import functools
 import heapq
+import itertools
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TypeAlias, get_args
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from pecan_ray.errors import PlanError
-from pecan_ray.reorder.cost import CostModel, Needs
-from pecan_ray.reorder.order_plan import Mode, Move, OrderPlan, fixed_ops, moves_with_reason
 from pecan_ray.reorder.profile import ProfiledOp, check_ops, sections
+
+Mode: TypeAlias = Literal["strict", "safe", "pecan", "off"]
+
+
+class Move(NamedTuple):
+    """An op that changed place among its neighbours; those that only made room are not listed."""
+
+    name: str
+    from_: int
+    """Its index in the user's pipeline (`from` is a word of Python)."""
+    to: int
+    """Its index in the new order."""
+    reason: str
+
+
+class Fixed(NamedTuple):
+    """An op that AutoOrder may not move, nor anything across it."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class OrderPlan:
+    """An order of the ops, with its reasons."""
+
+    ops: tuple[ProfiledOp, ...]
+    """The ops in the user's order, as they were measured."""
+    order: tuple[str, ...]
+    """Names in the order to run."""
+    mode: Mode
+    moves: tuple[Move, ...] = ()
+    fixed: tuple[Fixed, ...] = ()
+    forbidden: frozenset[tuple[str, str]] = frozenset()
+    """Pairs of ops that were not to be exchanged."""
+    neutral_band: float = 0.0
+    reason: str = ""
+    """Of a plan that replaces another one: what changed."""
+
+    @property
+    def changed(self) -> bool:
+        """Whether the order differs from the user's."""
+        return self.order != tuple(op.name for op in self.ops)
+
 
 Pair: TypeAlias = tuple[str, str]
 Commutes: TypeAlias = Callable[[Pair], bool] | Collection[Pair]
@@ -34,6 +76,12 @@ Commutes: TypeAlias = Callable[[Pair], bool] | Collection[Pair]
 or the pairs themselves, in any order."""
 Constraint: TypeAlias = tuple[int, int]
 """Indices of ops: the first must stay before the second."""
+Needs: TypeAlias = Mapping[int, Collection[int]]
+"""Op -> the ops of its section that must run before it."""
+LARGEST = 1e100
+"""Bound on a product of factors: a thousand ops that double the data must not overflow."""
+LEAST_RATE = 1e-200
+"""Seconds for a byte of an op that took no time that could be measured."""
 
 
 def auto_order(
@@ -55,16 +103,20 @@ def auto_order(
     ops = check_ops(ops)
     names = [op.name for op in ops]
     _check(names, mode, forbidden, neutral_band)
-    model, order, moves = CostModel(ops, neutral_band), list(range(len(ops))), list[Move]()
+    order, moves = list(range(len(ops))), list[Move]()
     # Each pair is asked about once: an answer may cost runs on the sample.
     may = functools.cache(commutes if callable(commutes) else functools.partial(_among, commutes))
     for section in sections(ops) if mode != "off" else ():
         needs = [*dependencies(ops, section), *_forbidden(names, forbidden, section)]
-        if mode == "pecan":
-            # Algorithm 2 looks at factors alone; what would make the pipeline fail is taken out of it here.
-            arranged = nearest_valid_order(algorithm2(ops, section, neutral_band), _needs(needs))
-        else:
-            arranged = _min_cost_order(names, model, section, needs, may)
+        # Both look at factors and times alone; what would make the pipeline fail is taken out of it behind them.
+        desired = (algorithm2 if mode == "pecan" else by_saving)(ops, section, neutral_band)
+        arranged = nearest_valid_order(desired, _needs(needs))
+        # Only exchanges of this order are asked about.  Each round adds constraints and takes none away, so this ends.
+        while mode != "pecan" and (
+            rejected := [(a, b) for a, b in _reversed_pairs(arranged) if not may((names[a], names[b]))]
+        ):
+            needs += rejected
+            arranged = nearest_valid_order(desired, _needs(needs))
         order[section.start : section.stop] = arranged
         moves += moves_with_reason(ops, section, arranged, neutral_band)
     return OrderPlan(
@@ -73,8 +125,6 @@ def auto_order(
         mode=mode,
         moves=tuple(moves),
         fixed=fixed_ops(ops),
-        seconds_before=model.measured_total(range(len(ops))),
-        seconds_after=model.measured_total(order),
         forbidden=frozenset((first, second) for first, second in forbidden),
         neutral_band=neutral_band,
     )
@@ -129,6 +179,31 @@ def algorithm2(ops: Sequence[ProfiledOp], section: Sequence[int], neutral_band: 
     return [*prefix, *suffix, *end]
 
 
+def by_saving(ops: Sequence[ProfiledOp], section: Sequence[int], neutral_band: float = 0.0) -> list[int]:
+    """Return the section's indices, those first that save most of what comes behind them for the time that they take.
+
+    An op's rank is (I - 1) / c, with its factor I of bytes and its seconds c for a byte.  If time goes with the bytes,
+    no other order takes less: c1 + I1 c2 <= c2 + I2 c1 says of two neighbours the same as the order of their ranks.
+    It need not go so (a resize behind a crop has an output of fixed size), so an order is run before it is adopted.
+    """
+    sizes = itertools.accumulate((op.inflation / op.elements for op in ops), _bounded_product, initial=1.0)
+    rates = [None if op.seconds is None else op.seconds / size for op, size in zip(ops, sizes, strict=False)]
+    known = [rate for rate in rates if rate]
+    usual = sum(known) / len(known) if known else 1.0
+    """Of an op that was not measured."""
+    ranks = {
+        index: 0.0
+        if ops[index].comparison_result(neutral_band) == "neutral"
+        else (ops[index].inflation - 1.0) / max(usual if (rate := rates[index]) is None else rate, LEAST_RATE)
+        for index in section
+    }
+    return sorted(section, key=ranks.__getitem__)
+
+
+def _bounded_product(one: float, other: float) -> float:
+    return min(max(one * other, 1 / LARGEST), LARGEST)
+
+
 def dependencies(ops: Sequence[ProfiledOp], section: Sequence[int]) -> Iterator[Constraint]:
     """Yield what would make a pipeline fail, or a column mean something else; what follows from others may be missing.
 
@@ -162,20 +237,6 @@ def _check(names: Sequence[str], mode: Mode, forbidden: Collection[Pair], neutra
         raise PlanError(f"neutral_band must be in [0, 1), but got {neutral_band}.")
     if unknown := sorted(set(chain.from_iterable(forbidden)) - set(names)):
         raise PlanError(f"forbidden names the op {unknown[0]!r}, but there are only {list(names)}.")
-
-
-def _min_cost_order(
-    names: Sequence[str], model: CostModel, section: range, needs: list[Constraint], may: Callable[[Pair], bool]
-) -> list[int]:
-    """Return the order of a section that is estimated to cost least, of those that only exchange what may be."""
-    while True:
-        found = model.min_cost_order(section, _needs(needs))
-        # Only exchanges of the best order are asked about, because each answer may cost runs on the sample.
-        rejected = [(a, b) for a, b in _reversed_pairs(found) if not may((names[a], names[b]))]
-        if not rejected:
-            return found
-        # Each round adds constraints and takes none away, so this ends.
-        needs = [*needs, *rejected]
 
 
 def nearest_valid_order(desired: Sequence[int], needs: Needs) -> list[int]:
@@ -218,3 +279,58 @@ def _needs(constraints: Iterable[Constraint]) -> dict[int, set[int]]:
 
 def _reversed_pairs(order: Sequence[int]) -> list[Constraint]:
     return [(b, a) for number, a in enumerate(order) for b in order[number + 1 :] if b < a]
+
+
+def fixed_ops(ops: Iterable[ProfiledOp]) -> tuple[Fixed, ...]:
+    """Return the ops that keep their place, with the reasons (Pecan §5.2)."""
+    return tuple(Fixed(op.name, op.fixed_reason) for op in ops if op.fixed_reason)
+
+
+def ops_to_move(
+    ops: Sequence[ProfiledOp], section: range, order: Sequence[int], neutral_band: float = 0.0
+) -> list[int]:
+    """Return the ops whose moving turns the section into `order`, in the user's order.
+
+    The others, which only make room, form a rising subsequence: the one with the most neutral ops, since those are
+    never the cause, and of several the longest.
+    """
+    neutral = len(section) + 1
+    chains: list[tuple[int, tuple[int, ...]]] = []
+    for index in order:
+        before = [chain for chain in chains if chain[1][-1] < index]
+        weight, chain = max(before, key=lambda one: one[0], default=(0, ()))
+        # One neutral op weighs more than all others together, so the number of ops decides only between equals.
+        weight += neutral if ops[index].comparison_result(neutral_band) == "neutral" else 1
+        chains.append((weight, (*chain, index)))
+    _, stay = max(chains, key=lambda one: one[0], default=(0, ()))
+    return [index for index in section if index not in stay]
+
+
+def moves_with_reason(
+    ops: Sequence[ProfiledOp], section: range, order: Sequence[int], neutral_band: float = 0.0
+) -> list[Move]:
+    """Return the section's moves with their reasons, in the user's order."""
+    moved = ops_to_move(ops, section, order, neutral_band)
+    out = []
+    for index in moved:
+        place = order.index(index)
+        # It overtook the op that made room below it, or else fell behind the one above.
+        below = next((one for one in order[place + 1 :] if one not in moved), -1)
+        up = 0 <= below < index
+        neighbour = below if up else next(one for one in reversed(order[:place]) if one not in moved)
+        reason = _reason(ops[index], ops[neighbour], up=up, neutral_band=neutral_band)
+        out.append(Move(ops[index].name, index, section.start + place, reason))
+    return out
+
+
+def _reason(op: ProfiledOp, neighbour: ProfiledOp, *, up: bool, neutral_band: float) -> str:
+    where = f"{'before' if up else 'after'} {neighbour.name!r}"
+    comparison_result = op.comparison_result(neutral_band)
+    factor = f"factor {op.inflation:.3g}"
+    if up and comparison_result == "deflates":
+        return f"makes the data smaller ({factor}): runs earlier, {where}"
+    if not up and comparison_result == "inflates":
+        return f"makes the data larger ({factor}): runs later, {where}"
+    if not up and op.custom_dtype_cast:
+        return f"casts to a type with which CPUs compute slowly ({factor}): runs later, {where}"
+    return f"it saves more for the time that it takes ({factor}): runs {where}"

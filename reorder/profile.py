@@ -42,16 +42,12 @@ class ProfiledOp:
     writes: frozenset[str] = frozenset()
     seconds: float | None = None
     """Time per element that it is given, at its measured input size; None: not measured."""
-    by_size: bool = True
-    """Whether that grows with the element's bytes; else it looks at few of them."""
     creates: frozenset[str] = frozenset()
     """Columns that its output has and its input lacks; those it writes without reading them count too."""
     drops: frozenset[str] = frozenset()
     """Columns that its input has and its output lacks."""
     elements: float = 1.0
     """Elements out per element in: below 1 for a filter, above 1 for a flat_map."""
-    bytes_in: float | None = None
-    """Bytes of an element that it is given, where it was measured."""
     random: bool | None = None
     """Whether equal inputs give different outputs, for explanations; None: not known.
 
@@ -64,8 +60,6 @@ class ProfiledOp:
             raise PlanError(f"ProfiledOp(name=...) must be a non-empty string, but got {self.name!r}.")
         self._check_number("inflation", self.inflation, positive=True)
         self._check_number("elements", self.elements, positive=True)
-        if self.bytes_in is not None:
-            self._check_number("bytes_in", self.bytes_in, positive=True)
         if self.seconds is not None:
             self._check_number("seconds", self.seconds, positive=False)
         for what in ("reads", "writes", "creates", "drops"):

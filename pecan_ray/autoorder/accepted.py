@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, TypeAlias
 
+from pecan_ray.autocache.decision import EpochEstimate
 from pecan_ray.autoorder.element_moved import ColumnDifference
 from pecan_ray.autoorder.exchange_check import ExchangeResult, OpOrder
-from pecan_ray.autoorder.op_samples import OpSample, OpSequenceSample
+from pecan_ray.autoorder.late_look import JobEnd
+from pecan_ray.autoorder.op_samples import OpSequenceSample
 from pecan_ray.autoorder.rewrites import Pushed
-from pecan_ray.autoorder.speed import SpeedComparison
+from pecan_ray.autoorder.speed import WORTH, SpeedComparison
+from pecan_ray.engines.counting import OpCount
+from pecan_ray.plan.op_sequences import OpOrders
 from pecan_ray.plan.operators import Plan
-from pecan_ray.reorder import Mode, Move, OrderPlan
+from pecan_ray.reorder import Mode, Move, OrderPlan, auto_order
 
 
 @dataclass(frozen=True)
@@ -33,8 +39,6 @@ class TakenOver:
     """The order without that against the order with it."""
     rejected: tuple[RejectedOrder, ...] = ()
     """What they could take over, and do not."""
-    notes: tuple[str, ...] = ()
-    """How many of the sample's images were decoded in part, and why others were not."""
 
     @property
     def decoders(self) -> tuple[str, ...]:
@@ -61,8 +65,6 @@ class OpSequenceOrder:
     notes: tuple[str, ...] = ()
     share: float = 1.0
     """Of the whole pipeline's time, what these operators take in the user's order."""
-    loads: tuple[OpSample, ...] = ()
-    """What operators are given, and take, in the adopted order, if it is another one."""
     exchanges: tuple[ExchangeResult, ...] = ()
     """What the exchanges of the adopted order change."""
     taken_over: TakenOver = NOTHING_TAKEN_OVER
@@ -110,6 +112,58 @@ def whole_speedup(share: float, speedup: float) -> float:
 
 
 VALUES_MAY_DIFFER = 'mode "pecan" compares no values: those of this order may be others than those of yours'
+
+
+LEAST_SAVED_S = 3e-6
+"""The least that must be saved of an element's time: calls of Python differ by a microsecond or so."""
+
+
+def apply_pipeline_threshold(orders: Sequence[OpSequenceOrder]) -> list[OpSequenceOrder]:
+    """Return the orders with their shares of all time; the user's, where one gains too little of that.
+
+    All time is that of an element that has gone through most: reading it, and all operators on elements up to there.
+    """
+    took = [one.sample.seconds or 0.0 for one in orders]
+    whole = max((one.sample.reading_s or 0.0) + own for one, own in zip(orders, took, strict=True))
+    shares = [min(1.0, own / whole) if whole else 1.0 for own in took]
+    return [_evaluate(replace(one, share=share), whole) for one, share in zip(orders, shares, strict=True)]
+
+
+def _evaluate(one: OpSequenceOrder, whole: float) -> OpSequenceOrder:
+    gain, least, users = one.whole_speedup, one.least_speedup, one.users_taken_over.measured
+    if gain is None or least is None or one.accepted.mode == "pecan":
+        return one
+    # Decision 155: the gain that is certain has to be worth it, so that another look decides alike.
+    if not _saves_time(whole, whole_speedup(one.share, least)):
+        return _as_written(one, gain, NOTHING_TAKEN_OVER)
+    # Another order has to be worth it beside what decoders take over in the user's.
+    decoding = 1.0 if users is None else whole_speedup(one.share, users.speedup)
+    if one.accepted.changed and _saves_time(whole, decoding) and not _saves_time(whole / decoding, gain / decoding):
+        return _as_written(one, gain / decoding, one.users_taken_over)
+    return one
+
+
+def _as_written(one: OpSequenceOrder, gain: float, taken_over: TakenOver) -> OpSequenceOrder:
+    """Return what was found of a stretch in the user's order, with what decoders take over in that."""
+    reason = (
+        f"it would make the whole pipeline {gain:.2f} times as fast, which is not worth another order "
+        f"(these operators take {one.share:.0%} of the time)"
+    )
+    tried = [one.accepted.order] if one.accepted.changed else [pushed.ops for pushed in one.taken_over.pushed]
+    return replace(
+        one,
+        accepted=auto_order(one.accepted.ops, "off", neutral_band=one.accepted.neutral_band),
+        measured=None,
+        rejected=(*one.rejected, *(RejectedOrder(order, reason) for order in tried)),
+        exchanges=(),
+        taken_over=taken_over,
+        users_taken_over=taken_over,
+    )
+
+
+def _saves_time(seconds: float, gain: float) -> bool:
+    """Tell whether it is worth it that what takes so long becomes so many times as fast."""
+    return gain >= WORTH and seconds * (1.0 - 1.0 / gain) >= LEAST_SAVED_S
 
 
 @dataclass(frozen=True)
@@ -193,7 +247,7 @@ def _describe_order(stretch: OpSequenceOrder) -> str:
     """Say what moved in a stretch, and what that gains."""
     plan = stretch.accepted
     moves = ", ".join(f"{move.name} {_where(plan, move)}" for move in plan.moves)
-    gain = f" (these operators {plan.expected_speedup:.1f}x by estimate)" if plan.expected_speedup else ""
+    gain = ""
     if stretch.measured is not None and stretch.whole_speedup is not None:
         gain = f" (the pipeline {stretch.whole_speedup:.2f}x, measured on {stretch.measured.elements} elements)"
     return f"AutoOrder moved {moves}{gain}"
@@ -204,3 +258,50 @@ def _where(plan: OrderPlan, move: Move) -> str:
     if move.to < move.from_:
         return f"before {plan.order[place + 1]}"
     return f"behind {plan.order[place - 1]}"
+
+
+class ReorderResult(NamedTuple):
+    """What a look beside a job has found."""
+
+    plan: Plan | None
+    """In another order than before; None: it stays."""
+    order: OpOrders
+    reason: str
+    """Why."""
+    decoders: tuple[str, ...] = ()
+    order_text: str = ""
+    """All that was found, as JSON; empty: as before."""
+    dropped: bool = False
+    """The order that the job runs gives other results than the user's, which is run at once in its place."""
+
+
+ReorderAfterEpoch: TypeAlias = Callable[[Mapping[str, OpCount]], ReorderResult | None]
+"""From what went through operators in the first epoch to the plan in another order; None: it stays."""
+
+
+@dataclass(frozen=True)
+class Ordered:
+    """What AutoOrder has decided."""
+
+    plan: Plan
+    order: OpOrders = ()
+    """Of the operators, before decoders took over what follows them."""
+    notes: tuple[str, ...] = ()
+    """What it changed, for people."""
+    op_seconds: tuple[tuple[str, float], ...] = ()
+    """Seconds that each operator takes of an element of the source; empty where not all were measured."""
+    row_seconds: float | None = None
+    """Seconds of one thread for a row of a batch; None: not measured, infinite: the look is too slow for its job."""
+    reorder_after_epoch: ReorderAfterEpoch | None = None
+    background_search: Callable[[], ReorderResult | None] | None = None
+    """Looks beside the job, for an order or at the kept one that it runs, and returns what it has found."""
+    on_fallback: Callable[[str], None] | None = None
+    """To be told that a job went back to the user's order, and why."""
+    decoders: tuple[str, ...] = ()
+    """Those that did."""
+    epoch_estimate: EpochEstimate | None = None
+    """What an epoch takes with what is kept at `autocache` points."""
+    order_text: Callable[[], str] = str
+    """Returns what was found, operator by operator, as JSON."""
+    end: JobEnd = field(default_factory=JobEnd)
+    """To be told when the job ends, since what looks beside it ends then."""

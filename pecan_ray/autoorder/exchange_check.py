@@ -6,7 +6,10 @@ comes out on the way, and is what the difference is compared with (`pecan_ray.re
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import base64
+import struct
+import zlib
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any, TypeAlias
@@ -14,14 +17,14 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from pecan_ray.autoorder.element_moved import ColumnMoved, element_moved
-from pecan_ray.autoorder.element_spec import equal, leaves
-from pecan_ray.autoorder.op_properties import op_properties
-from pecan_ray.autoorder.op_runner import OP_FAILURES, Token, run_through
+from pecan_ray.autoorder.element_spec import array_of, equal, leaves
+from pecan_ray.autoorder.op_runner import OP_FAILURES, Stage, Token, run_through
 from pecan_ray.autoorder.sample import Sampled
-from pecan_ray.autoorder.thumbnail import thumbnail
+from pecan_ray.engines.foreign import with_array
+from pecan_ray.plan.splits import Array
 from pecan_ray.reorder.never import OpProperties, never
 from pecan_ray.reorder.policy import Pair
-from pecan_ray.reorder.relative_bound import Moved
+from pecan_ray.reorder.relative_bound import CHANNELS, SMALL, Moved
 
 OpOrder: TypeAlias = tuple[str, ...]
 FIRST_ELEMENTS = 16
@@ -252,3 +255,114 @@ def exchanges(user: OpOrder, order: OpOrder) -> list[Pair]:
     """Return the pairs, as in the user's order, that another order has the other way round."""
     place = {name: number for number, name in enumerate(order)}
     return [(first, second) for first, second in combinations(user, 2) if place[first] > place[second]]
+
+
+# --- how operators are made, from running them on elements --------------------------------------------------------
+
+TRIED = 2
+"""On so many elements values are put to other places, to see whether an operator looks at them one by one."""
+ONE_STEP = 1.0
+"""Integers may be rounded otherwise: a mean that is subtracted is summed up in another sequence."""
+
+
+def op_properties(sampled: Sampled) -> dict[str, OpProperties]:
+    """Return the facts of all operators of a stretch, with whether they look at values one by one."""
+    pointwise: dict[str, list[bool]] = {name: [] for name in sampled.accumulators}
+    for number in range(min(TRIED, len(sampled.held))):
+        pieces = [sampled.token(number)]
+        for stage in sampled.runner.stages(sampled.sequence.names):
+            (name,) = stage.names
+            pointwise[name] += [_is_pointwise(sampled, stage, number, piece) for piece in pieces]
+            pieces = [made for piece in pieces for made in stage(piece)]
+    facts = [one.stats for one in sampled.profile().ops]
+    return {one.name: replace(one, pointwise=all(pointwise[one.name] or [False])) for one in facts}
+
+
+def _large_numbers(columns: Mapping[str, Any], names: Collection[str]) -> dict[str, Array]:
+    """Return columns as arrays if all of them are numbers, so many that their places tell; else none."""
+    arrays = {}
+    for name in names:
+        array = array_of(columns.get(name))
+        if array is None or array.size <= SMALL or array.dtype.kind not in "iuf":
+            return {}
+        arrays[name] = array
+    return arrays
+
+
+def _is_pointwise(sampled: Sampled, stage: Stage, number: int, token: Token) -> bool:
+    """Tell whether an operator, given values at other places, makes the same of them there."""
+    tally, columns = sampled.accumulators[stage.names[0]], sampled.runner.columns(token)
+    changed = _large_numbers(columns, tally.reads & tally.writes)
+    if not changed or tally.creates or tally.drops:
+        return False
+    moved = {name: with_array(columns[name], _shuffled(array)) for name, array in changed.items()}
+    try:
+        plain = sampled.run([stage], number, token)
+        other = sampled.run([stage], number, sampled.runner.replaced(token, moved))
+    except OP_FAILURES:
+        return False
+    if len(plain) != 1 or len(other) != 1:
+        return False
+    results = [sampled.runner.columns(one) for one in (plain[0], other[0])]
+    return all(_same_elsewhere(*(array_of(one.get(name)) for one in results), like=changed[name]) for name in changed)
+
+
+def _same_elsewhere(plain: Any, other: Any, *, like: np.ndarray[Any, Any]) -> bool:
+    if plain is None or other is None or plain.shape != like.shape or other.shape != like.shape:
+        return False
+    expected = _shuffled(plain).astype(np.float64)
+    # 1e-4 of the largest value: sums of floats in another sequence differ by less.
+    bound = ONE_STEP if plain.dtype.kind in "iu" else 1e-4 * float(np.abs(expected).max(initial=0.0))
+    return bool(np.allclose(other.astype(np.float64), expected, rtol=0.0, atol=bound, equal_nan=True))
+
+
+def _shuffled(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return an array whose rows and columns have changed places, its channels where they were."""
+    for axis in range(array.ndim):
+        if array.shape[axis] > CHANNELS:
+            places: Sequence[int] = np.random.default_rng(axis).permutation(array.shape[axis]).tolist()
+            # The axis is the seed: input and result are moved alike.
+            array = np.take(array, places, axis=axis)
+    return np.ascontiguousarray(array)
+
+
+# --- a picture of an element, for people ---------------------------------------------------------------------
+
+SIDE = 160
+"""Pixels of the longer side."""
+COLOURS = {1: 0, 3: 2, 4: 6}
+"""Kinds of PNG by their channels."""
+
+
+def thumbnail(array: np.ndarray[Any, Any]) -> str:
+    """Return a picture as a data URL; empty for an array that is none."""
+    image = _as_image(array)
+    if image is None:
+        return ""
+    step = max(1, -(-max(image.shape[:2]) // SIDE))
+    small = np.ascontiguousarray(image[::step, ::step])
+    height, width, channels = small.shape
+    rows = np.concatenate([np.zeros((height, 1), np.uint8), small.reshape(height, width * channels)], axis=1)
+    header = struct.pack(">IIBBBBB", width, height, 8, COLOURS[channels], 0, 0, 0)
+    parts = [(b"IHDR", header), (b"IDAT", zlib.compress(rows.tobytes())), (b"IEND", b"")]
+    chunks = [
+        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data)) for name, data in parts
+    ]
+    return "data:image/png;base64," + base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"".join(chunks)).decode()
+
+
+def _as_image(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
+    """Return [height, width, channels] in bytes: floats from their least to their largest value."""
+    if array.dtype.kind not in "uif" or array.ndim not in (2, 3) or min(array.shape[:2]) == 0:
+        return None
+    if array.ndim == 2:
+        array = array[..., None]
+    elif array.shape[-1] not in COLOURS and array.shape[0] in COLOURS:
+        array = np.moveaxis(array, 0, -1)
+    if array.shape[-1] not in COLOURS or min(array.shape[:2]) < max(COLOURS):
+        return None
+    if array.dtype == np.uint8:
+        return array
+    numbers = np.nan_to_num(array.astype(np.float64))
+    low, high = float(numbers.min()), float(numbers.max())
+    return np.asarray((numbers - low) * (255 / max(high - low, 1e-12))).astype(np.uint8)

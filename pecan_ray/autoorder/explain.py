@@ -33,8 +33,6 @@ class Row:
     """None: an operator on the sequence or on batches, or one that was not sampled."""
     why: str
     """Why it moved, is fixed, or stays."""
-    load: OpSample | None = None
-    """What it is given in the new order, and what it takes there; None: as in the user's order."""
 
     @property
     def moved(self) -> bool:
@@ -44,7 +42,7 @@ class Row:
     def columns(self) -> tuple[str, ...]:
         """Return the row as text."""
         factor = sizes = seconds = "-"
-        if (given := self.load or self.sample) is not None and given.measured and given.seconds is not None:
+        if (given := self.sample) is not None and given.measured and given.seconds is not None:
             into, out = given.bytes_in / given.elements_in, given.bytes_out / given.elements_in
             factor, sizes = f"{given.inflation:.3g}", f"{_bytes(into)} -> {_bytes(out)}"
             seconds = f"{1e6 * given.seconds:.0f}"
@@ -91,20 +89,11 @@ def rows(ordering: Ordering) -> list[Row]:
     before = {op.name: number for number, op in enumerate(ordering.before.all_ops(), 1)}
     whys: dict[str, str] = {}
     samples: dict[str, OpSample] = {}
-    loads: dict[str, OpSample] = {}
     for stretch in ordering.sequences:
-        loads.update({load.name: load for load in stretch.loads})
         whys.update(_reason_by_op(stretch))
         samples.update({op.name: op for op in stretch.sample.ops})
     return [
-        Row(
-            number,
-            before[op.name],
-            op.name,
-            samples.get(op.name),
-            whys.get(op.name) or _why_not_sampled(op, ordering),
-            loads.get(op.name),
-        )
+        Row(number, before[op.name], op.name, samples.get(op.name), whys.get(op.name) or _why_not_sampled(op, ordering))
         for number, op in enumerate(ordering.plan.all_ops(), 1)
     ]
 
@@ -133,8 +122,6 @@ def describe_speedup(stretch: OpSequenceOrder) -> str:
     if decoding is not None and stretch.taken_over.pushed:
         rewritten = " and ".join(one.description() for one in stretch.taken_over.pushed)
         messages.append(f"that {rewritten}: {decoding.description()}")
-    if stretch.accepted.changed and stretch.accepted.expected_speedup is not None:
-        messages.append(f"expected {stretch.accepted.expected_speedup:.2f}x")
     if stretch.accepted.changed and found is not None:
         messages.append(
             f"measured {found.speedup:.2f}x (±{found.error:.2f}; {_milliseconds(found.seconds_before)} -> "
@@ -206,27 +193,9 @@ def _table(cells: list[tuple[str, ...]]) -> list[str]:
 
 
 def as_html(name: str, ordering: Ordering) -> str:
-    """Return the same as HTML, for a notebook."""
-    messages = [
-        _summary_line(ordering),
-        *(text for stretch in ordering.sequences if (text := describe_speedup(stretch))),
-    ]
-    head = "".join(f"<th style='text-align:left'>{html.escape(heading)}</th>" for heading in HEADINGS)
-    body = "".join(map(_html_row, rows(ordering)))
-    parts = [
-        f"<div><b>{html.escape(name)}</b><br>{'<br>'.join(map(html.escape, messages))}",
-        f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>",
-    ]
-    for heading, told in _changes(ordering):
-        parts.append(f"{heading}:<ul>{''.join(f'<li>{html.escape(one)}</li>' for one in told)}</ul>")
-    parts += [_image_html(one) for stretch in ordering.sequences for one in stretch.exchanges if all(one.images)]
-    parts += [f"<p>note: {html.escape(note)}</p>" for note in _notes(ordering)]
-    return "".join(parts) + "</div>"
-
-
-def _html_row(row: Row) -> str:
-    cells = "".join(f"<td>{html.escape(cell)}</td>" for cell in row.columns())
-    return f"<tr{_STYLE if row.moved else ''}>{cells}</tr>"
+    """Return the same as HTML, for a notebook: with pictures of the most different elements."""
+    pictures = [_image_html(one) for stretch in ordering.sequences for one in stretch.exchanges if all(one.images)]
+    return f"<pre>{html.escape(as_text(name, ordering))}</pre>{''.join(pictures)}"
 
 
 def _image_html(one: ExchangeResult) -> str:
@@ -235,9 +204,6 @@ def _image_html(one: ExchangeResult) -> str:
         f"{one.element}: {one.first!r} before {one.second!r}, as it is written, and the other way round"
     )
     return f"<p>{message}<br>{' '.join(f'<img src={picture!r} alt={message!r}>' for picture in one.images)}</p>"
-
-
-_STYLE = " style='background:rgba(80,160,80,.2)'"
 
 
 def as_json(name: str, ordering: Ordering) -> str:
@@ -260,9 +226,6 @@ def as_json(name: str, ordering: Ordering) -> str:
 
 def _row_json(row: Row) -> dict[str, Any]:
     facts: dict[str, Any] = {"name": row.name, "now": row.now, "was": row.was, "why": row.why, "moved": row.moved}
-    if (load := row.load) is not None:
-        facts["in_new_order"] = {what: getattr(load, what) for what in ("name", *COUNTS)} | {"seconds": load.seconds}
-        facts["in_new_order"]["microseconds"] = 1e6 * (load.seconds or 0.0)
     one = row.sample
     if one is None:
         return facts
@@ -285,7 +248,6 @@ def _op_sequence_json(stretch: OpSequenceOrder) -> dict[str, Any]:
         "before": stretch.names,
         "after": adopted.order,
         "elements": stretch.sample.elements,
-        "expected_speedup": adopted.expected_speedup if adopted.changed else None,
         "measured_speedup": found and found.speedup,
         "measured": found and asdict(found),
         "share": stretch.share,

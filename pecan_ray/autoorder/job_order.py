@@ -10,20 +10,24 @@ from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import wait
 from dataclasses import replace
 
-from pecan_ray import part_decoding
 from pecan_ray.autocache.decision import Kept, with_kept_points
-from pecan_ray.autoorder.accepted import Ordering
-from pecan_ray.autoorder.element_costs import costs_of
+from pecan_ray.autoorder.accepted import Ordered, Ordering, ReorderAfterEpoch, ReorderResult
 from pecan_ray.autoorder.exchange_check import NO_TIME
 from pecan_ray.autoorder.explain import as_json
-from pecan_ray.autoorder.kept_order import KeptOrder, OrderFolder, check_decoders, check_matches, default_order_folder
+from pecan_ray.autoorder.kept_order import (
+    KeptOrder,
+    OrderFolder,
+    check_decoders,
+    check_matches,
+    default_order_folder,
+    order_key,
+)
 from pecan_ray.autoorder.late_look import JobEnd, LateLook
+from pecan_ray.autoorder.op_samples import costs_of
 from pecan_ray.autoorder.order import order_plan, uses_subprocess
 from pecan_ray.autoorder.order_check import order_rejection, reorder_after_epoch
-from pecan_ray.autoorder.order_key import order_key
 from pecan_ray.autoorder.order_request import LEAST_RUNS, JobSize, OrderRequest, mode_under, runs_allowed
-from pecan_ray.autoorder.ordered import Ordered, ReorderAfterEpoch, ReorderResult
-from pecan_ray.autoorder.rewrites import apply_rewrites, choices
+from pecan_ray.autoorder.rewrites import apply_rewrites
 from pecan_ray.engines.available_cpus import available_cpus
 from pecan_ray.engines.counting import OpCount
 from pecan_ray.errors import ColumnError, StateError, describe_error
@@ -84,11 +88,10 @@ class JobOrder:
     def _key(self) -> str:
         sources = list(self._plan.sources())
         return order_key(
-            (*self.parts, *_decoding(self._plan, self._engine), ("switches", _switches(self._config))),
+            (*self.parts, ("switches", _switches(self._config))),
             sources,
             self._engine,
             self._mode,
-            self._config.reorder_check,
         )
 
     @property
@@ -138,7 +141,7 @@ class JobOrder:
         """
         pinned, end = self._pinned() is not None, JobEnd()
         if not (pinned or self._can_change):
-            text = as_json(self._name, Ordering(self._plan, self._plan, self._mode))
+            text = functools.partial(as_json, self._name, Ordering(self._plan, self._plan, self._mode))
             return Ordered(self._plan, op_order_of(self._plan), order_text=text, end=end)
         try:
             return self._decide(end, skip_bad=skip_bad, once=once, job=job)
@@ -184,7 +187,7 @@ class JobOrder:
             on_fallback=reverted,
             decoders=ordering.decoders,
             epoch_estimate=keeps.epoch_estimate,
-            order_text=as_json(self._name, ordering),
+            order_text=functools.partial(as_json, self._name, ordering),
             end=end,
         )
 
@@ -242,7 +245,7 @@ class JobOrder:
 
         return with_kept_points(
             plan,
-            lambda branch: costs_of(branch, measured_order().sequences),
+            lambda branch: costs_of(branch, [one.sample for one in measured_order().sequences]),
             name=self._name,
             engine=self._engine,
             seed=self._seed,
@@ -469,11 +472,3 @@ def _on_elements(plan: Plan) -> list[ElementOp]:
 
 def _names(plan: Plan) -> list[str]:
     return [op.name for op in plan.all_ops()]
-
-
-def _decoding(plan: Plan, engine: EngineName) -> tuple[tuple[str, str], ...]:
-    """Return whether parts of images can be decoded here, where a plan could use it: another order is best then."""
-    ways = (way for one in op_sequences(plan) for found in choices(one.ops, engine) for way in found)
-    if not any(way.only_parts for way in ways):
-        return ()
-    return (("decodes parts", str(not isinstance(part_decoding.library(), str))),)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import hashlib
+import itertools
 import json
 import logging
 import os
@@ -15,12 +17,17 @@ from typing import Any
 
 from pecan_ray.autoorder.accepted import OpSequenceOrder, Ordering
 from pecan_ray.autoorder.exchange_check import OpOrder
-from pecan_ray.autoorder.op_samples_json import FactJson, from_json, to_json
+from pecan_ray.autoorder.op_samples import FactJson, from_json, to_json
 from pecan_ray.autoorder.rewrites import choices
 from pecan_ray.errors import PecanError, PlanError
 from pecan_ray.options import EngineName
 from pecan_ray.plan.op_sequences import apply_op_order, op_order_of, op_sequences
 from pecan_ray.plan.operators import Join, Plan
+from pecan_ray.plan.splits import Source
+from pecan_ray.reorder import Mode
+from pecan_ray.sources.audio_folder import AudioFolder
+from pecan_ray.sources.image_folder import ImageFolder
+from pecan_ray.storage import list_files, list_folder
 
 logger = logging.getLogger("pecan_ray")
 
@@ -243,3 +250,43 @@ def default_order_folder() -> Path:
     """Return the folder of orders in the user's cache folder."""
     base = os.environ.get("XDG_CACHE_HOME") or ""
     return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "pecan_ray" / "orders"
+
+
+# --- what it is found by: everything that the choice depends on, as far as it is known at once ------------------
+
+KEY_FORMAT = 12
+"""Grows whenever the choice is made by other rules, so that what was kept before is looked for anew."""
+
+
+def order_key(
+    parts: Sequence[tuple[str, str]],
+    sources: Sequence[Source],
+    engine: EngineName,
+    mode: Mode,
+) -> str:
+    """Return 32 hexadecimal digits that stand for a pipeline whose order is chosen.
+
+    `parts` is what `pecan_ray.plan.fingerprint.described` tells of its plan.  Where the data cannot be listed its
+    place counts alone: who reads it says why.
+    """
+    looks = [look_of(source) for source in sources]
+    text = repr((KEY_FORMAT, list(parts), looks, engine, mode))
+    return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).hexdigest()
+
+
+def look_of(source: Source) -> str:
+    """Return a hash of what lies at a source's place: every file's path, size and version, at the cost of a listing."""
+    digest = hashlib.blake2b(digest_size=16)
+    try:
+        if isinstance(source, (AudioFolder, ImageFolder)):
+            classes = source.classes
+            digest.update(repr(classes).encode(errors="surrogatepass"))
+            folders = (f"{source.root}/{name}" for name in classes)
+            files = itertools.chain.from_iterable(map(list_folder, folders))
+        else:
+            files = itertools.chain(list_files(getattr(source, "patterns", ())))
+        for file in files:
+            digest.update(repr((file.path, file.size, file.version)).encode(errors="surrogatepass"))
+    except Exception as error:  # a storage can raise anything
+        return type(error).__name__
+    return digest.hexdigest()

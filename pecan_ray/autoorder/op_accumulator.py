@@ -11,7 +11,7 @@ import numpy as np
 
 from pecan_ray.autoorder.element_spec import has_custom_type, kind_of, leaves, rank_of, shape_of
 from pecan_ray.autoorder.op_samples import OpSample
-from pecan_ray.engines.counting import OpCount, column_bytes, element_bytes
+from pecan_ray.engines.counting import OpCount, element_bytes
 from pecan_ray.plan.operators import ElementOp, Filter, FlatMap, is_pass_dependent, wants_epoch
 from pecan_ray.plan.splits import Element
 from pecan_ray.reorder.never import OpProperties
@@ -20,9 +20,6 @@ from pecan_ray.reorder.profile import ProfiledOp
 OUTLIER_SHARE = 1 / 32
 """Share of the longest times that is left out: they are those of a machine that did something else."""
 LEAST_TIMED = 8
-INSENSITIVE_SHARE = 0.05
-"""Where the columns that an operator looks at are less than this share of an element, its time does not depend on the
-size of the element."""
 NOT_MEASURED = "it was not reached by the sample"
 HOLDS_STATE = "gives other results for an equal element, so it seems to hold state (random=True says that it does not)"
 BY_EPOCH = "is given the epoch's number, and a sample shows the first epoch alone"
@@ -42,8 +39,6 @@ class OpAccumulator:
     writes: set[str] = field(default_factory=set)
     creates: set[str] = field(default_factory=set)
     drops: set[str] = field(default_factory=set)
-    sizes: dict[str, int] = field(default_factory=dict)
-    """Bytes of the columns that it was given while it was watched."""
     extra_s: float = 0.0
     """Time that the watched runs have taken in addition."""
     draws: bool = False
@@ -73,7 +68,6 @@ class OpAccumulator:
     def compare(self, before: Element, outputs: Sequence[Element]) -> None:
         """Compare an element with what it became: columns, kinds, dimensions, types."""
         for name, value in before.items():
-            self.sizes[name] = self.sizes.get(name, 0) + column_bytes(value)
             self.input_types[name] = kind_of(value)
             self.ranks_in[name] = rank_of(value) or 0
             if any(isinstance(leaf, np.ndarray) and leaf.ndim > 0 for leaf in leaves({name: value}).values()):
@@ -135,7 +129,6 @@ class OpAccumulator:
         count, keeps = self.count, self.op.keep_position
         if not all(vars(count).values()):
             return ProfiledOp(self.op.name, 1.0, keep_position=keeps, fixed=NOT_MEASURED, random=self._random())
-        touched = sum(self.sizes.get(name, 0) for name in self.reads | self.writes)
         # `random=True` says that unequal results are chance, and no state.
         stateful = self.unequal and self.op.random is not True
         return ProfiledOp(
@@ -150,9 +143,7 @@ class OpAccumulator:
             creates=frozenset(self.creates),
             drops=frozenset(self.drops),
             elements=count.elements_out / count.elements_in,
-            bytes_in=count.bytes_in / count.elements_in,
             seconds=seconds,
-            by_size=not 0 < touched < INSENSITIVE_SHARE * sum(self.sizes.values()),
             random=self._random(),
             fixed=HOLDS_STATE if stateful else BY_EPOCH if wants_epoch(self.op.fn) else "",
         )

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
+import importlib
+import math
+import types
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
+from pecan_ray.autocache.decision import SampledCosts
+from pecan_ray.cache.execution_profile import OperatorCost, SourceCost
+from pecan_ray.plan.operators import Plan
+from pecan_ray.plan.shape import element_ops_from
 from pecan_ray.reorder.never import OpProperties
 from pecan_ray.reorder.profile import ProfiledOp
+from pecan_ray.sources.memory import Arrays, Items
 
 
 @dataclass(frozen=True)
@@ -92,3 +103,109 @@ class SampleProfile:
             if op.name == name:
                 return op
         raise KeyError(name)
+
+
+# --- as JSON, and back: made from the values themselves, so that a new fact needs nothing here ----------------
+
+FactJson: TypeAlias = Any
+"""What `json` reads and writes."""
+
+PACKAGES = ("pecan_ray.autoorder.", "pecan_ray.reorder.")
+"""Only classes of these are made again."""
+
+
+def to_json(value: Any) -> FactJson:
+    """Return a fact as a value that JSON has; raises TypeError for what is none."""
+    if isinstance(value, (bool, str, types.NoneType)):
+        return value
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else {"float": str(value)}
+    if _is_serializable(type(value)):
+        return {"is": f"{type(value).__module__}.{type(value).__qualname__}", **_fields(value)}
+    return _container_to_json(value)
+
+
+def _container_to_json(value: Any) -> FactJson:
+    if isinstance(value, (tuple, list)):
+        return [to_json(one) for one in value]
+    if isinstance(value, (set, frozenset)):
+        return {"set": [to_json(one) for one in sorted(value)]}
+    if isinstance(value, Mapping):
+        return {"dict": [[to_json(name), to_json(one)] for name, one in value.items()]}
+    raise TypeError(f"{type(value).__name__} is no fact that can be written")
+
+
+def from_json(written: FactJson) -> Any:
+    """Return the fact that was written.
+
+    Raises KeyError, TypeError, ValueError, AttributeError, ImportError or PlanError for what another version wrote.
+    """
+    if isinstance(written, list):
+        return tuple(from_json(one) for one in written)
+    if not isinstance(written, dict):
+        return written
+    if "float" in written:
+        return float(written["float"])
+    if "set" in written:
+        return frozenset(from_json(one) for one in written["set"])
+    if "dict" in written:
+        return {from_json(name): from_json(one) for name, one in written["dict"]}
+    kind = _class(written["is"])
+    return kind(**{name: from_json(one) for name, one in written.items() if name != "is"})
+
+
+def _is_serializable(kind: type) -> bool:
+    frozen = dataclasses.is_dataclass(kind) or hasattr(kind, "_fields")
+    return frozen and f"{kind.__module__}.".startswith(PACKAGES)
+
+
+def _fields(value: Any) -> dict[str, FactJson]:
+    if dataclasses.is_dataclass(value):
+        names = [field.name for field in dataclasses.fields(value) if field.init]
+    else:
+        names = list(value._fields)
+    return {name: to_json(getattr(value, name)) for name in names}
+
+
+def _class(path: str) -> type:
+    module, _, name = path.rpartition(".")
+    if not f"{module}.".startswith(PACKAGES):
+        raise ValueError(f"{path} is no fact")
+    kind = getattr(importlib.import_module(module), name)
+    if not (isinstance(kind, type) and _is_serializable(kind)):
+        raise ValueError(f"{path} is no fact")
+    return kind
+
+
+# --- what caching decides by -----------------------------------------------------------------------------------
+
+REMOTE_WAITING = 0.9
+"""Share of reading from a bucket in which a thread needs no CPU."""
+
+
+def costs_of(plan: Plan, sequences: Sequence[OpSequenceSample]) -> SampledCosts | None:
+    """Return what reading and the operators of a plan cost, as a sample shows it; None where it does not."""
+    samples = {op.name: op for one in sequences for op in one.ops if op.elements_in > 0 and op.seconds is not None}
+    names = [op.name for op in element_ops_from(plan, 0)]
+    if not names or not samples.keys() >= set(names):
+        return None
+    first = next((one for one in sequences if names[0] in (op.name for op in one.ops)), None)
+    if first is None or first.reading_s is None:
+        return None
+    source = _source_cost(plan, samples[names[0]], first.reading_s)
+    return SampledCosts(source, tuple(_cost(samples[name]) for name in names))
+
+
+def _source_cost(plan: Plan, head: OpSample, reading_s: float) -> SourceCost:
+    """Return what an element of the source costs; `head`: the first operator, which is given these."""
+    remote = "://" in str(getattr(plan.head, "patterns", "") or getattr(plan.head, "root", ""))
+    # What lies in memory is read no faster from a disk, whatever the sample says.
+    reading = 0.0 if type(plan.head) in (Arrays, Items) else reading_s
+    return SourceCost(reading, head.bytes_in / head.elements_in, REMOTE_WAITING if remote else 0.0)
+
+
+def _cost(op: OpSample) -> OperatorCost:
+    size = op.bytes_out / op.elements_out if op.elements_out else 0.0
+    return OperatorCost(op.name, op.seconds or 0.0, size, op.elements_out / op.elements_in, op.profiled.random)

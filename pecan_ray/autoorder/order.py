@@ -12,15 +12,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from pecan_ray.autoorder.accepted import OpSequenceOrder, Ordering
+from pecan_ray.autoorder.accepted import OpSequenceOrder, Ordering, apply_pipeline_threshold
 from pecan_ray.autoorder.call_in_subprocess import call_in_subprocess, can_be_sent, needs_own_process
 from pecan_ray.autoorder.exchange_check import OpOrder
 from pecan_ray.autoorder.in_rows import try_in_rows
 from pecan_ray.autoorder.late_look import JobEnd
-from pecan_ray.autoorder.look_clock import WALL_PER_CPU, LookClock
 from pecan_ray.autoorder.op_runner import SampleLimits
 from pecan_ray.autoorder.op_samples import OpSequenceSample, SampleProfile
-from pecan_ray.autoorder.order_request import LEAST_RUNS, RUNS_OF_AN_ELEMENT, SHARE_OF_JOB, OrderRequest, runs_allowed
+from pecan_ray.autoorder.order_request import (
+    LEAST_RUNS,
+    RUNS_OF_AN_ELEMENT,
+    SHARE_OF_JOB,
+    WALL_PER_CPU,
+    LookClock,
+    OrderRequest,
+    runs_allowed,
+)
 from pecan_ray.autoorder.rewrites import maps_from_source
 from pecan_ray.autoorder.sample import (
     LEAST_ELEMENTS,
@@ -32,7 +39,6 @@ from pecan_ray.autoorder.sample import (
 )
 from pecan_ray.autoorder.search import OrderSearch
 from pecan_ray.autoorder.trial import make_trial, trial_error
-from pecan_ray.autoorder.whole import apply_pipeline_threshold
 from pecan_ray.options import EngineName
 from pecan_ray.plan.op_sequences import OpSequence, apply_op_order, op_sequences
 from pecan_ray.plan.operators import ElementOp, Join, Map, Plan
@@ -45,8 +51,6 @@ APART = True
 """Samples run in processes of their own: the user's functions may do anything to theirs."""
 PROFILE_SHARE = 0.5
 """Share of the time that profiling may take; the rest is for trying other orders."""
-LATE_SHARE = 0.7
-"""Share of the time until which it goes on where so few elements have come through that nothing can be tried."""
 BEGIN_SHARE = 0.9
 """Share of the time in which something may be begun: an operator that runs is not interrupted."""
 ENOUGH_S = 1.5
@@ -109,7 +113,7 @@ def _accepted_ordering(
 ) -> Ordering:
     """Return the plan in the orders that its stretches have adopted; `cut_short`: more elements may tell more."""
     pushed = [pushed for one in orders for pushed in one.taken_over.pushed]
-    notes = [note for one in orders for note in (*one.sample.notes, *one.notes, *one.taken_over.notes)]
+    notes = [note for one in orders for note in (*one.sample.notes, *one.notes)]
     notes += [one.description() for one in pushed]
     return Ordering(
         before=plan,
@@ -196,7 +200,7 @@ def _order_sequences(request: OrderRequest, names: Sequence[OpOrder]) -> list[Op
             spread = not plan_shape(request.plan).serial
             limits = SampleLimits(request.elements, deadline, spread=spread)
             found.append(_order_op_sequence(copies[one], request, limits, clock, request.runs / len(names)))
-    return apply_pipeline_threshold(request.plan, found)
+    return apply_pipeline_threshold(found)
 
 
 def _order_op_sequence(
@@ -209,8 +213,8 @@ def _order_op_sequence(
     The user's own order has run on these elements: an error can only come from a way in which no job would run.
     """
     now = clock()
-    half, late = (now + share * (limits.deadline - now) for share in (PROFILE_SHARE, LATE_SHARE))
-    first = replace(limits, deadline=late, soft_limit=min(half, now + ENOUGH_S), hard_limit=half)
+    half = now + PROFILE_SHARE * (limits.deadline - now)
+    first = replace(limits, soft_limit=min(half, now + ENOUGH_S), hard_limit=half)
     sampled = sample_op_sequence(stretch, request.engine, request.seed, first, clock=clock, skip_bad=request.skip_bad)
     sample = sampled.profile()
     element_s = sampled.read_s + (sample.seconds or 0.0)

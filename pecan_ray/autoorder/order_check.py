@@ -13,9 +13,8 @@ from pecan_ray.autoorder.accepted import OpSequenceOrder, Ordering
 from pecan_ray.autoorder.call_in_subprocess import call_in_subprocess, can_be_sent
 from pecan_ray.autoorder.exchange_check import OpOrder
 from pecan_ray.autoorder.late_look import JobEnd
-from pecan_ray.autoorder.look_clock import WALL_PER_CPU, LookClock
 from pecan_ray.autoorder.op_runner import SampleLimits
-from pecan_ray.autoorder.order_request import OrderRequest
+from pecan_ray.autoorder.order_request import WALL_PER_CPU, LookClock, OrderRequest
 from pecan_ray.autoorder.sample import load_engine, private_copy, restore_globals, sample_op_sequence
 from pecan_ray.autoorder.trial import make_trial, trial_error
 from pecan_ray.engines.counting import OpCount

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, TypeAlias, get_args
+from pathlib import Path
+from typing import get_args
 
 from pecan_ray.engines.available_cpus import whole_cpus
 from pecan_ray.errors import PlanError
@@ -15,10 +18,6 @@ from pecan_ray.plan.shape import plan_shape
 from pecan_ray.plan.splits import Source
 from pecan_ray.reorder import Mode
 from pecan_ray.sources.listing import list_splits
-
-Check: TypeAlias = Callable[[dict[str, Any], dict[str, Any]], Any]
-"""A user's test: an element as the user's order makes it and as another one does; False refuses the other order."""
-
 
 ELEMENTS = 300
 """The usual sample has at most so many elements,"""
@@ -69,7 +68,6 @@ class OrderRequest:
     """The most elements of the sample."""
     seconds: float = SECONDS
     """The longest time for the sample and the trials on it."""
-    check: Check | None = None
     skip_bad: bool = False
     """Elements that operators cannot take are left out of the sample; else they end it."""
     sample_all: bool = False
@@ -105,7 +103,6 @@ class OrderRequest:
             seed,
             elements,
             seconds,
-            config.reorder_check,
             exchanges=config.reorder_exchanges,
             rewrites=config.reorder_rewrites,
         )
@@ -170,3 +167,53 @@ def _counts(plan: Plan) -> Iterator[int | None]:
 def _count(source: Source) -> int | None:
     # A source that computes its data to have splits knows how many elements there are once it has.
     return source.num_elements() if hasattr(source, "first") else list_splits(source).elements
+
+
+WALL_PER_CPU = 15.0
+"""A look may take so many times its seconds by the wall clock.  What it finds must not depend on the load of a machine:
+beside forty other programs on two CPUs it takes ten times as long."""
+WAITING_PER_CPU = 3.0
+"""So many seconds of waiting count as one of the CPU: a look whose functions wait (for a file, a lock, a server) ends
+after a minute, and one whose storage is slow still reads its sample."""
+STEP_S = 0.1
+"""Waiting is counted in steps that are long beside the time that reading the counters takes."""
+THREADS = Path("/proc/self/task")
+"""Where Linux tells of each thread how long it was ready to run and had no CPU."""
+
+
+class LookClock:
+    """Seconds that a look has taken: those of the CPUs, and a third of those in which it waited.
+
+    It does not wait while other programs have the CPU that it wants, as far as the system tells.
+    """
+
+    def __init__(self) -> None:
+        self._started = self._wall = time.perf_counter()
+        self._cpu_start = self._cpu = time.process_time()
+        self._queued = _queued_s()
+        self.waited_s = 0.0
+        """Seconds in which nothing of this process wanted a CPU."""
+
+    def __call__(self) -> float:
+        """Return the seconds since it was made."""
+        if time.perf_counter() - self._wall >= STEP_S:
+            self._count_waiting()
+        wall, cpu = time.perf_counter() - self._started, time.process_time() - self._cpu_start
+        return max(cpu + self.waited_s / WAITING_PER_CPU, wall / WALL_PER_CPU)
+
+    def _count_waiting(self) -> None:
+        wall, cpu, queued = time.perf_counter(), time.process_time(), _queued_s()
+        # Decision 143: time in line for a CPU is the machine's load, and what a look finds must not depend on that.
+        busy = cpu - self._cpu + max(queued - self._queued, 0.0)  # threads that have ended are not counted any more
+        self.waited_s += max(wall - self._wall - busy, 0.0)
+        self._wall, self._cpu, self._queued = wall, cpu, queued
+
+
+def _queued_s() -> float:
+    """Return the seconds in which threads of this process were ready to run; 0 where the system does not tell."""
+    total = 0
+    with contextlib.suppress(OSError):
+        for thread in THREADS.iterdir():
+            with contextlib.suppress(OSError, IndexError, ValueError):  # it has just ended
+                total += int((thread / "schedstat").read_text().split()[1])
+    return total / 1e9

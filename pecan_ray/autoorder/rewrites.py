@@ -4,9 +4,9 @@ What a rewrite is worth, and whether values may be others so, is not a rule's ma
 order is (`pecan_ray.autoorder.trial`, `in_rows`), within the bounds of docs/rewrites.md.
 
 Decoding at a reduced size averages pixels that a bilinear resize would skip, and is for modes that may change them
-(docs/howto/ordering.md).  Decoding a part leaves pixels as they are in the python engine; in the tensorflow engine it
-differs at the border by the colour of the pixels outside (0.01 of 255 on average).  What is known of functions, the
-package's own and those of other libraries, is in `pecan_ray.known`.
+(docs/howto/ordering.md).  Decoding a part leaves pixels as they are.  What is known of functions, the package's own and
+those of other libraries, is in `pecan_ray.known`.  All rules are those of the python engine: a graph of TensorFlow has
+no place for functions that are watched while they run.
 
 Decisions: docs/decisions/rewrites.md.
 """
@@ -18,7 +18,7 @@ import operator
 import types
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -81,7 +81,7 @@ class Match(NamedTuple):
 class Rule(Protocol):
     """One kind of rewrite."""
 
-    def matches(self, ops: Sequence[Op], engine: EngineName, source: Source | None) -> Iterator[Match]:
+    def matches(self, ops: Sequence[Op], source: Source | None) -> Iterator[Match]:
         """Yield what the first of some operators can become with those behind it, what gains most first.
 
         `source`: what they are given the elements of as they are; None: something else stands before them.
@@ -98,14 +98,6 @@ BY_ROWS_OF_PIXELS = " by rows of pixels"
 """How an order names arithmetic of pixels, after the operator."""
 IN_ROWS = " in rows"
 """And one that runs them on many elements at a time."""
-DECODER_RUNS: tuple[tuple[str, tuple[type, ...], Any, bool], ...] = (
-    ("decode+random_crop+resize", (images.RandomCrop, images.Resize), images.DecodeRandomCropResize, True),
-    ("decode+resize", (images.Resize,), images.DecodeResize, True),
-    ("decode+random_crop", (images.RandomCrop,), images.DecodeRandomCrop, False),
-    ("decode+crop", (images.CenterCrop,), images.DecodeCrop, False),
-)
-"""Rule, classes of the functions behind the decoder, the merged function, and whether images are decoded at a reduced
-size.  The first one that fits takes over most."""
 
 
 class KnownAtOnce:
@@ -114,9 +106,9 @@ class KnownAtOnce:
     Where pixels may be others, a cast of bytes to floats between the package's own is done to what comes out.
     """
 
-    def matches(self, ops: Sequence[Op], engine: EngineName, source: Source | None) -> Iterator[Match]:
+    def matches(self, ops: Sequence[Op], source: Source | None) -> Iterator[Match]:
         """Yield it with other pixels, and with equal ones."""
-        maps = _maps(ops) if engine == "python" else []
+        maps = _maps(ops)
         decoder = maps[: bool(maps) and _is_decoder(maps[0])]
         casts = {op.name for op in maps[1:] if decoder and only_casts(op)}
         for reduces, between in ((True, casts), (False, set[str]())):
@@ -155,30 +147,13 @@ class ChannelArithmetic:
     Its results are equal.
     """
 
-    def matches(self, ops: Sequence[Op], engine: EngineName, source: Source | None) -> Iterator[Match]:
+    def matches(self, ops: Sequence[Op], source: Source | None) -> Iterator[Match]:
         """Yield it."""
-        for op in _maps(ops)[:1] if engine == "python" else ():
+        for op in _maps(ops)[:1]:
             if is_channel_arithmetic(op):
                 why = f"{op.name} computes with rows of pixels where it does nothing but arithmetic"
                 rewrite = Pushed("arithmetic of pixels", (op.name,), op.name + BY_ROWS_OF_PIXELS, why)
                 yield Match(rewrite, 1, (replace(op, fn=PerChannelFunction(op.fn)),))
-
-
-class DecoderTakesOver:
-    """A decoder of TensorFlow takes over what follows it."""
-
-    def matches(self, ops: Sequence[Op], engine: EngineName, source: Source | None) -> Iterator[Match]:
-        """Yield what it can take over, the most first."""
-        maps = _maps(ops) if engine == "tensorflow" else []
-        if not maps or not _is_decoder(maps[0]):
-            return
-        for rule, behind, merge, reduces in DECODER_RUNS:
-            run = maps[1 : 1 + len(behind)]
-            if [type(op.fn) for op in run] == list(behind):
-                names = tuple(op.name for op in (maps[0], *run))
-                why = f"the decoder takes over {', '.join(names[1:])}"
-                made = replace(run[0], fn=merge(*(op.fn for op in run)))
-                yield Match(Pushed(rule, names, "+".join(names), why, reduces), len(names), (made,))
 
 
 def only_casts(op: Map) -> bool:
@@ -241,9 +216,9 @@ def _may_be(op: Op) -> bool:
 class RowsAtOnce:
     """All maps from the source to `batch` run on many elements at a time."""
 
-    def matches(self, ops: Sequence[Op], engine: EngineName, source: Source | None) -> Iterator[Match]:
+    def matches(self, ops: Sequence[Op], source: Source | None) -> Iterator[Match]:
         """Yield it with all arithmetic, and with that alone whose last bit is prescribed."""
-        maps = maps_from_source(Plan(head=source, ops=tuple(ops))) if engine == "python" and source is not None else ()
+        maps = maps_from_source(Plan(head=source, ops=tuple(ops))) if source is not None else ()
         for exactly in (False, True) if maps else ():
             rewrite = rows_at_once(maps, exactly=exactly)
             yield Match(rewrite, len(ops), tuple(_in_rows(op, rewrite.ops, exactly=exactly) for op in ops))
@@ -262,13 +237,13 @@ def _in_rows(op: Op, maps: tuple[str, ...], *, exactly: bool) -> Op:
     return BatchInRows(name=op.name, size=op.size, drop_remainder=op.drop_remainder, maps=maps, exactly=exactly)
 
 
-RULES: tuple[Rule, ...] = (KnownAtOnce(), DecoderTakesOver(), ChannelArithmetic(), RowsAtOnce())
+RULES: tuple[Rule, ...] = (KnownAtOnce(), ChannelArithmetic(), RowsAtOnce())
 
 
 def matches(ops: Sequence[Op], engine: EngineName, source: Source | None = None) -> Iterator[Match]:
     """Yield what all rules make of the first of some operators, what gains most first."""
-    for rule in RULES:
-        yield from rule.matches(ops, engine, source)
+    for rule in RULES if engine == "python" else ():
+        yield from rule.matches(ops, source)
 
 
 def apply_rewrites(plan: Plan, engine: EngineName, names: Collection[str]) -> tuple[Plan, tuple[Pushed, ...]]:

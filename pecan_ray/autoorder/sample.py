@@ -43,8 +43,6 @@ ALWAYS_WATCHED = 2
 """First elements on which every operator is watched,"""
 COMPARED = 12
 """and on which what it is given is compared with what comes out, however much time there is."""
-OFTEN_WATCHED = 16
-"""First elements of which each, and not every second one, is watched as long as there is time."""
 WATCHED_IF_TRACED = 8
 """A graph has told what it reads and writes: what is watched is whether its results are the same twice."""
 WATCHED_SHARE = 0.25
@@ -236,7 +234,7 @@ class Sampled:
             return False
         # Of the time that has passed, so a slow first operator cannot use up the share of the others.
         share = WATCHED_SHARE * (self.clock() - self.started) / len(self.accumulators)
-        return (number < OFTEN_WATCHED or number % 2 == 0) and self.accumulators[name].extra_s < share
+        return self.accumulators[name].extra_s < share
 
     def _watch(self, stage: Stage, piece: Token) -> list[Token]:
         """Run an operator twice on equal input with equal random numbers, and compare."""

@@ -47,7 +47,6 @@ class OrderSearch:
             measured=measured,
             rejected=(*rejected, *dict.fromkeys([*users.rejected, *taken_over.rejected])),
             notes=tuple(self._notes),
-            loads=self._trial.loads(adopted.order) if adopted is not None else (),
             exchanges=self._trial.exchanges.found(adopted.order) if adopted is not None else (),
             taken_over=taken_over,
             users_taken_over=users,

@@ -32,7 +32,7 @@ CERTAINTY = 2.0
 """Standard errors that count as certain."""
 WORTH = 1.05
 """An order that does not make its operators so many times as fast, and the whole pipeline
-(`pecan_ray.autoorder.whole`), is not worth another sequence of operators."""
+(`accepted.apply_pipeline_threshold`), is not worth another sequence of operators."""
 SURELY = 1.5
 """No measuring is so wrong that what seems to be certain here is not worth it;"""
 PRECISE = 0.01

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
 
 from pecan_ray.autoorder.op_runner import SampleClock, SampleLimits
 from pecan_ray.engines.contract import Leases
@@ -14,7 +13,7 @@ from pecan_ray.plan.operators import Join, Plan
 from pecan_ray.plan.shape import plan_shape
 from pecan_ray.plan.splits import OUTPUT_BITS, Element, Lease, Source, Split
 from pecan_ray.sources.files import prefetching_files
-from pecan_ray.sources.listing import FirstSplits, list_splits
+from pecan_ray.sources.listing import list_splits
 
 MOST_OPENED = 32
 """Splits that a sample is drawn from, as far as they hold enough."""
@@ -77,27 +76,12 @@ def evenly(count: int) -> Iterator[int]:
             yield place
 
 
-@dataclass(frozen=True)
-class SampleSize:
-    """How many elements of a source a sample is to have."""
-
-    elements: int
-    retry: bool = True
-    """Come back to splits for more, where others hold few: else another source gives more."""
-    later: bool = False
-    """Leave out those that come first without this, or take them last."""
-
-
 class SpreadLeases:
     """Leases on a few elements of each split; round by round on more of them, where the splits hold few."""
 
-    def __init__(
-        self, listings: Sequence[FirstSplits], wanted: Sequence[SampleSize], over: Callable[[], bool] = lambda: False
-    ) -> None:
+    def __init__(self, streams: Sequence[Iterator[Lease]], over: Callable[[], bool]) -> None:
         """`over`: tells whether the time is up, and no more is wanted."""
-        self._over = over
-        streams = enumerate(zip(listings, wanted, strict=True))
-        self._streams = [_leases(branch, listing.splits, one) for branch, (listing, one) in streams]
+        self._streams, self._over = streams, over
 
     def take(self, branch: int = 0) -> Lease | None:
         """Return the next lease of a source."""
@@ -107,12 +91,13 @@ class SpreadLeases:
         """Do nothing: nobody asks."""
 
 
-def _leases(branch: int, splits: Sequence[Split], wanted: SampleSize) -> Iterator[Lease]:
+def _leases(branch: int, splits: Sequence[Split], elements: int, *, again: bool, later: bool) -> Iterator[Lease]:
+    """Yield leases on so many elements; `again`: come back to splits for more, where others hold few."""
     opened = min(MOST_OPENED, len(splits))
-    few = -(-wanted.elements // opened) if opened else 0
-    starts = list(range(0, wanted.elements if wanted.retry else 1, max(1, few)))
+    few = -(-elements // opened) if opened else 0
+    starts = list(range(0, elements if again else 1, max(1, few)))
     # A first look has read the first round, so this comes last if other elements are wanted.
-    for start in [*(starts[1:] or [few]), 0] if wanted.later else starts:
+    for start in [*(starts[1:] or [few]), 0] if later else starts:
         for place in evenly(len(splits)):
             split = splits[place]
             if split.elements is None or start < split.elements:
@@ -120,33 +105,30 @@ def _leases(branch: int, splits: Sequence[Split], wanted: SampleSize) -> Iterato
                 yield Lease(0, split, spans=(span,), branch=branch)
 
 
-def sample_leases(plan: Plan, sources: Sequence[Source], elements: int, *, spread: bool, later: bool = False) -> Leases:
-    """Return the leases of a sample of what a plan yields.
-
-    `later`: of other elements than without it, as far as there are others.
-    Not spread is what needs the beginning of its data, and what would compute all of it before it has splits.
-    """
-    # `take`, `skip` and `zip` count from the beginning, so a sample of such a plan has to begin there.
-    if not spread or plan_shape(plan).serial or any(hasattr(source, "first") for source in plan.sources()):
-        return AllLeases(sources, epoch=0, num_passes=1)
-    wanted = [replace(one, later=later) for one in _sample_sizes(plan, elements)]
-    over = [source for source in sources if isinstance(source, Bounded)]
-    return SpreadLeases([list_splits(source) for source in sources], wanted, lambda: any(one.over for one in over))
-
-
-def _sample_sizes(plan: Plan, elements: int, *, again: bool = True) -> Iterator[SampleSize]:
+def _shares(plan: Plan, elements: int, *, again: bool = True) -> Iterator[tuple[int, bool]]:
     """Yield how many elements are wanted of each source: where sources follow each other, of each its share."""
     if not isinstance(plan.head, Join):
-        yield SampleSize(elements, again)
+        yield elements, again
         return
     concat = plan.head.kind == "concat"
-    share = -(-elements // len(plan.head.inputs)) if concat else elements
     for branch in plan.head.inputs:
-        yield from _sample_sizes(branch, share, again=again and not concat)
+        share = -(-elements // len(plan.head.inputs)) if concat else elements
+        yield from _shares(branch, share, again=again and not concat)
 
 
 def entering(stretch: OpSequence, limits: SampleLimits, clock: SampleClock) -> tuple[Plan, list[Source], Leases]:
-    """Return the plan of what enters a stretch, its sources, which end in time, and the leases of a sample of it."""
+    """Return the plan of what enters a stretch, its sources, which end in time, and the leases of a sample of it.
+
+    Not spread is what needs the beginning of its data, and what would compute all of it before it has splits.
+    """
     plan = without_buffers(stretch.prefix)
-    sources: list[Source] = [Bounded(one, limits.elements, limits.deadline, clock) for one in plan.sources()]
-    return plan, sources, sample_leases(plan, sources, limits.elements, spread=limits.spread, later=limits.later)
+    bounded = [Bounded(one, limits.elements, limits.deadline, clock) for one in plan.sources()]
+    sources: list[Source] = [*bounded]
+    # `take`, `skip` and `zip` count from the beginning, so a sample of such a plan has to begin there.
+    if not limits.spread or plan_shape(plan).serial or any(hasattr(source, "first") for source in plan.sources()):
+        return plan, sources, AllLeases(sources, epoch=0, num_passes=1)
+    streams = [
+        _leases(branch, list_splits(source).splits, share, again=again, later=limits.later)
+        for branch, (source, (share, again)) in enumerate(zip(sources, _shares(plan, limits.elements), strict=True))
+    ]
+    return plan, sources, SpreadLeases(streams, lambda: any(one.over for one in bounded))

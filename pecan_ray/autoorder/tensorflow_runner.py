@@ -15,7 +15,6 @@ from pecan_ray.autoorder.op_runner import (
     SampleLimits,
     Stage,
 )
-from pecan_ray.autoorder.rewrites import rewrite_ops
 from pecan_ray.autoorder.spread import entering
 from pecan_ray.engines.contract import EngineOptions
 from pecan_ray.engines.tensorflow.single import (
@@ -59,7 +58,6 @@ class TensorFlowRunner:
     def __init__(
         self, stretch: OpSequence, engine: EngineName, *, seed: int, limits: SampleLimits, clock: SampleClock
     ) -> None:
-        self._engine = engine
         self._ops = {op.name: op for op in stretch.ops}
         plan, sources, leases = entering(stretch, limits, clock)
         self._single_elements = GraphElements(plan, sources, leases, EngineOptions(seed=seed, order="strict"))
@@ -97,8 +95,8 @@ class TensorFlowRunner:
         return statistics.median(seconds)
 
     def stages(self, order: Sequence[str], *, fused: bool = False, decoders: Collection[str] = ()) -> list[Stage]:
-        """Return the operators, compiled for what arrives at their places."""
-        ops = rewrite_ops([self._ops[name] for name in order], self._engine, decoders)
+        """Return the operators, compiled for what arrives at their places; no rule rewrites graphs."""
+        ops = [self._ops[name] for name in order]
         spec = self._single_elements.spec
         found: list[Stage] = []
         for group in compile_groups(ops) if fused else [[op] for op in ops]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -13,12 +13,10 @@ from pecan_ray.autoorder.accepted import NOTHING_TAKEN_OVER, RejectedOrder, Take
 from pecan_ray.autoorder.element_moved import ColumnDifference, RewriteCheck, element_moved
 from pecan_ray.autoorder.element_spec import ElementSpec, equal
 from pecan_ray.autoorder.exchange_check import NO_TIME, ExchangeCheck, OpOrder, exchanges
-from pecan_ray.autoorder.op_accumulator import OpAccumulator
 from pecan_ray.autoorder.op_runner import OP_FAILURES, Stage, Token, run_through
-from pecan_ray.autoorder.op_samples import OpSample
-from pecan_ray.autoorder.order_request import Check, OrderRequest
+from pecan_ray.autoorder.order_request import OrderRequest
 from pecan_ray.autoorder.rewrites import Pushed, choices
-from pecan_ray.autoorder.sample import LEAST_ELEMENTS, Sampled, timed_run
+from pecan_ray.autoorder.sample import LEAST_ELEMENTS, Sampled
 from pecan_ray.autoorder.speed import SpeedComparison, compare_speed, too_slow
 from pecan_ray.errors import describe_error
 from pecan_ray.options import EngineName
@@ -46,24 +44,16 @@ COMPARING: tuple[Mode, ...] = ("safe", "strict")
 class Trial:
     """Other orders on the elements of one sampled stretch."""
 
-    def __init__(
-        self, sampled: Sampled, check: Check | None, engine: EngineName, mode: Mode, *, rewrites: bool = True
-    ) -> None:
-        self._sampled, self._check = sampled, check
+    def __init__(self, sampled: Sampled, engine: EngineName, mode: Mode, *, rewrites: bool = True) -> None:
+        self._sampled = sampled
         self._comparison, self._strict = mode in COMPARING, mode == "strict"
         self._decoding: EngineName | None = engine if mode in COMPARING and rewrites else None
         """The engine whose decoders may take work over; None: none does."""
         self._ops = {op.name: op for op in sampled.sequence.ops}
         self._taken_over: dict[OpOrder, TakenOver] = {}
         self._runner, self._names = sampled.runner, sampled.sequence.names
-        self._timed: dict[OpOrder, dict[str, OpAccumulator]] = {}
-        """What operators did in orders that were looked at."""
         self.exchanges = ExchangeCheck(sampled, exactly=self._strict)
         """Which pairs may be exchanged, and what that changes."""
-
-    def loads(self, order: OpOrder) -> tuple[OpSample, ...]:
-        """Return what operators are given in an order that was looked at."""
-        return tuple(one.sample() for one in self._timed.get(order, {}).values() if one.count.elements_in)
 
     def in_time(self) -> bool:
         """Tell whether something more may be begun."""
@@ -72,9 +62,8 @@ class Trial:
     # --- orders ----------------------------------------------------------------------------------------------
 
     def look(self, order: OpOrder) -> str:
-        """Run an order on the first elements and note the operators' times in it; return why it is refused, or ""."""
-        accumulators = self._timed[order] = {name: OpAccumulator(self._ops[name]) for name in order}
-        rejected, ran = self._rejected_on(order, range(FIRST_LOOK), accumulators=accumulators)
+        """Run an order on the first elements; return why it is refused, or ""."""
+        rejected, ran = self._rejected_on(order, range(FIRST_LOOK))
         return rejected or (NO_TIME if ran < min(FIRST_LOOK, len(self._sampled.held)) else "")
 
     def verify(self, order: OpOrder) -> tuple[str, Pair | None, int]:
@@ -92,17 +81,9 @@ class Trial:
             rejected = self.exchanges.rejects()[pair]
         return rejected, pair, min(held, FIRST_LOOK) + ran
 
-    def _rejected_on(
-        self,
-        order: OpOrder,
-        numbers: range,
-        until: float = math.inf,
-        accumulators: Mapping[str, OpAccumulator] | None = None,
-    ) -> tuple[str, int]:
-        usual = self._names if self._comparison or self._check is not None else None
-        return self._run_variant(
-            usual, order, numbers, until, functools.partial(self._mismatch, order), accumulators=accumulators
-        )
+    def _rejected_on(self, order: OpOrder, numbers: range, until: float = math.inf) -> tuple[str, int]:
+        usual = self._names if self._comparison else None
+        return self._run_variant(usual, order, numbers, until, functools.partial(self._mismatch, order))
 
     def _run_variant(
         self,
@@ -113,11 +94,10 @@ class Trial:
         judge: Judge,
         *,
         decoders: Sequence[str] = (),
-        accumulators: Mapping[str, OpAccumulator] | None = None,
     ) -> tuple[str, int]:
         """Run elements in another way; return why it is refused, or "", and how many were run before the time was up.
 
-        `usual`: what each result is judged beside; None: its form alone counts.  `accumulators`: operators are timed.
+        `usual`: what each result is judged beside; None: its form alone counts.
         """
         sampled, spec, ran = self._sampled, ElementSpec(), 0
         try:
@@ -125,7 +105,7 @@ class Trial:
             for number in numbers[: len(sampled.held)]:
                 if not sampled.in_time() or sampled.clock() > until:
                     break
-                after = self._columns(self._outputs(stages, sampled.token(number), accumulators))
+                after = self._columns(run_through(stages, sampled.token(number)))
                 before = after if usual is None else self._columns(run_through(others, sampled.token(number)))
                 if {len(before), len(after)} != {sampled.results[number]}:
                     count = sampled.results[number]
@@ -142,20 +122,8 @@ class Trial:
     def _columns(self, tokens: Sequence[Token]) -> list[Element]:
         return [self._runner.columns(token) for token in tokens]
 
-    def _outputs(
-        self, stages: Sequence[Stage], token: Token, accumulators: Mapping[str, OpAccumulator] | None
-    ) -> list[Token]:
-        if accumulators is None:
-            return run_through(stages, token)
-        pieces = [token]
-        for stage in stages:
-            pieces = [made for piece in pieces for made in timed_run(self._runner, accumulators, stage, piece)]
-        return pieces
-
     def _mismatch(self, order: OpOrder, number: int, mine: Element, other: Element) -> str:
         """Return why an element's result in an order is not what the user meant; empty if it may be."""
-        if self._check is not None and (rejected := rejected_by_check(self._check, mine, other)):
-            return rejected
         if not self._comparison or equal(mine, other):
             return ""
         if self._strict:
@@ -232,14 +200,11 @@ class Trial:
         found = NOTHING_TAKEN_OVER
         for some in ways:
             for one in some:
-                before = part_decoding.counts()
                 rejected, detected_changes = self._pushdown_rejection(order, found.decoders, one)
                 if rejected:
                     found = replace(found, rejected=(*found.rejected, _not_taken_over(one, rejected)))
                     continue
-                told = part_decoding.decode_summary(part_decoding.counts() - before)
-                notes = (*found.notes, *([f"{one.decoder}: {told}"] if told else []))
-                found = replace(found, pushed=(*found.pushed, one), detected_changes=detected_changes, notes=notes)
+                found = replace(found, pushed=(*found.pushed, one), detected_changes=detected_changes)
                 # The ways come with the most first, so that the others would take over less.
                 break
         return found
@@ -266,9 +231,8 @@ class Trial:
 
     def _check_rewrite(self, pairs: RewriteCheck, number: int, mine: Element, other: Element) -> str:
         pairs.add(mine, other)
-        if self._strict and not equal(mine, other):
-            return "its result is not equal to that of the user's order"
-        return rejected_by_check(self._check, mine, other) if self._check is not None else ""
+        unequal = self._strict and not equal(mine, other)
+        return "its result is not equal to that of the user's order" if unequal else ""
 
     def _changed_decision(self, behind: OpOrder, pairs: RewriteCheck) -> str:
         """Return which operator decides by a column that has other values; empty if none does."""
@@ -283,7 +247,7 @@ class Trial:
 
 def make_trial(sampled: Sampled, request: OrderRequest) -> Trial:
     """Return the trial of orders that a request asks for."""
-    return Trial(sampled, request.check, request.engine, request.mode, rewrites=request.rewrites)
+    return Trial(sampled, request.engine, request.mode, rewrites=request.rewrites)
 
 
 def trial_error(error: BaseException) -> str:
@@ -293,12 +257,3 @@ def trial_error(error: BaseException) -> str:
 
 def _not_taken_over(one: Pushed, why: str) -> RejectedOrder:
     return RejectedOrder(one.ops, f"the decoder takes nothing over (rule {one.rule}): {why}")
-
-
-def rejected_by_check(check: Check, before: dict[str, Any], after: dict[str, Any]) -> str:
-    """Return why a user's check refuses an element; empty if it does not."""
-    try:
-        answer = check(before, after)
-    except Exception as error:  # a check may be made of assertions
-        return f"check= raised {describe_error(error)}".strip()
-    return "" if answer is None or answer else "check= returned False"

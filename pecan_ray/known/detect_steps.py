@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from pecan_ray import images
-from pecan_ray.known.albumentations_steps import albumentations_steps
 from pecan_ray.known.merged_run import KnownRun, RunSteps, mirror_steps_and_resize
 from pecan_ray.known.steps import (
     ConvertStep,
@@ -77,7 +76,7 @@ def _steps_of(fn: Any) -> list[KnownStep] | None:
         if (step := step_of(fn)) is not None:
             return [step]
     if (transforms := transforms_in(fn)) is None:
-        return albumentations_steps(fn)
+        return None
     found = list[KnownStep]()
     for one in transforms:
         known = None if isinstance(one, OWN) else steps_of(one)  # those want random numbers, which they are not given
@@ -144,15 +143,18 @@ def _in_form(named: list[tuple[str, KnownStep]]) -> tuple[list[tuple[str, KnownS
     # Operators are given arrays, by a decoder or by a source.
     form: ImageForm = "array"
     found, leading = list[tuple[str, KnownStep]](), list[KnownStep]()
-    started = True
+    started, resized = True, False
     for name, step in named:
-        # From the first unknown step on nobody knows what a step is given.
-        fits = started and form in step.layout
+        # From the first unknown step on nobody knows what a step is given.  Decision 99: what is resized twice may be
+        # coarse in between, which one warp would skip.
+        resizes = isinstance(step, ResizeStep) or (isinstance(step, CropStep) and step.target() is not None)
+        fits = started and form in step.layout and not (resized and resizes)
         if fits and isinstance(step, ConvertStep) and not any(isinstance(one, GeometricStep) for one in leading):
             form = step.gives
             leading.append(step)
         elif fits and isinstance(step, GeometricStep):
             leading.append(step)
+            resized = resized or resizes
         else:
             started = False
         if started:

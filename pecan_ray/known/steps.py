@@ -158,6 +158,10 @@ class WarpStep(MirrorStep):
     warps: ClassVar[bool] = True
 
 
+LEAST_SCALE = 3 / 4
+"""A warp that may make an image smaller than that is not known: one warp would skip the coarse image in between."""
+
+
 def mirrored(axes: tuple[int, ...], size: ImageSize) -> Placed:
     """Return what mirroring rows (0) or columns (1) does."""
     matrix = np.eye(2, 3)

@@ -16,6 +16,7 @@ import numpy as np
 
 from pecan_ray.known.steps import (
     ARRAYS,
+    LEAST_SCALE,
     ConvertStep,
     CropStep,
     Cut,
@@ -178,6 +179,10 @@ def _has_make_params(fn: Any) -> bool:
     return callable(getattr(fn, "make_params", None)) and callable(getattr(fn, "transform", None))
 
 
+def _is_plain_warp(fn: Any) -> bool:
+    return _has_make_params(fn) and _bilinear(fn) and fn.center is None and fn.fill == 0
+
+
 def _sized(fn: Any) -> bool:
     return isinstance(fn.size, (list, tuple)) and len(fn.size) == 2
 
@@ -211,12 +216,12 @@ KNOWN_TRANSFORMS: dict[str, tuple[Callable[..., KnownStep], tuple[str, ...], Cal
     "RandomRotation": (
         partial(WarpStep, place=_affine),
         ("degrees", "interpolation", "expand", "center", "fill"),
-        lambda fn: _has_make_params(fn) and _bilinear(fn) and not fn.expand and fn.center is None and fn.fill == 0,
+        lambda fn: _is_plain_warp(fn) and not fn.expand,
     ),
     "RandomAffine": (
         partial(WarpStep, place=_affine),
         ("degrees", "translate", "scale", "shear", "interpolation", "fill", "center"),
-        lambda fn: _has_make_params(fn) and _bilinear(fn) and fn.center is None and fn.fill == 0,
+        lambda fn: _is_plain_warp(fn) and (fn.scale is None or min(fn.scale) >= LEAST_SCALE),
     ),
 }
 """By the name of a class: its kind of step, the public parameters that must be there, and which of their values."""

@@ -9,10 +9,8 @@ from pecan_ray.plan.operators import Map, Plan, Prefetch, Repeat
 from pecan_ray.plan.shape import last_batching, plan_shape
 
 
-def check_rounds_supported(plan: Plan, engine: str, *, on_error: str, asked: bool) -> None:
-    """Raise PlanError, naming the operator, where rounds are asked for and a plan's batches cannot be made in any."""
-    if not asked:
-        return
+def check_rounds_supported(plan: Plan, engine: str, *, on_error: str) -> None:
+    """Raise PlanError, naming the operator, where a plan's batches cannot be made in rounds."""
     begin = "coordinated=True deals out rounds: batches of one bucket, one for each rank"
     batching = last_batching(plan)
     if not isinstance(batching, BucketByLength):

@@ -14,7 +14,7 @@ from PIL import Image
 
 from pecan_ray import images, part_decoding
 from pecan_ray.known.detect_steps import known_functions
-from pecan_ray.part_decoding import JpegHeader, TurboJpeg, decode_part, decode_summary, read_header
+from pecan_ray.part_decoding import JpegHeader, TurboJpeg, decode_part, read_header
 
 needs_turbojpeg = pytest.mark.skipif(part_decoding.library() == part_decoding.NOT_THERE, reason=part_decoding.NOT_THERE)
 SAMPLINGS = {
@@ -83,28 +83,25 @@ def of_pillow(image: Any, mode: str = "RGB", **options: Any) -> bytes:
 def other_files(image: Any) -> dict[str, bytes]:
     encoded = jpeg(image)
     return {
-        "it is no JPEG": bytes(cv2.imencode(".png", image)[1]),
-        part_decoding.ENDLESS: encoded[:-2] + bytes(4000),
-        "it is progressive": jpeg(image, cv2.IMWRITE_JPEG_PROGRESSIVE, 1),
-        "it has 4 colours": of_pillow(image, "CMYK"),
-        "it has no header": encoded[:4] + b"\xff\xd9",
-        "its colours are stored at an unusual size": jpeg(
+        "no JPEG": bytes(cv2.imencode(".png", image)[1]),
+        "no marker of its end": encoded[:-2] + bytes(4000),
+        "progressive": jpeg(image, cv2.IMWRITE_JPEG_PROGRESSIVE, 1),
+        "four colours": of_pillow(image, "CMYK"),
+        "no header": encoded[:4] + b"\xff\xd9",
+        "an unusual size of colours": jpeg(
             image, cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_411
         ),
     }
 
 
-def test_other_files_are_decoded_whole_and_counted_by_why() -> None:
+def test_other_files_are_decoded_whole() -> None:
     image, crop = picture(np.random.default_rng(3), 60, 90), images.RandomCrop()
-    assert read_header(np.frombuffer(jpeg(image), np.uint8)) == "it is no JPEG"
-    for reason, encoded in other_files(image).items():
-        assert read_header(encoded) == reason
+    assert read_header(np.frombuffer(jpeg(image), np.uint8)) is None
+    for kind, encoded in other_files(image).items():
+        assert read_header(encoded) is None, kind
         if whole(encoded) is not None:
-            before = part_decoding.counts()
             found = decode_crop(crop, encoded, 0)
             assert np.array_equal(found, crop(whole(encoded), np.random.default_rng(0)))
-            counted = part_decoding.counts() - before
-            assert counted.total() == (reason != "it is no JPEG") and not counted[""]
 
 
 def tail(rng: np.random.Generator, encoded: bytes) -> bytes:
@@ -181,9 +178,10 @@ def test_the_orientation_of_a_camera_changes_nothing() -> None:
     for orientation in (1, 3, 6, 8):
         exif = Image.Exif()
         exif[0x0112] = orientation
-        encoded, before = of_pillow(photograph, exif=exif), part_decoding.counts()[""]
+        encoded = of_pillow(photograph, exif=exif)
         assert np.array_equal(decode_crop(crop, encoded), crop(whole(encoded)))
-        assert part_decoding.counts()[""] == before + 1
+        header = read_header(encoded)
+        assert header is not None and decode_part(encoded, header, (0, 0, 8, 8)) is not None
 
 
 @needs_turbojpeg
@@ -216,19 +214,6 @@ def test_a_library_that_makes_other_pixels_is_not_used(monkeypatch: pytest.Monke
 def test_without_a_library_the_whole_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(part_decoding, "libraries", lambda: iter(["/no/such/library", "libm.so.6"]))
     monkeypatch.setattr(part_decoding, "_loaded", [])
-    encoded, crop, before = jpeg(np.zeros((40, 40, 3), np.uint8)), images.CenterCrop(8, 8), part_decoding.counts()
+    encoded, crop = jpeg(np.zeros((40, 40, 3), np.uint8)), images.CenterCrop(8, 8)
     assert np.array_equal(decode_crop(crop, encoded), crop(whole(encoded)))
-    assert part_decoding.counts() - before == {part_decoding.NOT_THERE: 1}
-
-
-def test_what_was_decoded_is_told_and_each_reason_to_decode_the_whole_once(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level("INFO", logger="pecan_ray"):
-        for _ in range(3):
-            part_decoding.count_whole("it is a drawing")
-    (said,) = [record.getMessage() for record in caplog.records]
-    assert "an image is decoded whole: it is a drawing" in said
-    assert part_decoding.counts()["it is a drawing"] == 3
-    assert decode_summary(Counter()) == ""
-    assert decode_summary(Counter({"": 3})) == "of 3 images 3 were decoded in part"
-    some = decode_summary(Counter({"": 3, "it is progressive": 2, "it has 4 colours": 1}))
-    assert some.endswith("3 were decoded in part, 2 whole, since it is progressive; 1 whole, since it has 4 colours")
+    assert part_decoding.library() == part_decoding.NOT_THERE

@@ -72,7 +72,8 @@ def decode_and_crop(encoded: Tensor, rng: Tensor) -> Tensor:
     """Decode a random part of a photograph; float32."""
     from pecan_ray import images  # here, so that peers do not carry it
 
-    return tf.cast(images.DecodeRandomCrop(images.RandomCrop())(encoded, rng), tf.float32)
+    box = images.RandomCrop().box(tf.image.extract_jpeg_shape(encoded), rng)
+    return tf.cast(tf.image.decode_and_crop_jpeg(encoded, tf.stack(box), channels=3), tf.float32)
 
 
 def to_float16(element: Any) -> Any:

@@ -32,16 +32,8 @@ def plan_tables(order_text: str) -> list[Content]:
     moved = frozenset(name for name in after if operators.get(name, {}).get("moved"))
     if changed:
         tables.append(chain("As it runs", after, moved))
-    tables.append(
-        table(
-            "As it is written, with what the sample measured",
-            HEADINGS,
-            _rows(before, operators, "before"),
-            numbers=NUMBERS,
-        )
-    )
-    if changed:
-        tables.append(table("As it runs", HEADINGS, _rows(after, operators, "after"), numbers=NUMBERS))
+    sampled = "As it is written, with what the sample measured"
+    tables.append(table(sampled, HEADINGS, _rows(before, operators), numbers=NUMBERS))
     tables += [element("p", f"Note: {note}") for note in found.get("notes", ())]
     return tables
 
@@ -71,23 +63,18 @@ def _read(order_text: str) -> Mapping[str, Any] | None:
 def _performance_lines(found: Mapping[str, Any]) -> list[str]:
     messages = []
     for stretch in found.get("stretches", ()):
-        speedup = stretch.get("measured_speedup") or stretch.get("expected_speedup")
-        if speedup:
-            how = "measured" if stretch.get("measured_speedup") else "expected"
-            messages.append(f"That makes these operators {speedup:.2f} times as fast ({how}).")
+        if speedup := stretch.get("measured_speedup"):
+            messages.append(f"That makes these operators {speedup:.2f} times as fast (measured).")
     return messages
 
 
-def _rows(names: Sequence[str], operators: Mapping[str, Mapping[str, Any]], which: str) -> list[tuple[Content, ...]]:
+def _rows(names: Sequence[str], operators: Mapping[str, Mapping[str, Any]]) -> list[tuple[Content, ...]]:
     rows: list[tuple[Content, ...]] = []
     for place, name in enumerate(names, 1):
         one = operators.get(name, {})
-        numbers = (one.get("in_new_order") or one) if which == "after" else one
-        into, elements = numbers.get("bytes_in"), numbers.get("elements_in") or 0
+        into, elements = one.get("bytes_in"), one.get("elements_in") or 0
         per = [
-            size(total / elements) if total is not None and elements else "-"
-            for total in (into, numbers.get("bytes_out"))
+            size(total / elements) if total is not None and elements else "-" for total in (into, one.get("bytes_out"))
         ]
-        why = str(one.get("why", "")) if which == "after" or not one.get("moved") else "moves"
-        rows.append((name, str(place), *per, amount(numbers.get("microseconds")), why))
+        rows.append((name, str(place), *per, amount(one.get("microseconds")), str(one.get("why", ""))))
     return rows

@@ -18,8 +18,8 @@ from pecan_ray.autocache.decision import (
     prefix_key,
     with_kept_points,
 )
-from pecan_ray.autoorder.element_costs import costs_of
 from pecan_ray.autoorder.job_order import JobOrder
+from pecan_ray.autoorder.op_samples import costs_of
 from pecan_ray.autoorder.order import order_plan
 from pecan_ray.autoorder.order_request import OrderRequest
 from pecan_ray.caching.store import EntryStore
@@ -65,7 +65,7 @@ def decide(
     request = OrderRequest(pipe.plan, elements=40, sample_all=True, mode="off")
     return with_kept_points(
         pipe.plan,
-        lambda plan: costs_of(plan, order_plan(request).sequences),
+        lambda plan: costs_of(plan, [one.sample for one in order_plan(request).sequences]),
         name="ours",
         engine=engine,
         seed=0,

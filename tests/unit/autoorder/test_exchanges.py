@@ -12,12 +12,11 @@ import numpy as np
 import pytest
 
 import pecan_ray as pecan
-from pecan_ray.autoorder.exchange_check import ExchangeCheck, ExchangeResult
+from pecan_ray.autoorder.exchange_check import ExchangeCheck, ExchangeResult, thumbnail
 from pecan_ray.autoorder.op_runner import SampleLimits
 from pecan_ray.autoorder.order import order_plan
 from pecan_ray.autoorder.order_request import OrderRequest
 from pecan_ray.autoorder.sample import Sampled, sample_op_sequence
-from pecan_ray.autoorder.thumbnail import thumbnail
 from pecan_ray.autoorder.trial import Trial
 from pecan_ray.plan.op_sequences import op_sequences
 from pecan_ray.plan.splits import Element
@@ -182,7 +181,7 @@ def test_an_order_is_verified_on_every_element_of_the_sample() -> None:
     pipe = pecan.PecanPipeline(pecan.sources.Items(items)).map(marked).map(half, on="image")
     (stretch,) = op_sequences(pipe.plan)
     found = sample_op_sequence(stretch, "python", 0, SampleLimits(MANY))
-    trial = Trial(found, None, "python", "safe")
+    trial = Trial(found, "python", "safe")
     assert trial.exchanges.may(("marked", "half")), trial.exchanges.rejects()
     refused, _, ran = trial.verify(("half", "marked"))
     assert refused, f"{ran} elements were looked at"

@@ -70,7 +70,7 @@ def test_the_table_and_json_have_places_factors_bytes_times_and_reasons(reordere
     assert lines[0].startswith('noise: AutoOrder (mode "safe") changed the order; sampled 32 elements in')
     assert lines[1].strip() == "before: cast -> tone -> half -> batch"
     assert lines[2].strip() == "now:    cast -> half -> tone -> batch"
-    assert "expected" in lines[3] and "measured" in lines[3] and "ms per element, on" in lines[3]
+    assert "measured" in lines[3] and "ms per element, on" in lines[3]
     rows = {fields(line)[2]: line for line in lines if len(fields(line)) > 2 and fields(line)[0].isdigit()}
     assert list(rows) == ["cast", "half", "tone", "batch"]
     now, was, name, factor, into, unit, *_ = fields(rows["half"])
@@ -88,17 +88,17 @@ def test_the_table_and_json_have_places_factors_bytes_times_and_reasons(reordere
     assert half_facts["elements_in"] == half_facts["elements_out"] == ELEMENTS
     (stretch,) = found["stretches"]
     assert stretch["moves"][0]["from"] == 2 and stretch["moves"][0]["to"] == 1
-    assert stretch["measured_speedup"] > 1.2 and stretch["expected_speedup"] > 1.2
+    assert stretch["measured_speedup"] > 1.2
     (exchange,) = stretch["exchanges"]
     assert (exchange["first"], exchange["second"]) == ("tone", "half") and exchange["changed"] > 0
     assert stretch["fixed"] == [{"name": "cast", "reason": "keep_position=True"}]
 
 
-def test_html_is_escaped_and_marks_what_moved_and_other_formats_are_refused(reordered: pecan.PecanPipeline) -> None:
+def test_html_is_escaped_and_has_pictures_and_other_formats_are_refused(reordered: pecan.PecanPipeline) -> None:
     pipe = pipeline().map(lambda image: image, on="image", name="<b>").map(half, on="image")
     assert "&lt;b&gt;" in pipe.explain("html") and "<b>:" not in pipe.explain("html")
     page = reordered.explain("html")
-    assert page.count("<tr") == 5 and page.count("<tr style=") == 1
+    assert "moved: makes the data smaller" in page and page.count("<img src='data:image/png;base64,") == 2
     with pytest.raises(PlanError, match="format must be one of 'text', 'html', 'json', but got 'xml'"):
         reordered.explain(cast(ExplainFormat, "xml"))
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import pecan_ray as pecan
+from pecan_ray.autoorder.accepted import Ordered
 from pecan_ray.autoorder.job_order import JobOrder
 from pecan_ray.autoorder.kept_order import KeptOrder, OrderFolder
 from pecan_ray.autoorder.order_request import JobSize
-from pecan_ray.autoorder.ordered import Ordered
 from pecan_ray.cli import main
 from pecan_ray.errors import PlanError, StateError
 from pecan_ray.images import Decode, Resize

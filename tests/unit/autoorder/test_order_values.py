@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from typing import Any
 
 import cv2
@@ -11,12 +10,11 @@ import numpy as np
 import pytest
 
 import pecan_ray as pecan
-from pecan_ray.autoorder.accepted import OpSequenceOrder, Ordering
+from pecan_ray.autoorder.accepted import OpSequenceOrder, Ordering, apply_pipeline_threshold
 from pecan_ray.autoorder.element_spec import ElementSpec, equal, kind_of, rank_of
 from pecan_ray.autoorder.order import order_plan
 from pecan_ray.autoorder.order_request import OrderRequest
 from pecan_ray.autoorder.speed import SpeedComparison
-from pecan_ray.autoorder.whole import apply_pipeline_threshold
 from pecan_ray.engines.counting import column_bytes
 from pecan_ray.engines.foreign import as_array, copy_value, type_name
 from pecan_ray.plan.splits import Element
@@ -132,19 +130,21 @@ def test_a_column_that_is_made_between_two_operators_ends_no_trial(mode: Mode) -
 
 
 @pytest.mark.parametrize("mode", ["safe", "strict"])
-def test_an_error_of_a_trial_leaves_the_order_and_is_told_and_ctrl_c_passes(mode: Mode) -> None:
-    def check(before: Element, after: Element) -> bool:
-        sys.exit("no such order")
+def test_an_error_of_a_trial_leaves_the_order_and_is_told_and_ctrl_c_passes(
+    mode: Mode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ended(*given: Any) -> Any:
+        raise error
 
-    def interrupted(before: Element, after: Element) -> bool:
-        raise KeyboardInterrupt
-
+    monkeypatch.setattr("pecan_ray.autoorder.trial.compare_speed", ended)
     pipe = noise_images().map(slow, on="image").map(crop, on="image")
-    found = look(pipe, mode, check=check)
+    error: BaseException = SystemExit("no such order")
+    found = look(pipe, mode)
     assert not found.changed
     assert any("ended with SystemExit: no such order: the order stays as it is written" in one for one in found.notes)
+    error = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
-        look(pipe, mode, check=interrupted)
+        look(pipe, mode)
 
 
 # --- worth it, or not at all -------------------------------------------------------------------------------
@@ -170,9 +170,9 @@ def test_the_gain_of_a_stretch_is_told_and_judged_of_the_whole_pipeline() -> Non
         sample = dataclasses.replace(one.sample, reading_s=reading_s)
         return dataclasses.replace(one, accepted=adopted, measured=fast, sample=sample)
 
-    (half,) = apply_pipeline_threshold(pipe.plan, [beside(seconds)])
+    (half,) = apply_pipeline_threshold([beside(seconds)])
     assert half.share == pytest.approx(0.5) and half.whole_speedup == pytest.approx(1 / 0.75)
-    (none,) = apply_pipeline_threshold(pipe.plan, [beside(49 * seconds)])
+    (none,) = apply_pipeline_threshold([beside(49 * seconds)])
     assert not none.accepted.changed and none.measured is None and "1.01 times as fast" in rejects(none)
     assert "the whole pipeline" in rejects(none) and "not worth another order" in rejects(none)
 

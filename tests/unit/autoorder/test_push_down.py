@@ -56,28 +56,17 @@ def alike(before: Any, after: Any) -> bool:
 CROP, RESIZE = images.RandomCrop(area=(0.5, 1.0)), images.Resize(96, 96)
 
 
-@pytest.mark.parametrize("engine", ["python", "tensorflow"])
-def test_a_decoder_takes_over_cropping_and_resizing(photographs: list[bytes], engine: EngineName) -> None:
-    pipe = pipeline_of(photographs, engine, images.Decode(), CROP, RESIZE)
-    plan, done = push_down(pipe.plan, engine)
-    rule = "known functions" if engine == "python" else "decode+random_crop+resize"
+def test_a_decoder_takes_over_cropping_and_resizing(photographs: list[bytes]) -> None:
+    pipe = pipeline_of(photographs, "python", images.Decode(), CROP, RESIZE)
+    plan, done = push_down(pipe.plan, "python")
     assert [(one.rule, one.ops, plan.ops[0].name) for one in done] == [
-        (rule, ("Decode", "RandomCrop", "Resize"), "RandomCrop")
+        ("known functions", ("Decode", "RandomCrop", "Resize"), "RandomCrop")
     ]
     assert len(plan.ops) == 1
     for before, after in zip(run(pipe, pipe.plan), run(pipe, plan), strict=True):
         assert before.shape == after.shape == (96, 96, 3) and before.dtype == after.dtype == np.uint8
         assert alike(before, after)
-
-
-@pytest.mark.parametrize("crop", [CROP, images.CenterCrop(64, 80)])
-def test_decoding_a_part_changes_no_more_than_its_border(photographs: list[bytes], crop: Any) -> None:
-    pipe = pipeline_of(photographs, "tensorflow", images.Decode(), crop)
-    plan, [done] = push_down(pipe.plan, "tensorflow")
-    assert plan.ops[0].name == type(crop).__name__ and done.rule.startswith("decode")
-    for before, after in zip(run(pipe, pipe.plan), run(pipe, plan), strict=True):
-        assert before.shape == after.shape
-        assert np.array_equal(before[8:-8, 8:-8], after[8:-8, 8:-8])
+    assert push_down(pipe.plan, "tensorflow") == (pipe.plan, ())
 
 
 def test_only_neighbours_on_one_column_are_merged_in_each_input_of_a_join(photographs: list[bytes]) -> None:
@@ -246,7 +235,7 @@ def test_only_what_gains_by_it_becomes_one() -> None:
     assert ways(decode, flip) == [] and ways(flip) == [] and ways(crop, resize) == []
     assert ways(decode, crop, np.copy, flip, resize) == ["0+1 exactly", "3+4"]
     assert ways(crop, flip, resize, keep_position=True) == []
-    assert ways(*(fn for _, fn in FIGURE_3), engine="tensorflow") == ["0+1"]
+    assert ways(*(fn for _, fn in FIGURE_3), engine="tensorflow") == []
 
 
 def cast(image: Any) -> Any:

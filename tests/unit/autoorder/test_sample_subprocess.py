@@ -23,8 +23,7 @@ from pecan_ray.autoorder import call_in_subprocess as own
 from pecan_ray.autoorder import job_order, order
 from pecan_ray.autoorder.job_order import JobOrder
 from pecan_ray.autoorder.late_look import JobEnd
-from pecan_ray.autoorder.look_clock import WAITING_PER_CPU, LookClock
-from pecan_ray.autoorder.order_request import JobSize
+from pecan_ray.autoorder.order_request import WAITING_PER_CPU, JobSize, LookClock
 from pecan_ray.errors import OpError, PecanError
 from pecan_ray.options import Config
 

@@ -13,7 +13,7 @@ from pecan_ray.cache import CachePoint, ExecutionProfile, OperatorCost, SourceCo
 from pecan_ray.cache.execution import LEAST_GAIN
 from pecan_ray.placement.objective import DeploymentEstimate, Objective, rank
 from pecan_ray.plan.windows import Deployment
-from pecan_ray.reorder import ProfiledOp, auto_order, predict
+from pecan_ray.reorder import ProfiledOp, auto_order
 from tests.long_form import examples
 from tests.unit.commuting import any_pair
 
@@ -23,14 +23,17 @@ DEPLOYMENTS = [Deployment(local, remote) for local, remote in product(range(4), 
 
 def profile_of(ops: Sequence[ProfiledOp], order: Sequence[str], source: SourceCost) -> ExecutionProfile:
     """What an epoch takes in an order, with a point behind the source and one behind the last operator."""
-    loads = predict(ops, order)
-    factors = {op.name: op.inflation for op in ops}
-    costs = tuple(
-        OperatorCost(load.name, load.seconds or 0.0, SOURCE_BYTES * load.bytes_ratio * factors[load.name])
-        for load in loads
-    )
+    rates, size = dict[str, tuple[float, float]](), 1.0
+    for op in ops:
+        rates[op.name] = (op.seconds or 0.0) / size, op.inflation
+        size *= op.inflation
+    costs, size = list[OperatorCost](), 1.0
+    for name in order:
+        rate, factor = rates[name]
+        costs.append(OperatorCost(name, rate * size, SOURCE_BYTES * size * factor))
+        size *= factor
     points = CachePoint("first"), CachePoint("last", behind=order[-1])
-    return ExecutionProfile(source, costs, points, ELEMENTS, splits=100)
+    return ExecutionProfile(source, tuple(costs), points, ELEMENTS, splits=100)
 
 
 def projected(epoch_s: float, step_s: float, disturbs: float, host: float, remote: float) -> list[DeploymentEstimate]:

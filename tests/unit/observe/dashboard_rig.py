@@ -22,8 +22,7 @@ EXPLAINED = """{"pipeline": "p", "mode": "auto", "changed": true, "seconds": 1.0
 "before": ["decode", "crop", "flip"], "after": ["crop", "decode", "flip"],
 "operators": [
 {"name": "crop", "now": 1, "was": 2, "why": "moved: it makes 9 times less", "moved": true,
- "bytes_in": 9000, "bytes_out": 1000, "elements_in": 10, "elements_out": 10, "microseconds": 90.5,
- "in_new_order": {"bytes_in": 900, "bytes_out": 100, "elements_in": 10, "elements_out": 10, "microseconds": 9.5}},
+ "bytes_in": 9000, "bytes_out": 1000, "elements_in": 10, "elements_out": 10, "microseconds": 90.5},
 {"name": "decode", "now": 2, "was": 1, "why": "free", "moved": false, "bytes_in": 100, "bytes_out": 9000,
  "elements_in": 10, "elements_out": 10, "microseconds": 800.0},
 {"name": "flip", "now": 3, "was": 3, "why": "free", "moved": false}],

@@ -6,12 +6,10 @@ import itertools
 from collections.abc import Iterable
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pecan_ray.reorder import Mode, OrderPlan, ProfiledOp, auto_order, predict
-from pecan_ray.reorder.cost import EXCHANGE_SHARE, EXCHANGES_SHARE
+from pecan_ray.reorder import Mode, OrderPlan, ProfiledOp, auto_order
 from tests.unit.commuting import any_pair
 
 MODES: tuple[Mode, ...] = ("pecan", "safe", "strict", "off")
@@ -38,7 +36,6 @@ def pipelines(
                 f"op{number}",
                 draw(st.sampled_from([0.1, 0.5, 0.9, 1.0, 1.5, 4.0]) | st.floats(1e-3, 1e3)),
                 seconds=draw(times),
-                by_size=draw(st.booleans()),
                 elements=draw(st.sampled_from([1.0, 1.0, 0.5, 3.0])),
                 **facts,
             )
@@ -79,33 +76,15 @@ def test_no_op_passes_the_one_that_makes_or_ends_its_columns(ops: list[ProfiledO
                 assert not a.drops & made_by_b
 
 
-@given(pipelines(timed=True))
-def test_by_its_own_estimate_the_search_is_never_slower_than_the_user(ops: list[ProfiledOp]) -> None:
-    for mode in ("safe", "strict"):
-        plan = auto_order(ops, mode, commutes=first_of_even)
-        before = sum(load.seconds or 0.0 for load in predict(ops, [op.name for op in ops]))
-        after = sum(load.seconds or 0.0 for load in predict(ops, plan.order))
-        assert after <= before * (1 + 1e-9)
-        if plan.seconds_before is not None:
-            assert (plan.seconds_before, plan.seconds_after) == pytest.approx((before, after))
-            assert (plan.expected_speedup or 1.0) >= 1 - 1e-9
-            assert after < 1e-9 or plan.expected_speedup == pytest.approx(before / after)
-
-
 @given(pipelines(most=5, fixed=False, columns=False, timed=True))
-def test_no_move_of_one_op_gains_more_than_its_price(ops: list[ProfiledOp]) -> None:
+def test_if_time_goes_with_the_bytes_no_order_takes_less(ops: list[ProfiledOp]) -> None:
     plan = auto_order(ops, "safe", commutes=any_pair)
-    user = [op.name for op in ops]
-    price = min(EXCHANGE_SHARE, EXCHANGES_SHARE / max(len(ops), 1)) * total(ops, tuple(user))
-    for place, name in enumerate(plan.order):
-        rest = [other for other in plan.order if other != name]
-        for to in range(len(ops)):
-            other = (*rest[:to], name, *rest[to:])
-            assert total(ops, plan.order) <= total(ops, other) * (1 + 1e-9) + price * abs(place - to) + 1e-12
+    best = min(total(ops, order) for order in itertools.permutations(op.name for op in ops))
+    assert total(ops, plan.order) <= best * (1 + 1e-9) + 1e-12
 
 
 def total(ops: list[ProfiledOp], order: tuple[str, ...]) -> float:
-    """Spell the cost model out without logarithms."""
+    """Return the seconds of an order, where time goes with the bytes."""
     by_name = {op.name: op for op in ops}
     measured_at, reached = {}, 1.0
     for op in ops:
@@ -114,7 +93,7 @@ def total(ops: list[ProfiledOp], order: tuple[str, ...]) -> float:
     volume, count, seconds = 1.0, 1.0, 0.0
     for name in order:
         op = by_name[name]
-        seconds += count * (op.seconds or 0.0) * (volume / measured_at[name] if op.by_size else 1.0)
+        seconds += count * (op.seconds or 0.0) * volume / measured_at[name]
         volume *= op.inflation / op.elements
         count *= op.elements
     return seconds
