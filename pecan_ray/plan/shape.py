@@ -109,7 +109,7 @@ def plan_shape(plan: Plan) -> PlanShape:
         drop_remainder=batching is not None and batching.drop_remainder,
         holds_back=not serial and _holds_back(plan),
         grouped=isinstance(batching, GroupingOp),
-        does_rebatch=not serial and bool(identity_lost_at(plan)),
+        does_rebatch=not serial and _regroups(plan) and bool(identity_lost_at(plan)),
         keeps=any(isinstance(op, Autocache) for op in plan.all_ops()),
         counts=counts_its_elements(plan),
         source_order=keeps_source_order(plan),
@@ -118,6 +118,11 @@ def plan_shape(plan: Plan) -> PlanShape:
         joined=(plan.is_in_step or not isinstance(plan.head, Join))
         and any(isinstance(op, (Filter, FlatMap)) for op in plan.ops),
     )
+
+
+def _regroups(plan: Plan) -> bool:
+    """Tell whether an operator makes items that several elements may have been made into, or takes them apart."""
+    return any(isinstance(op, (FlatMap, Pack, Unbatch)) for op in plan.all_ops())
 
 
 def _keeps_positions(op: Op, last: Op | None) -> bool:

@@ -10,7 +10,7 @@ from pecan_ray.engines.items import ItemIterator
 from pecan_ray.engines.python.collate import with_arrays
 from pecan_ray.engines.python.repeat_passes import MakeItems
 from pecan_ray.errors import PlanError
-from pecan_ray.plan.operators import Autocache, Batch, BatchingOp, ElementOp, Op, Pack, Prefetch, Unbatch
+from pecan_ray.plan.operators import Batch, BatchingOp, ElementOp, Op, Pack, Prefetch, Unbatch
 
 RunItems: TypeAlias = Callable[[Any], Any]
 """Makes items of items, or blocks of rows, or one of the other."""
@@ -26,11 +26,6 @@ def applied(begin: MakeItems, stages: Sequence[RunItems]) -> MakeItems:
     """Return what begins anew with some stages behind a beginning."""
     # Each call begins all stages anew: a repeated branch must not go on with the buffers of its last pass.
     return lambda: functools.reduce(lambda items, stage: stage(items), stages, begin())
-
-
-def runs_on_elements(op: Op) -> bool:
-    """Tell whether an operator takes elements one by one: a function, or a point that lets all through."""
-    return isinstance(op, (ElementOp, Autocache))
 
 
 def changes(ops: Sequence[Op]) -> bool:

@@ -32,7 +32,6 @@ from pecan_ray.engines.python.item_stages import (
     batch_of_blocks,
     changes,
     leading_element_ops,
-    runs_on_elements,
     unknown_op,
 )
 from pecan_ray.engines.python.kept import KeptChain
@@ -102,7 +101,9 @@ class ItemStream:
         leases = InStepLeases(leases, sources) if plan.is_in_step else leases
         self._runs = LeaseReplay(leases, split_order_of(shape.shuffled, options.seed)) if shape.serial else None
         """Of a plan that runs as a whole: its leases, for as many runs as `repeat` makes."""
-        self._passes = PassLeases(leases, len(shape.shuffled)) if joined_in_passes(plan) else None
+        self._passes = (
+            PassLeases(leases, len(shape.shuffled)) if isinstance(plan.head, Join) and joined_in_passes(plan) else None
+        )
         """Of a join that the job deals out again and again: its leases pass by pass."""
         self._leases: Leases = self._runs or self._passes or leases
         self.skipped_positions, self._pool, self._call = skipped_positions, pool, call
@@ -263,7 +264,8 @@ class ItemStream:
 
     def _in_blocks(self, ops: Sequence[Op], branch: int, *, wanted: bool) -> bool:
         """Tell whether some operators are faster with blocks of rows, which the source can give."""
-        gains = branch not in self._points and (wanted or use_blocks(ops))
+        chooses = any(isinstance(op, (Shuffle, Skip, Take)) for op in ops)  # most plans have none of them
+        gains = branch not in self._points and (wanted or (chooses and use_blocks(ops)))
         return gains and as_columnar(self._sources[branch]) is not None  # asked last: it may look at all of the data
 
     def _through(
@@ -296,11 +298,13 @@ class ItemStream:
                     stages.append(partial(block_operators.batched, op=batch, items_of=self._items_for_batch(todo)))
                     continue
                 stages.append(items_of)
-            run = [op for op in itertools.takewhile(runs_on_elements, todo) if isinstance(op, (ElementOp, Autocache))]
+            run = list[ElementOp | Autocache]()
+            while todo and isinstance(first := todo[0], (ElementOp, Autocache)):
+                run.append(first)
+                todo = todo[1:]
             if run:
                 watch = empty_pass_guard(plan, run, branch) if self._runs is not None else None
                 stages.append(partial(operators.mapped, run=self.chain(run).run, pool=self._pool, watch=watch))
-                todo = todo[len(run) :]
                 continue
             op = todo.pop(0)
             if isinstance(op, Repeat):
