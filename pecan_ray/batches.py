@@ -37,8 +37,7 @@ from pecan_ray.observe.trainer_speed import RecentSpeed, run_length
 from pecan_ray.options import ClusterIo, Config, EngineName, IterOptions, Workers, check_remote_io
 from pecan_ray.pass_numbers import RunPasses
 from pecan_ray.plan.in_step import shape_of_job
-from pecan_ray.plan.operators import Join, Plan
-from pecan_ray.plan.shape import plan_shape
+from pecan_ray.plan.operators import Plan
 from pecan_ray.quarantine import QuarantineFile, default_path, quarantine_writer
 from pecan_ray.runtime.client import has_left
 from pecan_ray.runtime.cluster import check_same_process
@@ -115,8 +114,7 @@ class Batches(EpochLoops[BatchT]):
         self._session: Session | ShareSession | None = None
         self._here: InProcessRun | None = None
         self._stream: Iterator[Any] = iter(())  # its batches
-        shape = shape_of_job(plan, engine, options.on_error) if isinstance(plan.head, Join) else plan_shape(plan)
-        self._row_order = functools.partial(row_order, options, shape)
+        self._row_order = functools.partial(row_order, options, shape_of_job(plan, engine, options.on_error))
         self._length: Callable[[], int] = lambda: run_length(name, plan, options, saved)
         self._progress = Progress(name, config.progress, RecentSpeed.of_job(plan, options, saved))
         self._on_fallback: Callable[[str], None] | None = None

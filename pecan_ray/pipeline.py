@@ -352,8 +352,7 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
             epoch_batches=epoch_batches,
             steps=steps,
         )
-        if coordinated:
-            check_rounds_supported(self._plan, self._engine, on_error=on_error)
+        self._check_rounds(options)
         saved, found = (None, self._order) if state is None else self._saved(state, options, debug)
         found.check()  # trainers that share a job must run one plan: it is that of the first one to have an order
         shared = self._shared(options) if share and not debug else None
@@ -413,6 +412,10 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
         saved = compatible_state(state, options, engine=self._engine, seed=seed, parts=self._order.parts)
         point = saved.point
         return saved, self._order.pinned(point.op_order, point.decoders, cuts_elements=point.splits_elements)
+
+    def _check_rounds(self, options: IterOptions) -> None:
+        if options.coordinated:
+            check_rounds_supported(self._plan, self._engine, on_error=options.on_error)
 
     def _with_passes(
         self, options: IterOptions, first_epoch: int | None, saved: SavedState | None, order: JobOrder, *, debug: bool
