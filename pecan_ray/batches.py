@@ -44,7 +44,8 @@ from pecan_ray.runtime.cluster import check_same_process
 from pecan_ray.runtime.kept_jobs import JobProcesses, KeptJobs
 from pecan_ray.runtime.received import Provenance, Received
 from pecan_ray.runtime.session import Session
-from pecan_ray.runtime.share_session import ShareRequest, ShareSession
+from pecan_ray.runtime.share_entry import ShareRequest
+from pecan_ray.runtime.share_session import ShareSession
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar

@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from pecan_ray.integrations.jax_arrays import OnMesh
-    from pecan_ray.runtime.share_session import ShareRequest
+    from pecan_ray.runtime.share_entry import ShareRequest
 
 
 logger = logging.getLogger("pecan_ray")

@@ -17,8 +17,8 @@ from pecan_ray.options import Config, EngineName, IterOptions, Visitation
 from pecan_ray.plan.fingerprint import describe_plan
 from pecan_ray.plan.operators import Plan
 from pecan_ray.runtime.pickling import pickle_plan
+from pecan_ray.runtime.share_entry import ShareRequest
 from pecan_ray.runtime.share_messages import GroupPlan, RunMaker, SharedPart, WindowOnDisk
-from pecan_ray.runtime.share_session import ShareRequest
 
 logger = logging.getLogger("pecan_ray")
 

@@ -42,7 +42,7 @@ class Queues:
         """What the next epoch begins with (epoch, source, how many splits), where every worker sees all data."""
         # Without a state there are no points, and each queue stays at its beginning.
         for queue, point in zip(self.common, start.branches if start is not None else (), strict=False):
-            queue.go_on(self._epoch, point.cursor, point.remaining_parts)
+            queue.go_on(self._epoch, point)
 
     def _of_share(self, share: tuple[int, int]) -> list[SplitQueue]:
         """Return a queue for each source."""

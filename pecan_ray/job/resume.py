@@ -170,4 +170,4 @@ def _point(queue: SplitQueue, remaining_parts: tuple[Rest, ...]) -> BranchPoint:
     for start, stop in cursor.missing:
         places.add(start, stop)
     parts = tuple(rest for rest in remaining_parts if not has_place(rest))
-    return BranchPoint(replace(cursor, missing=tuple(places)), parts)
+    return BranchPoint(replace(cursor, missing=tuple(places)), parts, queue.used())

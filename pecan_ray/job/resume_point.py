@@ -38,6 +38,8 @@ class BranchPoint:
     cursor: Cursor = Cursor()
     remaining_parts: tuple[Rest, ...] = ()
     """What is missing of begun splits; not of those that the cursor tells of."""
+    used: tuple[Rest, ...] = ()
+    """What was used since, whatever cursor and remaining parts say: they are of an earlier batch."""
 
 
 @dataclass(frozen=True)

@@ -286,6 +286,7 @@ def _branch(point: BranchPoint, numbers: StateNumbers) -> dict[str, Plain]:
         "missing": numbers.packed([number for pair in cursor.missing for number in pair]),
         "grown": numbers.packed([number for pair in cursor.extensions for number in pair]),
         "rests": pack_remaining_parts(point.remaining_parts, numbers),
+        **({"used": pack_remaining_parts(point.used, numbers)} if point.used else {}),
     }
 
 
@@ -304,6 +305,7 @@ def _branch_of(source: Mapping[str, Plain], numbers: StateNumbers) -> BranchPoin
             if of_columns
             else _remaining_parts(numbers.from_packed(remaining_parts))
         ),
+        tuple(unpack_remaining_parts(source["used"], numbers)) if "used" in source else (),
     )
 
 

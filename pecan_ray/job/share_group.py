@@ -183,8 +183,10 @@ class ShareGroup(Generic[SharedEntry]):
 
     # --- what happens --------------------------------------------------------------------------------------
 
-    def join(self, reader: str, epochs: int | None, *, behind: int = -1) -> None:
-        """Let a reader in, that wants so many epochs (None: without end); the group must not have ended.
+    def join(self, reader: str, epochs: int | None, *, behind: int = -1) -> Place:
+        """Let a reader in, that wants so many epochs (None: without end); return where these begin.
+
+        Raises PlanError if the group has ended.
 
         `behind`: the last epoch of this group that the same program has read before: it gets later ones.
         """
@@ -201,6 +203,7 @@ class ShareGroup(Generic[SharedEntry]):
             self._readers[reader] = _Reader(epochs, self._next, waiting=False)
         else:
             self._readers[reader] = _Reader(epochs, Place(self._next.epoch + 1), waiting=True)
+        return self._readers[reader].since
 
     def request(self, reader: str, count: int = 1) -> list[GroupInstruction[SharedEntry]]:
         """A reader has room for so many more entries."""

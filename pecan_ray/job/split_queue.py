@@ -6,7 +6,7 @@ import sys
 from array import array
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence, Set
-from dataclasses import fields
+from dataclasses import fields, replace
 from itertools import islice
 from operator import attrgetter, itemgetter
 from typing import Any, TypeAlias
@@ -14,10 +14,11 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from pecan_ray.job.resume_point import Cursor, Rest
-from pecan_ray.plan.splits import Lease, LeaseKey, Split
+from pecan_ray.job.resume_point import BranchPoint, Cursor, Rest
+from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, LeaseKey, Split
 from pecan_ray.sampling.order import shuffled
 from pecan_ray.sampling.random_keys import SplitOrder
+from pecan_ray.sampling.spans import Span, Spans
 
 # Without the index, which is the place in the listing.
 _values = attrgetter(*(field.name for field in fields(Split) if field.name != "index"))
@@ -112,6 +113,8 @@ class SplitQueue:
         """Of a run before this one, begun splits that are not listed yet,"""
         self._missing: deque[tuple[int, int]] = deque()
         """and the places of those in the order, as far as it has not come about again."""
+        self._used: dict[tuple[int, int], tuple[Span, ...]] = {}
+        """By pass and split, what that run has used after it told all this: to be left out of both."""
         self.begin(0, 0)
 
     def begin(self, epoch: int, pass_index: int) -> None:
@@ -128,13 +131,14 @@ class SplitQueue:
         self._replay: deque[tuple[int, int]] = deque()
         """Of a run before this one, how its order grew: nothing is begun before it has grown so again."""
 
-    def go_on(self, epoch: int, cursor: Cursor, remaining_parts: Iterable[Rest]) -> None:
+    def go_on(self, epoch: int, point: BranchPoint) -> None:
         """Go on where a run before this one was: at its cursor, with what is missing of begun splits."""
-        self.begin(epoch, cursor.pass_index)
-        self._at = cursor.taken
-        self._replay.extend(cursor.extensions)
-        self._missing.extend(cursor.missing)
-        self._not_seen.extend(remaining_parts)
+        self.begin(epoch, point.cursor.pass_index)
+        self._at = point.cursor.taken
+        self._replay.extend(point.cursor.extensions)
+        self._missing.extend(point.cursor.missing)
+        self._not_seen.extend(point.remaining_parts)
+        self._used = {(rest.pass_index, rest.index): rest.spans for rest in point.used}
 
     def cursor(self) -> Cursor:
         """Return how far the pass has come."""
@@ -148,6 +152,10 @@ class SplitQueue:
         for lease in self.returned:
             yield Rest(lease.split.index, lease.pass_index, lease.spans)
         yield from self._not_seen
+
+    def used(self) -> tuple[Rest, ...]:
+        """Return what is still to be left out of `cursor` and `remaining_parts`."""
+        return tuple(Rest(index, pass_index, spans) for (pass_index, index), spans in sorted(self._used.items()))
 
     def positions(self, indices: Sequence[int]) -> list[int]:
         """Return the places in the pass's order of splits that were begun in it."""
@@ -174,7 +182,7 @@ class SplitQueue:
         yield from self.returned
         yield from map(self._lease, self._passed)
         # Until the order has come about again nobody knows which splits were begun.
-        if not self._replay:
+        if not (self._replay or self._used):
             yield from (self._lease(int(index)) for index in self._order[self._at :])
             yield from (self._lease(index) for index in self._not_yet_ordered[max(0, self._at - len(self._order)) :])
 
@@ -200,6 +208,7 @@ class SplitQueue:
         self.returned.clear()
         self._missing.clear()
         self._not_seen.clear()
+        self._used.clear()
         self.begin(self._epoch, 0)
 
     @property
@@ -270,13 +279,8 @@ class SplitQueue:
                 return self._lease(index)
         if not fresh and self._passed:
             return self._lease(self._passed.popitem(last=False)[0])
-        if not fresh:
-            # A pass is not over while splits are yet to be listed that a run before this one has begun.
-            if self._replay or not self.passes_left:
-                return None
-            self.begin(self._epoch, self.pass_index + 1)
-            self.catch_up()
-        return self._lease(self._begin_next()[0])
+        # A pass is not over while splits are yet to be listed that a run before this one has begun.
+        return None if self._replay else self._next_of_any_pass()
 
     def _begin_next(self) -> tuple[int, int]:
         """Begin the next split that is fresh; return its index and its place in the order."""
@@ -295,7 +299,7 @@ class SplitQueue:
 
     def _fresh(self) -> int:
         self.catch_up()
-        early = bool(self._replay) or self._current_pass < self.pass_index
+        early = bool(self._replay or self._used) or self._current_pass < self.pass_index
         return 0 if early else max(0, len(self._order) + len(self._not_yet_ordered) - self._at)
 
     @property
@@ -313,8 +317,42 @@ class SplitQueue:
         enough = self._shuffling is None or self._listing.complete or splits >= GROWTH * self._seen
         if not self._replay and self._seen < splits and enough:
             self._extend(splits)
+        if self._used and not self._lists_used():
+            return
         if self._not_seen or self._missing:
             self._take_up()
+        if self._used:
+            self._leave_out_used()
+
+    def _lists_used(self) -> bool:
+        """Tell whether all splits of which something was used have a place in the order."""
+        if self._listing.complete:
+            return True
+        # Later passes, and orders that grow otherwise than before, are known when all is listed.
+        behind = (self.pass_index, len(self._listing))
+        return self._shuffling is None and not self.pass_index and max(self._used) < behind
+
+    def _leave_out_used(self) -> None:
+        """Begin all splits of which something was used, and let what is missing of them wait."""
+        used, self._used = self._used, {}
+        waiting, self.returned = self.returned, deque()
+        while used or waiting:
+            if not waiting and not self._fresh() and max(used)[0] <= self.pass_index:
+                return  # the source has fewer splits now
+            lease = waiting.popleft() if waiting else self._next_of_any_pass()
+            if lease is None:
+                return
+            lease = _without(lease, used.pop((lease.pass_index, lease.split.index), ()))
+            self.returned.extend([lease] if lease.spans else [])
+
+    def _next_of_any_pass(self) -> Lease | None:
+        """Begin the next split, if need be that of the next pass."""
+        if not self._fresh():
+            if not self.passes_left:
+                return None
+            self.begin(self._epoch, self.pass_index + 1)
+            self.catch_up()
+        return self._lease(self._begin_next()[0])
 
     def _extend(self, listed: int, started: int | None = None) -> None:
         """Let splits join the order behind those that were begun."""
@@ -344,6 +382,17 @@ class SplitQueue:
             lease = Lease(self._epoch, self._listing[rest.index], rest.spans, self._branch, rest.pass_index)
             found.append((rest.pass_index, place, lease))
         self.returned.extend(lease for _, _, lease in sorted(found, key=itemgetter(0, 1)))
+
+
+def _without(lease: Lease, used: Sequence[Span]) -> Lease:
+    """Return what is left of a lease."""
+    if not used:
+        return lease
+    spans = Spans(lease.spans)
+    spans.remove_all(used)
+    if lease.split.elements is not None:
+        spans.remove(lease.split.elements << OUTPUT_BITS, END)
+    return replace(lease, spans=tuple(spans))
 
 
 def _take_below(ranges: deque[tuple[int, int]], end: int) -> list[int]:

@@ -58,7 +58,7 @@ class ShareHost:
             unpickle_here(plan.make, f"the pipeline of the shared group {name}"),
             # What the window and the readers hold is not bounded by the lender.
             SlotOwner(plan.window_bytes, disk.nbytes, disk.folder),
-            came=lambda batch_handle: self._elsewhere(self._on_batch, batch_handle),
+            came=lambda batch_handle, *state: self._elsewhere(self._on_batch, batch_handle, *state),
             over=lambda: self._elsewhere(lambda: self._perform(self.state.ran_out())),
             failed=lambda error: self._elsewhere(self._fail, error),
             forget=lambda tokens: self._elsewhere(self._forget, tokens),
@@ -83,15 +83,15 @@ class ShareHost:
         name = request.reader
         # Decision 94: a reader that says nothing may only be stopped, and goes on later.
         self._processes[name] = request.process, request.node
-        self.state.join(name, request.epochs, behind=request.behind)
-        joined = Joined(None)
+        since = self.state.join(name, request.epochs, behind=request.behind)
+        joined = Joined(None, since)
         if request.by_pipe:
             reader = PipeReader(
                 lambda count: self._perform(self.state.request(name, count)),
                 lambda: self.leave(name),
                 lambda: self._forgotten(name),
             )
-            self._readers[name], joined = reader, Joined(reader.channel.address)
+            self._readers[name], joined = reader, Joined(reader.channel.address, since)
         else:
             self._readers[name] = StoreReader(
                 lambda count: self._perform(self.state.request(name, count)), self.plan.reader_timeout_s
@@ -138,9 +138,10 @@ class ShareHost:
         """Have the event loop call something, from another thread."""
         self._loop.call_soon_threadsafe(call, *arguments)
 
-    def _on_batch(self, batch_handle: BatchHandle) -> None:
+    def _on_batch(self, batch_handle: BatchHandle, state: bytes | None, batches_since: int) -> None:
+        shared = SharedBatch(batch_handle, state, batches_since)
         try:
-            self._perform(self.state.produced(SharedBatch(batch_handle), batch_handle.nbytes, batch_handle.batch.epoch))
+            self._perform(self.state.produced(shared, batch_handle.nbytes, batch_handle.batch.epoch))
         except PlanError:
             self._fail(
                 PlanError(

@@ -96,6 +96,8 @@ class Joined:
     """A reader is in."""
 
     channel: ChannelAddress | None
+    since: Place
+    """Where its epochs begin."""
 
 
 @dataclass(frozen=True)
@@ -116,13 +118,17 @@ class GroupStats:
 
 @dataclass(frozen=True)
 class BatchFrame:
-    """A batch on its way to a reader, the same for all but the first field."""
+    """A batch on its way to a reader."""
 
     skipped: int
     forget: tuple[str, ...]
     """Memory files of workers that have ended since the last one."""
     batch: bytes
-    """A `LentBatch`, pickled once for all readers."""
+    """A `BatchDescriptor`, pickled once for all readers."""
+    state: bytes | None = None
+    """The run's newest state as of this batch, pickled once for all; None: this reader has it, or there is none."""
+    batches_since: int = 0
+    """Batches that the run has given since that state, this one included."""
 
 
 @dataclass(frozen=True)

@@ -27,9 +27,16 @@ OPEN_S = 60.0
 class SharedBatch:
     """A loan as readers are told of it: pickled once, and put into Ray's object store for the first who needs that."""
 
-    def __init__(self, batch_handle: BatchHandle) -> None:
+    def __init__(self, batch_handle: BatchHandle, state: bytes | None = None, batches_since: int = 0) -> None:
+        """`state`: the run's newest one as of this batch, so many batches ago."""
         self._stored: tuple[Any, bytes] | None = None
+        self.state, self._batches_since = state, batches_since
         self.set_handle(batch_handle)
+
+    def frame(self, skipped: int, forget: tuple[str, ...], batch: bytes, known: bytes | None) -> bytes:
+        """Return what goes to a reader; `known`: the state that came to it last."""
+        news = None if self.state is known else self.state
+        return pickled_frame(BatchFrame(skipped, forget, batch, news, self._batches_since))
 
     def set_handle(self, batch_handle: BatchHandle) -> None:
         """Those who come to it from now on find it there."""
@@ -102,6 +109,7 @@ class PipeReader:
         self._request, self._leave, self._ended = wish, leave, ended
         self._held: dict[int, BatchHandle] = {}
         self._forget: tuple[str, ...] = ()
+        self._state: bytes | None = None
         self._loop = asyncio.get_running_loop()
         self._since = time.monotonic()
         self._loop.add_reader(self.channel.credits_fd, self._credits)
@@ -113,7 +121,8 @@ class PipeReader:
         # Its slot is not filled again while the reader may look at it.
         self._held[shared.batch_handle.batch.number] = shared.batch_handle
         forget, self._forget = self._forget, ()
-        self._put(pickled_frame(BatchFrame(skipped, forget, shared.batch)))
+        self._put(shared.frame(skipped, forget, shared.batch, self._state))
+        self._state = shared.state
 
     def finish(self, skipped: int, error: PecanError | None = None) -> None:
         """Write that it is over."""
@@ -182,6 +191,7 @@ class StoreReader:
         self._request, self._timeout_s = wish, timeout_s
         self._pending: deque[asyncio.Future[tuple[bytes, list[Any]]]] = deque()
         self._ended: bytes | None = None
+        self._state: bytes | None = None
         self.last_seen = time.monotonic()
 
     async def take(self) -> tuple[bytes, list[Any]]:
@@ -198,7 +208,8 @@ class StoreReader:
     def send(self, shared: SharedBatch, skipped: int) -> None:
         """Answer its oldest call."""
         reference, batch = shared.stored
-        self._send_response(pickled_frame(BatchFrame(skipped, (), batch)), [reference])
+        self._send_response(shared.frame(skipped, (), batch, self._state), [reference])
+        self._state = shared.state
 
     def _send_response(self, frame: bytes, references: list[Any]) -> None:
         future = self._pending.popleft()

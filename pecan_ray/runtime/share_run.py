@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import logging
+import pickle
 import queue
 import threading
+import time
 from collections.abc import Callable
+
+import ray
 
 from pecan_ray.errors import PecanError, describe_error
 from pecan_ray.job.share_group import BeginRun, MoveToDisk, Produce
@@ -14,6 +18,11 @@ from pecan_ray.runtime.share_readers import SharedBatch
 from pecan_ray.transport.shared_slots import BatchHandle, SlotOwner
 
 logger = logging.getLogger("pecan_ray.share")
+
+STATE_S = 1.0
+"""Between two states of a run: a state takes about a millisecond, and readers keep which data has come since."""
+STATE_SHARE = 50
+"""A state that takes longer is followed by a pause so many times as long, so that states take 2 % of the time."""
 
 
 class ShareRun:
@@ -24,13 +33,16 @@ class ShareRun:
         make: RunMaker,
         lender: SlotOwner,
         *,
-        came: Callable[[BatchHandle], None],
+        came: Callable[[BatchHandle, bytes | None, int], None],
         over: Callable[[], None],
         failed: Callable[[PecanError], None],
         forget: Callable[[tuple[str, ...]], None],
         moved: Callable[[SharedBatch, BatchHandle | OSError], None],
     ) -> None:
-        """`moved`: a batch lies on disk now, or could not be brought there."""
+        """`came`: a batch, the run's newest state (pickled; None: there is none), and how many batches have come since.
+
+        `moved`: a batch lies on disk now, or could not be brought there.
+        """
         self._make, self._slot_owner, self._moved = make, lender, moved
         self._received, self._over, self._failed, self._forget = came, over, failed, forget
         self._todo: queue.SimpleQueue[BeginRun | Produce | MoveToDisk[SharedBatch] | None] = queue.SimpleQueue()
@@ -38,6 +50,7 @@ class ShareRun:
         """Those of the run that is under way, or that was last."""
         self._scaled: tuple[int, int] | None = None
         """Local and remote workers, once somebody has changed them."""
+        self._states = _RunStates()
         self._closing = False
         self._thread = threading.Thread(target=self._work, name="pecan-share-run", daemon=True)
         self._thread.start()
@@ -109,6 +122,36 @@ class ShareRun:
             return
         if ended := self._slot_owner.forget_ended():
             self._forget(ended)
-        self._received(
-            self._slot_owner.make_batch_handle(received.message, received.columns, received.provenance.worker)
-        )
+        handle = self._slot_owner.make_batch_handle(received.message, received.columns, received.provenance.worker)
+        self._received(handle, *self._states.behind(self.batches, received.provenance.epoch))
+
+
+class _RunStates:
+    """States of the run, which readers keep: with them they go on where the group's process is lost."""
+
+    def __init__(self) -> None:
+        self._epoch = -1
+        self._state: bytes | None = None
+        self._batches_since = 0
+        self._next_at = 0.0
+        self._fails = False
+
+    def behind(self, run: SharedRun, epoch: int) -> tuple[bytes | None, int]:
+        """Return the newest state of an epoch, pickled, and how many batches have come since; a batch has just come."""
+        self._batches_since += 1
+        if epoch != self._epoch or time.monotonic() >= self._next_at:
+            self._epoch = epoch
+            started = time.monotonic()
+            self._state, self._batches_since = self._taken(run), 0
+            took = time.monotonic() - started
+            self._next_at = started + took + max(STATE_S, STATE_SHARE * took)
+        return self._state, self._batches_since
+
+    def _taken(self, run: SharedRun) -> bytes | None:
+        try:
+            return pickle.dumps(run.state_dict())
+        except (PecanError, ray.exceptions.RayError) as error:
+            if not self._fails:
+                logger.warning("readers of this group could not go on without it: its run has no state: %s", error)
+            self._fails = True
+            return None

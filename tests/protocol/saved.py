@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 from pecan_ray.errors import StateError
 from pecan_ray.job.delivery_log import MOST_AHEAD
 from pecan_ray.job.merge_states import merge_states
+from pecan_ray.job.reader_position import GroupState, ReaderPosition
 from pecan_ray.job.resume_point import ResumePoint
 from pecan_ray.job.saved_state import SavedState
+from pecan_ray.job.share_group import Place
 from tests.protocol.engine import Made
 
 if TYPE_CHECKING:
@@ -44,11 +46,31 @@ def save(world: World, rank: int, before: Saved | None) -> Saved | None:
     # A rank that is alone may have asked before its loop had the batches.
     if len(world.trainers) == 1 and some % 2 and (early := world.job.state.resume_point(used + some, early=True)):
         return _saved(world, early, [used + some], before)
+    if len(world.trainers) == 1 and some and (point := _of_shared(world, used - some, used)):
+        return _saved(world, point, [used], before)
     used = max(0, used - some)
     point = world.job.state.resume_point(used)
     if point is None:
         return None
     return _saved(world, point, [used] * len(world.trainers), before)
+
+
+def _of_shared(world: World, state_at: int, used: int) -> ResumePoint | None:
+    """Return the point of a reader of a shared group that has a state, and had batches since; None if it has not."""
+    point = world.job.state.resume_point(state_at)
+    had = world.trainers[0].first(used)[state_at:]
+    if point is None or len(had) < used - state_at or any(made.epoch != point.epoch for made in had):
+        return None  # each epoch begins with a state
+    if world.job.state.ledger.shape.runs_whole and not point.used_batches:
+        return None  # which is taken behind its first batch
+    position = ReaderPosition(None)
+    position.join(Place(point.epoch))
+    for number, made in enumerate(had, 1):
+        state = GroupState(_written(point, state_at), 1) if number == 1 else None
+        position.take(made.epoch, made.spans, 0, state)
+    rest = position.rest()
+    assert rest is not None and rest.state is not None
+    return SavedState.from_json(rest.state).point
 
 
 def save_each(world: World, random: Random, before: Saved | None) -> Saved | None:

@@ -19,7 +19,7 @@ import ray
 
 import pecan_ray as pecan
 from pecan_ray.cli import main
-from pecan_ray.errors import ClusterError, PlanError
+from pecan_ray.errors import PlanError
 from pecan_ray.runtime.share_session import ShareSession
 from tests.ray.conftest import living_actors
 from tests.ray.waiting import until
@@ -76,6 +76,11 @@ def calls(folder: Path) -> Counter[int]:
 
 def elements(batches: Any) -> list[int]:
     return sorted(int(i) for batch in batches for i in batch["i"])
+
+
+def epochs_and_elements(batches: Any, most: int | None = None) -> list[tuple[int, int]]:
+    """Of all batches, or so many, the epochs and the elements."""
+    return [(batches.provenance.epoch, int(i)) for batch in islice(batches, most) for i in batch["i"]]
 
 
 def wholly(epochs: int = 1) -> list[int]:
@@ -152,6 +157,13 @@ class Trainer:
         self.held = list(islice(self.batches, count))
         return os.getpid()
 
+    def go_on(self) -> list[tuple[int, int]]:
+        """Read what is left; return all epochs and elements."""
+        found = [(0, int(i)) for batch in self.held for i in batch["i"]]
+        self.held.clear()
+        with self.batches:
+            return sorted(found + epochs_and_elements(self.batches))
+
 
 @pytest.fixture
 def by_value() -> Iterator[None]:
@@ -161,10 +173,10 @@ def by_value() -> Iterator[None]:
     cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
 
 
-def trainer(*, here: bool) -> Any:
-    node = ray.get_runtime_context().get_node_id()
+def trainer(*, here: bool = False, node: str = "") -> Any:
+    mine = ray.get_runtime_context().get_node_id()
     actor: Any = Trainer
-    return actor.options(label_selector={"ray.io/node-id": node if here else f"!in({node})"}).remote()
+    return actor.options(label_selector={"ray.io/node-id": node or (mine if here else f"!in({mine})")}).remote()
 
 
 @pytest.mark.usefixtures("by_value")
@@ -184,7 +196,41 @@ def test_a_reader_that_is_killed_holds_nobody_back_and_one_on_another_node_gets_
     ray.kill(far)
 
 
-def test_a_group_is_shown_refuses_another_pipeline_and_says_that_it_is_stopped_or_lost(
+@pytest.mark.usefixtures("by_value")
+@pytest.mark.parametrize("lost", ["process", "node"])
+def test_where_a_group_is_lost_its_readers_go_on_with_what_they_have_not_had(
+    three_nodes: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, lost: str
+) -> None:
+    spare = three_nodes.add_node(num_cpus=4, object_store_memory=100 << 20)
+    three_nodes.wait_for_nodes()
+    pipe, far = pipe_of(tmp_path), trainer(node=spare.node_id)
+    ray.get(far.begin.remote(pipe, "lost", 2))
+    try:
+        with pipe.iter_batches(share="lost", max_lag=2, epochs=2) as batches:
+            rest_of_far = far.go_on.remote()
+            found = epochs_and_elements(batches, 10)
+            assert isinstance(batches._session, ShareSession)
+            node, pid = ray.get(batches._session.producer.place.remote())
+            assert node == spare.node_id
+            if lost == "node":
+                three_nodes.remove_node(spare, allow_graceful=False)
+            else:
+                os.kill(pid, signal.SIGKILL)
+            found += epochs_and_elements(batches)
+            shared = batches.report().shared
+        assert shared is not None and (shared.read, shared.skipped) == (2 * BATCHES, 0)
+        each = sorted((epoch, i) for epoch in range(2) for i in range(BATCHES * EACH))
+        assert sorted(found) == each
+        assert f"is gone: its {lost} " in caplog.text
+        if lost == "process":
+            assert ray.get(rest_of_far) == each
+    finally:
+        if lost == "process":
+            ray.kill(far)
+            three_nodes.remove_node(spare)
+
+
+def test_a_group_is_shown_refuses_another_pipeline_and_says_that_it_is_stopped(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pipe_of(tmp_path).iter_batches(share="mine", epochs=None, workers=WORKERS) as batches:
@@ -197,10 +243,6 @@ def test_a_group_is_shown_refuses_another_pipeline_and_says_that_it_is_stopped_o
         printed = capsys.readouterr().out
         assert "shared group mine: pipeline shared" in printed and "1 reader" in printed and "1 read" in printed
         assert main(["stop"]) == 1 and "mine has 1 reader" in capsys.readouterr().out
-        assert isinstance(batches._session, ShareSession)
-        os.kill(ray.get(batches._session.producer.place.remote())[1], signal.SIGKILL)
-        with pytest.raises(ClusterError, match="is gone: its process or node was lost"):
-            list(batches)
     with pipe_of(tmp_path).iter_batches(share="stopped", epochs=None, workers=WORKERS) as batches:
         next(batches)
         assert main(["stop", "--force"]) == 0
