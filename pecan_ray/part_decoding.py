@@ -167,6 +167,7 @@ class TurboJpeg:
             failed = (
                 library.tj3Set(pointer, STOP_ON_WARNING, 1)
                 or library.tj3DecompressHeader(pointer, encoded, size)
+                # By our own look at the header was decided what is decoded: the library must see the same.
                 or (library.tj3Get(pointer, HEIGHT), library.tj3Get(pointer, WIDTH)) != header.shape
                 or library.tj3SetScalingFactor(pointer, _Scaling(1, ratio))
                 or library.tj3SetCroppingRegion(pointer, _Region(first, top, behind - first, height))
@@ -230,6 +231,7 @@ def disagreement(found: TurboJpeg) -> str:
     """Return on which kind of image a library makes other pixels than OpenCV; empty if on none."""
     import cv2
 
+    # Of sides that no block divides, so that borders are compared as well.
     noise = np.random.default_rng(0).integers(0, 256, (70, 101, 3), np.uint8)
     picture = cv2.GaussianBlur(noise, (0, 0), 1.5)
     factors = (cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_422)
@@ -242,6 +244,7 @@ def disagreement(found: TurboJpeg) -> str:
         header, decoded = read_header(encoded), cv2.imdecode(np.frombuffer(encoded, np.uint8), flag)
         assert isinstance(header, JpegHeader) and decoded is not None
         whole = cv2.cvtColor(decoded, cv2.COLOR_BGR2RGB)
+        # All of it, a part from its midst, one pixel, and a part in the corner at the right and below.
         for part in ((0, 0, 70, 101), (17, 33, 40, 51), (31, 16, 1, 1), (16, 47, 54, 54)):
             top, left, height, width = (side // ratio for side in part)
             height, width = max(height, 1), max(width, 1)

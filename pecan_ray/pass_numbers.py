@@ -82,6 +82,7 @@ class RunPasses:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Count a run that could not begin as if it had not been asked for."""
         with _counting:
+            # Otherwise another run has begun meanwhile, which counts.
             if kind is not None and self._counts[self._key] == self._count:
                 self._counts[self._key] = self._before
 
@@ -94,6 +95,7 @@ def warn_if_epochs_restart(name: str, parts: Parts, counts: PassCounts, *, begin
     with _counting:
         earlier = _newest.get((name, parts))
         _newest[name, parts] = weakref.ref(counts)
+        # An equal pipeline that is still there is another one, and none that was made again.
         rebuilt = earlier is not None and earlier() is None
         if not (rebuilt and begins_anew) or name in _reminded:
             return

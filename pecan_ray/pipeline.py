@@ -184,6 +184,7 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
         with_limit = run_in_process(self._plan, engine=self._engine, seed=self._seed, source_order=True)
         with LongWait(f"{self._name}: peek() runs the operators in this process, and they take long"):
             found.extend(itertools.islice(with_limit, count))
+        # At once: the threads of a run would last until the generator is collected.
         with_limit.close()
         if not found:
             raise PlanError(f"peek: the pipeline {self._name} yields nothing.")

@@ -103,6 +103,7 @@ class QuarantineFile:
         if found and found != HEAD:
             what = "pickles of an earlier version" if found.startswith(PICKLE) else "something else"
             raise PlanError(f"bad elements cannot be kept in {self.path}: it holds {what}. Move it away. {CURE}.")
+        # Elements are somebody's data, and a file that was there may be readable for all.
         os.fchmod(self._fd, 0o600)
         size = os.fstat(self._fd).st_size
         self._has_partial_line = (
@@ -203,6 +204,7 @@ def _opened(path: Path) -> tuple[int, bool]:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 raise OSError(errno.ENXIO, os.strerror(errno.ENXIO))
             with contextlib.suppress(OSError):  # where there are no locks, nobody deletes it
+                # All who have it open share this lock: who gets it alone at the end may delete the file.
                 fcntl.flock(fd, fcntl.LOCK_SH)
             if os.fstat(fd).st_nlink:
                 return fd, created
@@ -273,6 +275,8 @@ def _identity(written: dict[str, Any]) -> int:
 @contextlib.contextmanager
 def _exclusive_lock(fd: int) -> Iterator[None]:
     """Keep other trainers from writing meanwhile, where the file system has locks; wait no longer than a second."""
+    # Linux's `struct flock`. The lock is the open file's: one of the process would go whenever another
+    # descriptor of the file is closed.
     ours = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
     until = time.monotonic() + LOCK_S
     while True:

@@ -64,7 +64,9 @@ def split(pipeline: PecanPipeline, shares: Sequence[float], *, seed: int | None 
     name = free_name("subset", {op.name for op in plan.all_ops()})
     parts = [Subset(name=name, low=low, high=high, seed=chosen, level=level) for low, high in _intervals(shares)]
     return tuple(
-        pipeline._with(replace(plan, ops=(*plan.ops[:level], part, *plan.ops[level:]), lengths=())) for part in parts
+        # `lengths`: what the user has said of the whole holds for no part.
+        pipeline._with(replace(plan, ops=(*plan.ops[:level], part, *plan.ops[level:]), lengths=()))
+        for part in parts
     )
 
 
@@ -77,5 +79,6 @@ def _intervals(shares: Sequence[float]) -> list[tuple[float, float]]:
             f"{math.fsum(found):g}. Leave no share out: the rest needs one of its own."
         )
     bounds = [0.0, *accumulate(found)]
+    # A sum that is a little less would leave the last places to nobody.
     bounds[-1] = 1.0
     return list(pairwise(bounds))

@@ -88,12 +88,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = parser(sys.argv[1:] if arguments is None else arguments).parse_args(arguments)
     try:
         status: int = asked.run(asked)
+        # Here, where a pipe that nobody reads any more can be answered.
         sys.stdout.flush()
     except PecanError as error:
         lines = error.message.splitlines()  # behind the first one comes the traceback of a user's function
         sys.stderr.write(f"pecan: {lines[0] if isinstance(error, ElementError) else ' '.join(lines)}\n")
         return 2
     except BrokenPipeError:  # who reads it has enough, as `head` has
+        # Python flushes the standard output once more at its end, and would complain then.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
@@ -101,6 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         sys.stderr.write("pecan: interrupted\n")
+        # 128 and the number of SIGINT, as shells say it.
         return 130
     return status
 

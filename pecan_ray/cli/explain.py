@@ -31,6 +31,7 @@ def run_explain(asked: argparse.Namespace) -> int:
     found = read_pipeline(asked)
     if asked.save is not None:
         found.save_order(asked.save, again=asked.fresh)
+    # What was saved has just been looked for.
     sys.stdout.write(f"{found.explain(asked.format, again=asked.fresh and asked.save is None)}\n")
     if asked.save is not None:
         sys.stderr.write(f'saved to {asked.save}: pin it by Config(order_file="{asked.save}")\n')

@@ -31,6 +31,7 @@ class AsyncBatches:
         self._thread: threading.Thread | None = None
         self._left: deque[Future[tuple[Any, BaseException | None]]] = deque()
         """Waits that were cancelled."""
+        # Ends the thread when nobody has the iterator. At the interpreter's end it goes as a daemon.
         weakref.finalize(self, self._requests.put, None).atexit = False
 
     @property
@@ -73,6 +74,7 @@ class AsyncBatches:
         asked: queue.SimpleQueue[Errand] = queue.SimpleQueue()
         for one in ((ended, self._run.close), None):
             asked.put(one)
+        # In a thread of its own, because the other one may be waiting for a batch.
         threading.Thread(target=_serve, args=(asked,), name="pecan-aclose", daemon=True).start()
         _, error = await asyncio.wrap_future(ended)
         if error is not None:
@@ -109,6 +111,7 @@ class JobOfThread:
         """Return the next batch; raises StopIteration behind the last one, and when it was closed."""
         if self.batches is None and not self._closed:
             self.batches = self._begin()
+            # It was closed by another thread while it began.
             if self._closed:
                 self.batches.close()
         if self.batches is None:

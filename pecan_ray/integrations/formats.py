@@ -67,6 +67,7 @@ def _torch() -> Converter:
         if not _numeric(value) or getattr(torch, value.dtype.name, None) is None:
             return value  # also a number type that torch does not have
         array = np.asarray(value)
+        # torch has no tensors that are read-only, of another byte order, or with steps backwards.
         if not array.flags.writeable or not array.dtype.isnative or any(stride < 0 for stride in array.strides):
             array = array.astype(array.dtype.newbyteorder("="), order="C")
         try:

@@ -149,6 +149,7 @@ class FrameworkMethods:
             raise PlanError("from_torch_dataset(collate=...) needs a batch_sampler. Else write .batch(n, collate=fn).")
         pipe = make(source, name=name, seed=seed, config=config)
         if not several:
+            # It stays in front: what comes before it are indices.
             pipe = pipe.map(held.fetch_all if in_batches else held.fetch, name=kind, keep_position=True)
         made: Self = pipe._collated(collate or stacked) if in_batches else pipe
         return made

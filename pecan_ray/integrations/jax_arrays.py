@@ -104,11 +104,13 @@ class OnMesh:
                 f"sharding: column {name!r} is a single number, of which a mesh can hold no part: make batches by "
                 ".batch(n), or name the columns that have rows: sharding={'x': ...}."
             )
+        # One sharding for all columns may name more dimensions than some of them have.
         spec = tuple(one.spec)[: array.ndim]
         for dimension, entry in enumerate(spec):
             parts = parts_here(one.mesh, entry)
             if array.shape[dimension] % parts:
                 raise PlanError(_not_divisible_message(one, f"column {name!r}", array.shape, dimension, parts))
+        # All processes have equally many rows, which `OneShape` has checked before.
         whole = (array.shape[0] * processes, *array.shape[1:])
         placed = NamedSharding(one.mesh, PartitionSpec(*spec))
         return jax.make_array_from_process_local_data(placed, array, whole)

@@ -89,4 +89,5 @@ class InputBackup(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has 
         self._path.parent.mkdir(parents=True, exist_ok=True)
         new = self._path.with_name(f"{self._path.name}.new")
         new.write_text(json.dumps(state))
+        # A program that is killed meanwhile leaves the file whole, of this state or of the one before.
         new.replace(self._path)

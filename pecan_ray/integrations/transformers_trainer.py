@@ -242,6 +242,7 @@ class _CheckpointStates(TrainerCallback):  # type: ignore[misc]  # transformers 
             return
         unfinished = folder / f".{STATE_FILE}"
         unfinished.write_text(json.dumps(where))
+        # Whole or not at all, also where the program is killed meanwhile.
         os.replace(unfinished, folder / STATE_FILE)
 
 

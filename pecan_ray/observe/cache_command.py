@@ -51,6 +51,7 @@ def run_cache(asked: argparse.Namespace) -> int:
     if not folders:
         raise CacheError(f"nothing is kept in {folder}. Name the folder by --path, if it is another one.")
     for one in [folder] if act is bench else folders:
+        # Without a bound of its own, so that a look evicts nothing.
         with EntryStore(one, max_bytes=sys.maxsize) as store:
             result = max(result, (act if act is not show or one == folder else show_blocks)(store, asked))
     if act in (tell_size, verify, forget):
@@ -66,6 +67,7 @@ def _on_memory_tier(folder: Path, asked: argparse.Namespace) -> int:
     with EntryStore(memory, max_bytes=sys.maxsize, private=True) as store:
         result: int = asked.act(store, asked)
     if asked.act is forget and asked.all:
+        # With its index, which takes memory as long as it is there.
         shutil.rmtree(memory)
     return result
 

@@ -107,6 +107,7 @@ class Dashboard:
         if request.method == "GET":
             return HTMLResponse(token_page(base, wrong=False))
         sent = b""
+        # Piece by piece: what a stranger announces as its length need not be true.
         async for part in request.stream():
             sent += part
             if len(sent) > MOST_TOKEN_BYTES:

@@ -97,6 +97,7 @@ def shared_memory(supported: bool, why: str, free: int | None) -> DiagnosticResu
 
 def descriptors(limit: int) -> DiagnosticResult:
     """Judge how many files a process may have open."""
+    # No limit is -1 (RLIM_INFINITY).
     enough = limit < 0 or limit >= LEAST_DESCRIPTORS
     told = "as many as there are" if limit < 0 else f"{limit} for each process"
     return DiagnosticResult("open files", told, "" if enough else "Raise the limit before Ray starts: ulimit -n 65536.")
@@ -134,6 +135,7 @@ def free_bytes(folder: Path) -> int | None:
 
 def _versions() -> Iterator[str]:
     for name in ("pecan_ray", *PACKAGES):
+        # tensorflow-cpu is TensorFlow too.
         for to_str in (name, f"{name}-cpu"):
             with contextlib.suppress(PackageNotFoundError):
                 yield f"{name} {version(to_str)}"

@@ -49,5 +49,6 @@ def _repeated(
             if is_left(epoch):
                 break
             yield first
+        # Not behind an epoch that was left, of which nobody waits for the end.
         else:
             yield EndOfEpoch()

@@ -52,6 +52,7 @@ class PastJob:
     def file_name(self) -> str:
         """Name of its file: those of later jobs sort behind it."""
         readable = re.sub(r"[^\w.-]+", "_", self.job)[:100]
+        # Milliseconds with leading zeros: by name is by time.
         return f"{int(self.began * 1000):014d}-{readable}.json"
 
     def to_json(self) -> str:
@@ -63,6 +64,7 @@ def report_folder(given: str | os.PathLike[str] | None = None) -> Path | None:
     """Return the folder that ``Config(report_folder=...)`` means; None: reports are not kept."""
     if given is not None:
         return Path(given) if os.fspath(given) else None
+    # The XDG specification says that a relative path is to be ignored.
     base = os.environ.get("XDG_CACHE_HOME") or ""
     return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "pecan_ray" / "jobs"
 
@@ -71,6 +73,7 @@ def keep_job(ended: PastJob, folder: Path) -> None:
     """Write a job's file, and remove the oldest ones; a folder that cannot be written keeps nothing."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        # Under a name that `_files` does not list, until all of it is there.
         handle, name = tempfile.mkstemp(prefix=".", dir=folder)
         try:
             with os.fdopen(handle, "w") as file:

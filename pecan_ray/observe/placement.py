@@ -81,6 +81,7 @@ def table_row(rival: DeploymentMeasurement, found: PlacementComparison, priced: 
     projected, waits = one.projected, one.wait_share
     cost = f"{one.cost_increase:+.0%}" if one.cost_increase else "least"
     if priced:
+        # 1,000 batches, 3,600 s of an hour.
         cost += f", ${projected.batch_s * projected.per_hour / 3.6:.3g} per 1000 batches"
     return (
         str(projected.deployment),

@@ -360,6 +360,7 @@ class Report:
 
     def event_lines(self) -> list[str]:
         """Return the text's lines about events, with their seconds since `iter_batches()` was called."""
+        # Events count from the controller's beginning, and the text from the call of `iter_batches()`.
         before = max(0.0, self.time.total_s - self.seconds)
         return [f"  {before + event.seconds:7.1f} s  {event.text}" for event in self.events]
 

@@ -58,6 +58,7 @@ def found(what: str | None, folder: Path) -> Iterator[tuple[str, dict[str, Any]]
         yield of_file(path)
         return
     over = next((one for one in past_jobs(folder) if what in (None, one.job, one.pipeline)), None)
+    # A job of this very name is over: no cluster need be asked.
     live = [] if over is not None and over.job == what else _live(what)
     for facts in live:
         yield so_far(facts)

@@ -100,6 +100,7 @@ def _run(code: CodeType, module: ModuleType) -> int:
         raise
     except BaseException as error:
         trace = error.__traceback__
+        # Without the frame of this function, which is none of the program's.
         traceback.print_exception(error.with_traceback(None if trace is None else trace.tb_next))
         return 1
     return 0

@@ -79,6 +79,7 @@ def run_stop(asked: argparse.Namespace) -> int:
         done = "is left alone: --force ends it" if readers and not asked.force else "was told to end"
         sys.stdout.write(f"shared group {name.removeprefix(PREFIX)} has {_several(readers, 'reader')} and {done}\n")
     service = _actor(SERVICE)
+    # A group that goes on is known to its readers by the service.
     if service is not None and not left:
         _ask_all([SERVICE], "close")
         ray.kill(service)

@@ -16,6 +16,7 @@ from pecan_ray.runtime import cluster
 
 ANSWER_S = 5.0
 """A job that has not told after so long is named below the table."""
+# Escape sequences: the cursor to the upper left corner, and all behind it cleared.
 HOME_AND_CLEAR = "\x1b[H\x1b[J"
 
 

@@ -29,6 +29,7 @@ LEAST_NAME = 8
 def top_lines(jobs: Sequence[LiveJob], width: int | None = None) -> list[str]:
     """Return the table, the fastest job first; `width`: letters of a line, in which jobs' names are cut."""
     rows = [_row(job) for job in sorted(jobs, key=lambda job: (-job.speed.bytes_per_s, job.job))]
+    # The first five every job has; the others are shown if one of the jobs has them.
     shown = [number for number in range(len(COLUMNS)) if number < 5 or any(row[number] != UNKNOWN for row in rows)]
     table = [[row[number] for number in shown] for row in (list(COLUMNS), *rows)]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]

@@ -69,6 +69,7 @@ class RecentSpeed:
 
     def look(self, now: TrainerProgress) -> TrainerSpeed:
         """Return the pace since the oldest look that is not too old."""
+        # The newest look that is old enough stays, as the beginning of the time that is measured.
         while len(self._looks) > 1 and now.elapsed_s - self._looks[1].elapsed_s >= LATELY_S:
             self._looks.popleft()
         then = self._looks[0]

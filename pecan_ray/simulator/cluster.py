@@ -66,6 +66,7 @@ class Simulation:
             self._call(number, job.spec.starts_s)
         while self._calls:
             now, number, token = heappop(self._calls)
+            # A call that was replaced by another one stays in the heap, and has an old token.
             if token == self._tokens[number]:
                 self._act(number, now)
         batches = sum(job.flow.feed.produced for job in self._jobs)

@@ -67,6 +67,7 @@ def step_times(workload: Workload, local: ArrayLike, remote: ArrayLike, ordered:
     from_remote = np.where(there > 0, 1.0, elsewhere)
     for _ in range(ITERATIONS):
         own = (host.load_cpu_s + host.receive_cpu_s * from_remote) * rate
+        # A little is always left: local workers are slow then, and never stand still.
         left = np.maximum(host.cpus - own, 1e-3 * host.cpus)
         local_supply = np.minimum(here * workload.local.cpus, left) / work
         supply = np.maximum(local_supply + remote_supply, 1e-12)

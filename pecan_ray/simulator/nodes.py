@@ -84,6 +84,7 @@ class Pool:
         node.free += 1
         if node.free == 1:
             self._open.append(node)
+        # A node that nobody uses is given back: the next one that is opened is another machine.
         if node.free == node.size:
             self._open.remove(node)
             self._not_opened += node.size

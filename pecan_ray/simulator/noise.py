@@ -26,6 +26,7 @@ def factors(rng: np.random.Generator, cv: float, count: int) -> NDArray[np.float
     if cv <= 0:
         return np.ones(count)
     sigma = math.sqrt(math.log1p(cv * cv))
+    # The mean of exp(N(m, sigma)) is exp(m + sigma^2 / 2).
     return np.exp(rng.normal(-sigma * sigma / 2, sigma, count))
 
 

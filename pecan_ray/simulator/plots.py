@@ -26,6 +26,7 @@ def new_figure(width: float = 7.0, height: float = 3.6, columns: int = 1) -> tup
     matplotlib.use("Agg")
     from matplotlib.figure import Figure
 
+    # Otherwise names inside of an SVG are drawn at random.
     matplotlib.rcParams["svg.hashsalt"] = "pecan_ray"
     figure = Figure(figsize=(width, height), layout="constrained")
     axes = [figure.add_subplot(1, columns, place + 1) for place in range(columns)]

@@ -185,6 +185,7 @@ def whole_run(report: Mapping[str, Any], final: Deployment, start_s: float, wait
         variance = max(0.0, steps["squares"] / count - batch_s**2)
         error = math.sqrt(variance / count) / batch_s
     else:
+        # The first batch belongs to the start. An error of a tenth: nothing is known of how the steps vary.
         count = max(1, int(report["batches"]) - (1 if start_s else 0))
         batch_s, wait_s, error = (float(report["seconds"]) - start_s) / count, waited / count, 0.1
     own_s = max(batch_s - wait_s, 1e-3 * batch_s)

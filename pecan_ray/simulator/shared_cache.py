@@ -162,6 +162,7 @@ class CacheClusterSimulation:
     def _divide(self, mine: Places, demands: Demands) -> Division:
         """Ask the policy, unless it has been asked just this: an epoch that begins often changes nothing."""
         asked = (mine, demands.ideal, demands.cached, demands.remaining)
+        # Only this policy asks how much a job has left, which changes with each event.
         looked_at = len(asked) if self.policy == SILOD["sjf"] else len(asked) - 1
         if self.response is None or not all(map(np.array_equal, asked[:looked_at], self.inputs)):
             self.inputs, self.response = asked, divide(demands, self.cluster, self.policy)

@@ -47,6 +47,7 @@ def size(count: float | None) -> str:
     if count is None or not math.isfinite(count):
         return "-"
     for unit in ("B", "kB", "MB", "GB", "TB"):
+        # 999.5 and more would be spelled 1e+03.
         if abs(count) < 999.5 or unit == "TB":
             break
         count /= 1000

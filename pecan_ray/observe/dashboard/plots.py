@@ -166,6 +166,7 @@ def sampled_points(points: Sequence[tuple[float, float]]) -> list[tuple[float, f
     """Return at most so many points, the lowest and the highest of each stretch that is left out among them."""
     if len(points) <= MOST_POINTS:
         return list(points)
+    # Two of each stretch, and the first and the last of all.
     stride = math.ceil(len(points) / (MOST_POINTS // 2 - 1))
     kept: dict[int, None] = {0: None}
     for begin in range(0, len(points), stride):
