@@ -231,9 +231,6 @@ class Simulation:
             job.begin(member)
             self._remove_excess_workers(number)
             return
-        if what == "delivers":
-            job.meter.touch(job.now)
-            return
         killed = what == "dies"
         replaced = killed and not job.members[member].draining
         self._remove(number, member, killed=killed)

@@ -79,14 +79,12 @@ class SimulatedFeed:
         self.capacity = max(1, capacity)
         self.taken = deque(self.taken, maxlen=self.capacity)
 
-    def join(self, worker: int, service_s: float, now: float, remote: bool) -> float:
-        """A worker begins; returns when it will have finished its first batch."""
+    def join(self, worker: int, service_s: float, now: float, remote: bool) -> None:
+        """A worker begins."""
         self.service_s[worker] = service_s
         if remote:
             self.remote.add(worker)
-        finishes = now + service_s * self.factor()
-        heappush(self.heap, (finishes, worker))
-        return finishes
+        heappush(self.heap, (now + service_s * self.factor(), worker))
 
     def leave(self, worker: int, keep: int | None) -> None:
         """A worker ends with the batch in its hands; of its finished ones those stay that are among the first `keep`

@@ -180,10 +180,8 @@ class SimulatedJobState:
         member.working = True
         self.refresh()
         feed = self.flow.feed
-        finishes = feed.join(number, feed.service_s[number], self.now, member.placement == "remote")
+        feed.join(number, feed.service_s[number], self.now, member.placement == "remote")
         self.meter.touch(self.now)
-        if self.spec.client.discard is None:
-            self.plan(finishes, number, "delivers")
 
     def end(self, number: int, *, killed: bool) -> None:
         """Take a worker away; a killed one loses what the client has not fetched."""
