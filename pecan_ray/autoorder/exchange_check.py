@@ -342,6 +342,7 @@ def thumbnail(array: np.ndarray[Any, Any]) -> str:
     step = max(1, -(-max(image.shape[:2]) // SIDE))
     small = np.ascontiguousarray(image[::step, ::step])
     height, width, channels = small.shape
+    # Each row of a PNG begins with its filter, of which 0 is none.
     rows = np.concatenate([np.zeros((height, 1), np.uint8), small.reshape(height, width * channels)], axis=1)
     header = struct.pack(">IIBBBBB", width, height, 8, COLOURS[channels], 0, 0, 0)
     parts = [(b"IHDR", header), (b"IDAT", zlib.compress(rows.tobytes())), (b"IEND", b"")]

@@ -38,8 +38,10 @@ from pecan_ray.plan.operators import Autocache, ElementOp, Plan
 
 logger = logging.getLogger("pecan_ray")
 
+# docs/decisions/autoorder.md#115-kept-orders-are-compared-again
 CHECKED_AGAIN = 16
 """Elements on which a kept order is compared again beside a later job."""
+# docs/decisions/autoorder.md#139-a-look-goes-on-beside-its-job
 WAITED_S = 10.0
 """A job waits so long for a look, or for `Config(sample_seconds=...)` if that is longer: then it begins without."""
 ASKED_TIMES = 4.0
@@ -82,6 +84,7 @@ class JobOrder:
     @functools.cached_property
     def parts_behind(self) -> tuple[tuple[str, str], ...]:
         """The same without the first source."""
+        # Not for this alone: to hash data in memory takes long.
         return self.parts[1:] if "parts" in vars(self) else describe_operators(self._plan)
 
     @functools.cached_property
@@ -171,6 +174,7 @@ class JobOrder:
             *self._seed_notes(),
         )
         messages = [text for text in (ordering.summary(), *told) if text]
+        # Warnings are what changes values, or makes random ones the same in each epoch.
         loud = (*keeps.frozen, *([ordering.summary()] if ordering.may_change_values else ()))
         self._log(messages, loud)
         pinned = self._config.order_file is not None or self._state_pins is not None
@@ -384,6 +388,7 @@ class JobOrder:
         if kept is mine:
             return found
         other = kept.ordering(self._plan, self._mode)
+        # Theirs cannot be read here, or is the same: mine has what was measured just now.
         if other is None or (_names(other.plan), other.decoders) == (_names(found.plan), found.decoders):
             self._folder.replace(self._key, mine)
             return found

@@ -103,6 +103,7 @@ class KeptOrder:
             raise ValueError("decoders must be a list of operators' names")
         told = {name: str(written.get(name, "")) for name in ("pipeline", "mode", "fingerprint", "found", "why")}
         facts = written.get("facts")
+        # A file that was written by hand has names alone.
         facts = facts if isinstance(facts, dict) else None
         return cls(tuple(map(tuple, orders)), measurements=facts, decoders=tuple(decoders), **told)
 

@@ -19,6 +19,7 @@ from pecan_ray.reorder.profile import ProfiledOp
 
 OUTLIER_SHARE = 1 / 32
 """Share of the longest times that is left out: they are those of a machine that did something else."""
+# With fewer runs than these the ones right behind another one count as well.
 LEAST_TIMED = 8
 NOT_MEASURED = "it was not reached by the sample"
 HOLDS_STATE = "gives other results for an equal element, so it seems to hold state (random=True says that it does not)"

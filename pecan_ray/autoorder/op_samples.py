@@ -121,6 +121,7 @@ def to_json(value: Any) -> FactJson:
     if isinstance(value, int):
         return int(value)
     if isinstance(value, float):
+        # JSON has neither infinity nor NaN.
         return float(value) if math.isfinite(value) else {"float": str(value)}
     if _is_serializable(type(value)):
         return {"is": f"{type(value).__module__}.{type(value).__qualname__}", **_fields(value)}
@@ -131,6 +132,7 @@ def _container_to_json(value: Any) -> FactJson:
     if isinstance(value, (tuple, list)):
         return [to_json(one) for one in value]
     if isinstance(value, (set, frozenset)):
+        # Sorted, so that equal facts make equal files.
         return {"set": [to_json(one) for one in sorted(value)]}
     if isinstance(value, Mapping):
         return {"dict": [[to_json(name), to_json(one)] for name, one in value.items()]}
@@ -171,6 +173,7 @@ def _fields(value: Any) -> dict[str, FactJson]:
 
 def _class(path: str) -> type:
     module, _, name = path.rpartition(".")
+    # The file may be anybody's: it must not name what is imported and called here.
     if not f"{module}.".startswith(PACKAGES):
         raise ValueError(f"{path} is no fact")
     kind = getattr(importlib.import_module(module), name)

@@ -189,6 +189,7 @@ def _order_sequences(request: OrderRequest, names: Sequence[OpOrder]) -> list[Op
     load_engine(request.engine)
     # Behind the import of a framework, which is no time of the look's (`START_S`).
     clock = LookClock()
+    # Functions may hold a state, which is the user's in this process.
     copies = {one.names: one for one in op_sequences(private_copy(request.plan))}
     found = []
     with restore_globals():
@@ -218,6 +219,7 @@ def _order_op_sequence(
     sampled = sample_op_sequence(stretch, request.engine, request.seed, first, clock=clock, skip_bad=request.skip_bad)
     sample = sampled.profile()
     element_s = sampled.read_s + (sample.seconds or 0.0)
+    # Only now it is known how long an element takes, of which a short job allows so many.
     sampled.limits = replace(limits, deadline=min(limits.deadline, now + runs * element_s if element_s else math.inf))
     user = auto_order(sample.profiled, "off", neutral_band=NEUTRAL_BAND)
     why = "" if request.mode == "off" else _why_nothing_is_tried(sample, request.mode)

@@ -47,6 +47,7 @@ def _rejection(request: OrderRequest, orders: Sequence[OpOrder]) -> str:
             order = next((one for one in orders if sorted(one) == sorted(stretch.names)), stretch.names)
             if order == stretch.names:
                 continue
+            # What fails in the user's order tells nothing of another one.
             sampled = sample_op_sequence(stretch, request.engine, request.seed, limits, clock=clock, skip_bad=True)
             try:
                 trial = make_trial(sampled, request)

@@ -118,6 +118,7 @@ def mode_under(config: Config, *, seeded: bool) -> Mode:
 
 # --- how long a look may take, given the job that it is for: in times that one element takes ------------------
 
+# docs/decisions/autoorder.md#24-kept-orders-and-reverting, as the next one.
 SHARE_OF_JOB = 0.02
 """A look may take so much of a job's time."""
 LEAST_RUNS = 128
@@ -145,6 +146,7 @@ def num_elements(plan: Plan) -> float | None:
         return None
     total = float(sum(count for count in counts if count is not None))
     num_passes = plan_shape(plan).num_passes
+    # Nothing is nothing, however often it is repeated.
     total *= math.inf if num_passes is None and total else num_passes or 1
     # Behind `batch`, `take` counts batches.
     size = 1
@@ -169,6 +171,7 @@ def _count(source: Source) -> int | None:
     return source.num_elements() if hasattr(source, "first") else list_splits(source).elements
 
 
+# docs/decisions/autoorder.md#143-waiting-and-queueing, as the next one.
 WALL_PER_CPU = 15.0
 """A look may take so many times its seconds by the wall clock.  What it finds must not depend on the load of a machine:
 beside forty other programs on two CPUs it takes ten times as long."""

@@ -136,6 +136,7 @@ def _known_run(maps: Sequence[Map], casts: Collection[str]) -> list[Map]:
     run = list(itertools.takewhile(lambda op: op.name in casts or steps_of(op.fn) is not None, maps))
     if not all(op.name in casts or type(op.fn) in OWN for op in run):
         run = list(itertools.takewhile(lambda op: op.name not in casts, run))
+    # A cast behind which nothing comes that is known stays an operator of its own.
     while run and run[-1].name in casts:
         run.pop()
     return run

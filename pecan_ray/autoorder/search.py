@@ -13,6 +13,7 @@ from pecan_ray.autoorder.trial import Trial
 from pecan_ray.reorder import NEUTRAL_BAND, Mode, OrderPlan, auto_order
 from pecan_ray.reorder.policy import Pair
 
+# docs/decisions/autoorder.md#143-waiting-and-queueing
 WORTH_IN_A_HURRY = 1.5
 """What is adopted although the time is over has to make the operators so much faster, so that the next look finds it
 too."""
@@ -72,6 +73,7 @@ class OrderSearch:
             if kept == [whole] and self._mode == "pecan" and len(policy_order.moves) > 1:
                 kept = self._moves(policy_order)
             else:
+                # Where nobody is to blame the last move goes: those before it have run without it.
                 kept = [pairs for pairs in kept if blamed not in pairs] if blamed is not None else kept[:-1]
         return None, None
 

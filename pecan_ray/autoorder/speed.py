@@ -28,6 +28,7 @@ SOON_S = 0.4
 """Measured seconds after which a comparison may do with fewer elements,"""
 PATIENCE_S = 2.0
 """and after which it is given up."""
+# This and the next three: docs/decisions/autoorder.md#155-a-gain-within-the-noise.
 CERTAINTY = 2.0
 """Standard errors that count as certain."""
 WORTH = 1.05

@@ -31,6 +31,7 @@ from pecan_ray.plan.op_sequences import OpSequence
 from pecan_ray.plan.operators import ElementOp, Map
 from pecan_ray.plan.splits import Element
 
+# Odd, so that the median is one of them.
 OVERHEAD_RUNS = 21
 
 

@@ -105,6 +105,8 @@ class Trial:
             for number in numbers[: len(sampled.held)]:
                 if not sampled.in_time() or sampled.clock() > until:
                     break
+                # The other way first: it must not find what the user's order leaves in a variable
+                # (docs/decisions/autoorder.md#114-a-bound-by-the-operators-effect).
                 after = self._columns(run_through(stages, sampled.token(number)))
                 before = after if usual is None else self._columns(run_through(others, sampled.token(number)))
                 if {len(before), len(after)} != {sampled.results[number]}:
