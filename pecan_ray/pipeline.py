@@ -328,6 +328,7 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
         `headspace`: give the first batch again and again, made in this process, as often as the run has batches, or so
         many times an epoch: how fast the loop is if input costs nothing.
         """
+        # First: where a program is only read nothing may begin.
         clock = clock_of_run(self)
         if not (debug := of_kind("debug", debug, bool) or bool(headspace)):
             check_not_exiting()

@@ -174,6 +174,7 @@ class QuarantineFile:
         end = os.lseek(self._fd, 0, os.SEEK_CUR)
         try:
             self._has_partial_line = os.fstat(self._fd).st_size != end
+            # Only if nobody has written behind it meanwhile.
             if not self._has_partial_line:
                 os.ftruncate(self._fd, end - nbytes)
         except OSError:

@@ -232,6 +232,7 @@ class FrameworkMethods:
             epochs=epochs,
             on_break=on_break,
         )
+        # With "continue" a pass may be the rest of another one, which has fewer batches.
         length = exact_epoch_length(self, options) if on_break == "new" else None
         return dataset_of(self, passes, spec, length=length, shards_itself=ranks_of(options) > 1)
 

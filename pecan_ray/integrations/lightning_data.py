@@ -77,6 +77,7 @@ class PecanDataModule(_LightningDataModule):  # type: ignore[misc]  # which pack
             for pipe in pipes if several else [pipes]:
                 self._check(stage, pipe)
             hook = f"{stage}_dataloader"
+            # A class that is derived from this one may have a loader of its own.
             if getattr(type(self), hook) is getattr(_LightningDataModule, hook):
                 make: dict[str, Callable[[Any], Any]] = {
                     "train": self._training_batches,

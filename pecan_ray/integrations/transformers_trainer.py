@@ -173,6 +173,7 @@ class TrainerEpochs(IterableDataset[Any]):
             try:
                 updates = max(1, math.ceil(len(self) / accumulated))
             except TypeError:
+                # Without a length the trainer takes all of its steps for those of one epoch.
                 self._skipped = global_step * accumulated
             else:
                 self._skipped = global_step % updates * accumulated

@@ -68,6 +68,7 @@ def _returns_nothing(code: types.CodeType) -> bool:
             # Where several ways lead to one return, others may bring a value.
             if before is None or before.opname != "LOAD_CONST" or before.argval is not None or step.is_jump_target:
                 return False
+        # Instructions without an effect may stand between the constant and the return.
         if step.opname not in ("NOP", "CACHE"):
             before = step
     return found

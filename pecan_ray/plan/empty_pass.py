@@ -109,6 +109,7 @@ class EmptyPassGuard:
         """Note what has come out for an element of a source's pass."""
         self._latest[branch] = number
         if outputs:
+            # Of all sources: what came out may have been made of an element of each.
             self._empty_pass_state = {one: self._of(one).behind(newest) for one, newest in self._latest.items()}
             return
         errors = [self._of(one).too_many(self._latest.get(one, 0)) for one in self.repeat_ops]

@@ -240,6 +240,7 @@ class CanonicalSerializer:
     def _state(self, value: Any) -> str:
         """Spell out what pickle would keep of an object, and of one that it refuses its attributes."""
         try:
+            # As pickle does: what is registered for the type comes first.
             registered = copyreg.dispatch_table.get(type(value))
             reduced = registered(value) if registered else value.__reduce_ex__(4)
         except Exception as error:
@@ -300,5 +301,6 @@ def is_library(module: str | None) -> bool:
 
 
 def _library_name(module: str, name: str) -> str:
+    # Another version may compute something else.
     version = getattr(sys.modules.get(module.partition(".")[0]), "__version__", "")
     return f"{module}.{name}@{version}"

@@ -72,6 +72,7 @@ def _keep(element: Any) -> bool:
 class Subset(Filter):
     """Keeps the elements of a source whose places lie in an interval (`pecan_ray.sampling.subsets`)."""
 
+    # It decides by the place in the source, so it stays there, and its function is asked nothing.
     fn: Function = _keep
     keep_position: bool = True
     random: bool | None = False

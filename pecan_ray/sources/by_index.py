@@ -89,6 +89,7 @@ class SequencesKept:
     def drawn(self, sampler: Sampler, epoch: int, seed: int, count: int) -> Drawn:
         """Return what a sampler gives for a pass."""
         with self._lock:
+            # Taken out and put back, so that what was used last goes last.
             found = self._drawn.pop((epoch, seed), None) or sampler.drawn(epoch, seed, count)
             self._drawn[epoch, seed] = found
             if len(self._drawn) > PASSES_KEPT:

@@ -256,6 +256,7 @@ class Csv:
         size = 0
         element = -1 if self._has_header else 0
         for line in lines:
+            # Within a quoted value a line that begins so is text.
             if first is None and dialect.is_comment(line.data):
                 continue
             closes = dialect.changes_quote_state(line.data)

@@ -136,6 +136,7 @@ def byte_ranges(files: Iterable[FileInfo], split_bytes: int, *, whole: bool = Fa
             continue
         pieces = max(1, -(-file.size // split_bytes))
         for piece in range(pieces):
+            # In whole numbers, so that the end of one piece is the beginning of the next.
             start, stop = file.size * piece // pieces, file.size * (piece + 1) // pieces
             yield Split(index=index, path=file.path, start=start, stop=stop, version=file.version)
             index += 1

@@ -81,6 +81,7 @@ class Items:
         state = {name: value for name, value in self.__dict__.items() if name != "columnar"}
         items = None if isinstance(self.items, PackedItems) else packed(self.items, name_here(self))
         if items is not None:
+            # Before it is packed, because all of a packed list would have to be unpickled for it.
             columnar = self._by_columns()
             state |= {"items": items, "columns": None if columnar is None else columnar.names}
         return state

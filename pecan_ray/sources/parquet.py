@@ -146,6 +146,7 @@ class Parquet:
                         raise ValueError(f"it has more than max_record_bytes={self.max_record_bytes} bytes")
                 if split.elements is not None and number != max(split.elements, start):
                     raise ValueError(f"there are {number} rows, and the footer told of {split.elements}")
+            # A lack of memory is no damage of the file.
             except (PecanError, MemoryError):
                 raise
             except Exception as error:  # Arrow raises many kinds for broken files, Python's conversions some more.

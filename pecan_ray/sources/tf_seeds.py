@@ -179,6 +179,7 @@ def fold_seeds(fold: SeedFold) -> Iterator[None]:
 
     def get_seed(op_seed: Any) -> Seeds:
         seeds: Seeds = core(op_seed)
+        # Other threads may make datasets and graphs of their own meanwhile.
         if threading.get_ident() != mine:
             return seeds
         at_once = context.executing_eagerly() and not of_dataset

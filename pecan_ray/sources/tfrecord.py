@@ -128,6 +128,7 @@ def _record_ranges(path: str, size: int, split_bytes: int) -> Iterator[tuple[int
                 # The reader will meet the same fault, and tell with the number of the element.
                 yield first, size, None
                 return
+            # One record at least, however large it is.
             if end - first > split_bytes and count > 0:
                 yield first, at, count
                 first, count = at, 0

@@ -81,6 +81,7 @@ class LinkMeter:
         """Note that a lot is about to be written."""
         if self._first_s is None:
             self._first_s = now_s
+        # Nothing was under way since the last confirmation: the link had nothing to carry.
         elif not self._open_writes:
             self._idle_s += now_s - self._last_s
         self._open_writes[number] = (now_s, nbytes)

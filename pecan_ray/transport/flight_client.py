@@ -204,6 +204,7 @@ class FlightReader:
             messages = unwrap(label, memory)
             # They would keep this lot's memory while the next one is awaited.
             del arrival, label, memory
+            # Of no lane: all of them belong to one loop.
             if not self._deliver_all(messages):
                 self.stop()
                 return False

@@ -120,6 +120,7 @@ def _message(message: Message, blobs: _Blobs) -> Written:
     columns = [[name, _column(column, blobs)] for name, column in message.columns.items()]
     bad = [_bad(one, blobs) for one in message.bad]
     spans, without_data = _spans(message.spans), _spans(message.without_data)
+    # In the order in which `_read_message` takes it apart.
     return [columns, spans, message.rows, message.epoch, bad, without_data, _write_row_range(message.row_range, blobs)]
 
 

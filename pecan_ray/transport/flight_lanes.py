@@ -83,6 +83,7 @@ class Lane:
         """Note how many lots the client has received in all: their memory can be used again."""
         arrived: list[Produced] = []
         with self._keeping:
+            # No more than was sent, whatever a client says.
             while self._confirmed < received and self._kept:
                 arrived += self._kept.popleft()
                 self._confirmed += 1
@@ -93,6 +94,7 @@ class Lane:
 
     def close(self, received: int) -> None:
         """End the lane: what the client has not received goes back to the outbox, in order."""
+        # First: the stream that is open holds the lock while it waits, and lets go once it has lost its turn.
         self._next_turn()
         with self._take_lock:
             self.confirm(received)

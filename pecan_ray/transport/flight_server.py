@@ -128,6 +128,7 @@ class FlightEndpoint:
         client = self._clients.get(rank)
         if client is None or not 0 <= number < len(client.lanes):
             raise flight.FlightServerError(f"this worker has no lane {number} to rank {rank}")
+        # What a broken stream of this client has lost is known again before this one sends.
         client.granted(granted)
         try:
             _Stream(client, number, received, reader, writer, self._compression, self.key).run()

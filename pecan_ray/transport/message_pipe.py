@@ -163,6 +163,7 @@ class MessageReader:
                     return
                 if len(data) < LENGTH.size + length:
                     break
+                # A copy: a bytearray that somebody has a view of cannot be cut.
                 yield bytes(memoryview(data)[LENGTH.size : LENGTH.size + length])
                 del data[: LENGTH.size + length]
 

@@ -184,6 +184,7 @@ class Outbox:
                 if kept:
                     self._batches[rank] = kept
             self._room.notify_all()
+        # Outside of the lock, since the slots' ring has one of its own.
         for _, batch in dropped:
             _release_slot(batch.produced)
 
@@ -268,6 +269,7 @@ class Outbox:
         behind: set[int] = set()
         for batch in taker.share:
             lot = self._batches[batch.rank]
+            # Mostly the first ones are taken; those from the midst are taken out together below.
             if lot[0] is batch:
                 lot.popleft()
             else:

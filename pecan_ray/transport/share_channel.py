@@ -58,6 +58,7 @@ class ShareChannel:
         except BlockingIOError:
             return 0
         self._close_peer_fds()
+        # Nothing read is the end: nobody has the reader's end open any more.
         return len(granted) or None
 
     def released(self) -> list[int] | None:

@@ -65,6 +65,7 @@ class _OpenedFile:
         if not self.is_alive():
             raise ProcessLookupError(f"{self._path} is not a memory file of {file.token}")
         fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        # No pipe: readers let go to the lender, and not to the worker.
         self.address = replace(file, pid=os.getpid(), fd=fd, pipe_fd=-1)
         weakref.finalize(self, os.close, fd)
 
