@@ -105,7 +105,7 @@ class JobOrder:
     def pinned(self, order: OpOrders, decoders: tuple[str, ...] = (), *, cuts_elements: bool) -> JobOrder:
         """Return the order under which a state was taken, so that values stay what they were.
 
-        A file that pins another one comes first, unless the state `splits_elements`: their outputs are told by places.
+        A file that pins another one comes first, unless the state `cuts_elements`: their outputs are told by places.
         Raises StateError then, and for an order of other operators.
         """
         if not order:

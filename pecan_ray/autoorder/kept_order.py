@@ -267,7 +267,7 @@ def order_key(
 ) -> str:
     """Return 32 hexadecimal digits that stand for a pipeline whose order is chosen.
 
-    `parts` is what `pecan_ray.plan.fingerprint.described` tells of its plan.  Where the data cannot be listed its
+    `parts` is what `pecan_ray.plan.fingerprint.describe_plan` tells of its plan.  Where the data cannot be listed its
     place counts alone: who reads it says why.
     """
     looks = [look_of(source) for source in sources]
