@@ -1,6 +1,6 @@
-"""The plant of `benchmarks/placement_simulation.py`: a trainer, a queue, workers beside it and on other nodes.
+"""The plant of `benchmarks/placement_simulation.py`: trainers, a queue, workers beside them and on other nodes.
 
-Rows flow as a fluid between events, and the trainer takes whole batches.  What a controller cannot know is seeded: how
+Rows flow as a fluid between events, and trainers take whole batches.  What a controller cannot know is seeded: how
 long workers take to start, how their speed drifts, when storage stands still and nodes are lost.  Supply of n workers
 on a host whose CPUs they share with the trainer and others:
 
@@ -29,6 +29,10 @@ class PlantJob:
     batch: int = 256
     demand: float = 4000.0
     """Of the accelerator, when nothing disturbs it."""
+    ranks: tuple[float, ...] = (1.0,)
+    """Demand of each trainer, over `demand`."""
+    in_step: bool = False
+    """Trainers wait for one another at the end of each step."""
     step_cv: float = 0.05
     ahead: int = 0
     """Batches that the program hands over before the accelerator is done."""
@@ -93,9 +97,10 @@ class PlantJob:
         return self.cpu_s + self.wait_s
 
     def mean_demand(self, demand: float) -> float:
-        """Return the demand with its bursts."""
+        """Return the demand of all trainers, with its bursts."""
         steps, more_s = self.bursts
-        return steps * self.batch / (steps * self.batch / demand + more_s) if steps else demand
+        each = steps * self.batch / (steps * self.batch / demand + more_s) if steps else demand
+        return each * (len(self.ranks) * min(self.ranks) if self.in_step else sum(self.ranks))
 
     def speed(self, busy: float) -> float:
         """Return the speed of one of so many busy hyper-threads."""
@@ -173,9 +178,11 @@ class PlantTick:
     local: int
     remote: int
     waited: float
+    """By the trainer that waited longest."""
     taken: float
     """Rows."""
     steps: int
+    """Of the trainer that made most."""
     since_taken: float
     produced: float
     working: float
@@ -196,16 +203,13 @@ class PlacementPlant:
         self.remote: list[PlantNode] = []
         self._drift = 0.0
         self._stalls = (-1.0, self._next_hiccup())
-        self._trainer = PlantTrainer(job, self._random)
+        self.trainers = [PlantTrainer(job, self._random) for _ in job.ranks]
+        self._queued = 0.0
+        """Rows."""
         self._produced = self._working = 0.0
         self.remote_s = self.worker_s = 0.0
         self.capable: list[tuple[float, float]] = []
         """When, and which rate what ran then could give."""
-
-    @property
-    def trainer(self) -> PlantTrainer:
-        """The trainer, with its sums."""
-        return self._trainer
 
     def _next_hiccup(self) -> float:
         every = self.job.hiccup[0]
@@ -231,26 +235,26 @@ class PlacementPlant:
 
     def tick(self) -> PlantTick:
         """Let half a second pass."""
-        job, trainer = self.job, self._trainer
+        job, trainers = self.job, self.trainers
         self.remote = [node for node in self.remote if node.lost_s > self.now]
         local = sum(up_s <= self.now for up_s in self.local)
         speeds = [node.speed for node in self.remote if node.up_s <= self.now]
         pace = pace_of(job, local, speeds, self.now)
         supply = self._supply(pace)
         self.capable.append((self.now, min(pace.supply, job.mean_demand(pace.demand))))
-        before = (trainer.rows, trainer.steps, trainer.waited)
+        before = [(one.rows, one.steps, one.waited) for one in trainers]
         self._produced = self._working = 0.0
         self._advance(self.now + TICK_S, supply, pace.demand, bool(local or speeds))
         self.worker_s += TICK_S * (len(self.local) + len(speeds))
         self.remote_s += TICK_S * len(speeds)
-        waited = trainer.waited - before[2]
+        waited = max(one.waited - then[2] for one, then in zip(trainers, before, strict=True))
         return PlantTick(
             local=local,
             remote=len(speeds),
             waited=waited,
-            taken=trainer.rows - before[0],
-            steps=trainer.steps - before[1],
-            since_taken=0.0 if waited else self.now - trainer.taken_at,
+            taken=sum(one.rows - then[0] for one, then in zip(trainers, before, strict=True)),
+            steps=max(one.steps - then[1] for one, then in zip(trainers, before, strict=True)),
+            since_taken=0.0 if waited else self.now - max(one.taken_at for one in trainers),
             produced=self._produced,
             working=self._working,
             blocked=TICK_S - self._working if local or speeds else 0.0,
@@ -269,19 +273,31 @@ class PlacementPlant:
         return 0.0 if self.now < until else supply
 
     def _advance(self, end: float, supply: float, demand: float, at_work: bool) -> None:
-        trainer, batch = self._trainer, self.job.batch
         while self.now < end - 1e-12:
-            if trainer.ready > self.now:
-                self._produce(min(trainer.ready, end) - self.now, supply, at_work)
+            asking = self._asking()
+            missing = self.job.batch - self._queued
+            if asking and missing <= 1e-6:
+                self._take(min(asking, key=lambda one: one.ready), demand)
                 continue
-            missing = batch - trainer.queued
-            if missing > 1e-6:
-                seconds = min(end - self.now, missing / supply if supply else math.inf)
-                trainer.waited += seconds
-                self._produce(seconds, supply, at_work)
-                if batch - trainer.queued > 1e-6:
-                    continue
-            trainer.take(self.now, demand)
+            until = min([end, *(one.ready for one in self.trainers if one.ready > self.now)])
+            if asking and supply:
+                until = min(until, self.now + missing / supply)
+            for one in asking:
+                one.waited += until - self.now
+            self._produce(until - self.now, supply, at_work)
+
+    def _asking(self) -> list[PlantTrainer]:
+        """Return the trainers that want a batch; in step, none asks for its next one before all have this one."""
+        first = min(one.steps for one in self.trainers)
+        return [one for one in self.trainers if one.ready <= self.now and (one.steps == first or not self.job.in_step)]
+
+    def _take(self, trainer: PlantTrainer, demand: float) -> None:
+        self._queued -= self.job.batch
+        trainer.take(self.now, demand * self.job.ranks[self.trainers.index(trainer)])
+        if self.job.in_step and len({one.steps for one in self.trainers}) == 1:
+            together = max(one.ready for one in self.trainers)
+            for one in self.trainers:
+                one.ready = together
 
     def _produce(self, seconds: float, supply: float, at_work: bool) -> None:
         """Let workers work, until the queue is full."""
@@ -289,8 +305,9 @@ class PlacementPlant:
         if not supply:
             self._working += seconds * at_work
             return
-        working = min(seconds, max(0.0, self.job.queue * self.job.batch - self._trainer.queued) / supply)
-        self._trainer.queued += working * supply
+        room = len(self.trainers) * self.job.queue * self.job.batch - self._queued
+        working = min(seconds, max(0.0, room) / supply)
+        self._queued += working * supply
         self._produced += working * supply
         self._working += working
 
@@ -300,7 +317,7 @@ class PlantTrainer:
 
     def __init__(self, job: PlantJob, rng: random.Random) -> None:
         self._job, self._random = job, rng
-        self.queued = self.rows = self.waited = self.paused = self.ready = self.taken_at = 0.0
+        self.rows = self.waited = self.paused = self.ready = self.taken_at = 0.0
         self.steps = 0
         self.first: float | None = None
         """When it took its first batch."""
@@ -311,7 +328,6 @@ class PlantTrainer:
     def take(self, now: float, demand: float) -> None:
         """Take a batch, and find out when it asks for the next one."""
         job, device = self._job, self._device
-        self.queued -= job.batch
         self.rows += job.batch
         self.first = now if self.first is None else self.first
         self.taken_at = now

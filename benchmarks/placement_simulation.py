@@ -1,13 +1,14 @@
 """AutoPlacement's controller on simulated jobs: its bill beside that of an oracle, and how often it changes its mind.
 
-    python -m benchmarks.placement_simulation [--seeds 20] [--first 1000] [--jobs PART_OF_A_NAME ...] [--processes 2]
+    python -m benchmarks.placement_simulation [--seeds 20] [--first 1000] [--jobs PART_OF_A_NAME ...] [--without-sample]
 
 Each job is a fluid plant (`benchmarks/placement_plant.py`) with each seed.  The oracle knows demand and supply of each
 moment, and not chance: without prices it runs the fewest workers beside which the trainer does not wait, with prices
 those that make a row cheapest; it pays for starts as well.  Told are: $ of a row over the oracle's, worker seconds over
 the oracle's, the trainer's wait, the share of CPU seconds that idled meanwhile, seconds from the first batch until
 what runs can give 0.9 of the best rate, runs without a change after 30 s (with remote nodes: after twice the slowest of
-them), and changes after that.  The hour with a drift of 10 % is run with two seeds.
+them), and changes after that.  The hour with a drift of 10 % is run with two seeds.  `--without-sample`: AutoOrder has
+looked at nothing, so a job begins with one worker, and nobody knows what a row takes alone.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import fmean
 from typing import TypeAlias
 
@@ -89,8 +91,10 @@ JOBS = (
 MORE = (
     PlantJob("64 CPUs with 16 GB", cpus=64, cores=32, memory_workers=26, demand=60_000, cpu_s=0.004),
     PlantJob("a pause of ten minutes", pause=(60, 600), seconds=700, demand=2500),
+    PlantJob("one rank of two is half as fast", demand=1800, ranks=(1.0, 0.5), trainer_cpu=2.0),
+    PlantJob("the same, in step", demand=3000, ranks=(1.0, 0.5), in_step=True, trainer_cpu=2.0),
 )
-"""two more, each to be within 10 % of the oracle."""
+"""four more, each to be within 10 % of the oracle."""
 HOUR = PlantJob("an hour, drift of 10 %", drift=0.1, seconds=3600)
 
 
@@ -133,18 +137,19 @@ def oracle(job: PlantJob) -> tuple[Deployment, Decide]:
     return plan[0][1], decide
 
 
-def controlled(job: PlantJob) -> tuple[Deployment, Decide]:
-    """Return what AutoPlacement begins with, and what asks its controller."""
+def controlled(job: PlantJob, sampled: bool = True) -> tuple[Deployment, Decide]:
+    """Return what AutoPlacement begins with, and what asks its controller; `sampled`: AutoOrder has seen rows."""
     state, prices = ControlState(), job.prices
     per_hour = None if prices is None else (lambda remote: prices[0] + prices[1] * remote)
 
     def decide(now: float, seen: PlantTick, asked: Deployment) -> Deployment:
         nonlocal state
-        decision, state = control(state, observed(job, seen, asked, now), now, per_hour)
+        o = observed(job, seen, asked, now)
+        decision, state = control(state, o if sampled else replace(o, own_s=None), now, per_hour)
         return decision.target
 
     room = room_of(job, job.trainer_cpu, job.cpu_s / job.own_s)
-    return Deployment(begin(job.own_s, job.batch, room), 0), decide
+    return Deployment(begin(job.own_s if sampled else None, job.batch * len(job.ranks), room), 0), decide
 
 
 def observed(job: PlantJob, seen: PlantTick, asked: Deployment, now: float) -> Observation:
@@ -205,12 +210,12 @@ def run(job: PlantJob, seed: int, begins: Deployment, decide: Decide) -> PlantOu
             changes.append(plant.now)
         target = new
         plant.order(target.local, target.remote)
-    trainer, (host, worker) = plant.trainer, job.prices or OWNED
-    first, rate = trainer.first or job.seconds, 0.9 * cheapest_at(job, 0.0)[1]
+    trainers, (host, worker) = plant.trainers, job.prices or OWNED
+    first, rate = trainers[0].first or job.seconds, 0.9 * cheapest_at(job, 0.0)[1]
     able = next((now for now, capable in plant.capable if capable >= rate), job.seconds)
     return PlantOutcome(
-        usd=(host * job.seconds + worker * plant.remote_s) / max(trainer.rows, 1.0),
-        wait=trainer.waited / max(1e-9, job.seconds - trainer.paused - job.first_step_s),
+        usd=(host * job.seconds + worker * plant.remote_s) / max(sum(one.rows for one in trainers), 1.0),
+        wait=max(one.waited for one in trainers) / max(1e-9, job.seconds - trainers[0].paused - job.first_step_s),
         worker_s=plant.worker_s,
         onset_s=max(0.0, able - first),
         changes=tuple(changes),
@@ -238,9 +243,9 @@ class BesideOracle:
         return sum(at > self.ours.settled_s for at in self.ours.changes)
 
 
-def compare(job: PlantJob, seed: int) -> BesideOracle:
+def compare(job: PlantJob, seed: int, sampled: bool = True) -> BesideOracle:
     """Run a job with the controller and with the oracle."""
-    return BesideOracle(job, run(job, seed, *controlled(job)), run(job, seed, *oracle(job)))
+    return BesideOracle(job, run(job, seed, *controlled(job, sampled)), run(job, seed, *oracle(job)))
 
 
 def row_of(label: str, found: Sequence[BesideOracle]) -> str:
@@ -260,13 +265,14 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--first", type=int, default=1000, help="the first seed")
     parser.add_argument("--jobs", nargs="+", default=[""], help="parts of names")
+    parser.add_argument("--without-sample", action="store_true")
     parser.add_argument("--processes", type=int, default=2)
     asked = parser.parse_args()
     jobs = [job for job in (*JOBS, *MORE, HOUR) if any(part in job.name for part in asked.jobs)]
     seeds = range(asked.first, asked.first + asked.seeds)
     todo = [(job, seed) for job in jobs for seed in (seeds if job is not HOUR else seeds[:2])]
     with ProcessPoolExecutor(asked.processes) as pool:
-        found = list(pool.map(compare, *zip(*todo, strict=True)))
+        found = list(pool.map(partial(compare, sampled=not asked.without_sample), *zip(*todo, strict=True)))
     print("| job | bill / oracle | worst | within 5 % | workers | wait | idle | 0.9 after (s) | calm | changes |")
     print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
     for job in jobs:

@@ -1,9 +1,10 @@
 """Where AutoPlacement's controller ends beside the steady pace of workloads, over the cheapest deployment of each.
 
-    python -m benchmarks.placement_steady [--count 40] [--first 10000] [--families papers plain ...] [--processes 2]
+    python -m benchmarks.placement_steady [--count 40] [--first 10000] [--families papers plain ...] [--by-batch]
 
 Nothing varies: supply, the trainer's step, and how both disturb each other are those of the simulator's model
-(`pecan_ray.simulator.contention`), and rows flow as a fluid.  "papers" are the papers' workloads in the user's order of
+(`pecan_ray.simulator.contention`), and rows flow as a fluid; with `--by-batch` workers hand on whole batches, as in
+the simulator.  "papers" are the papers' workloads in the user's order of
 operators and in AutoOrder's; the others are random workloads of the simulator's families, by their seeds.
 """
 
@@ -11,23 +12,28 @@ from __future__ import annotations
 
 import argparse
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
-from itertools import product
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise, product
 from statistics import fmean
 
 import numpy as np
 
 from pecan_ray.placement import AutoPlacement, Observation
 from pecan_ray.plan.windows import Deployment
+from pecan_ray.simulator.cluster import simulate
 from pecan_ray.simulator.contention import DeploymentTimes, epoch_costs, step_times, work_of
+from pecan_ray.simulator.job import SimulatedJob
 from pecan_ray.simulator.job_simulation import ROWS
 from pecan_ray.simulator.policy_driver import placement
 from pecan_ray.simulator.random_workloads import FAMILIES, draw
-from pecan_ray.simulator.workload import Workload, load, names
+from pecan_ray.simulator.workload import Noise, Workload, load, names
 
 TICK_S = 0.5
 HOUR_S = 3600.0
 LOCAL_START_S = 2.0
+BATCHES = 8000
+"""Of a job by the batch: workers that take a minute for one have told of hundreds each."""
 PAPERS = "papers"
 
 
@@ -111,11 +117,21 @@ class SteadyJob:
         return asked, changes
 
 
-def measure(family: str, key: str | int, ordered: bool) -> SteadyEnd:
-    """Run a workload for an hour."""
+def go_by_batch(workload: Workload, ordered: bool) -> tuple[Deployment, int]:
+    """Simulate batches; return where the controller ends and how often it asked for other workers."""
+    trainer, nodes = replace(workload.trainer, step_cv=0.0), replace(workload.nodes, speed_cv=0.0, start_spread=0.0)
+    calm = replace(workload, noise=Noise(batch_cv=0.0), trainer=trainer, nodes=nodes)
+    job = SimulatedJob(calm, placement(calm, "auto"), most_batches=BATCHES, after_convergence=None, ordered=ordered)
+    outcome = simulate(job)
+    targets = [turn.decision.target for turn in outcome.timeline]
+    return outcome.final, sum(before != after for before, after in pairwise(targets))
+
+
+def measure(family: str, key: str | int, ordered: bool, by_batch: bool = False) -> SteadyEnd:
+    """Run a workload for an hour, or for BATCHES."""
     workload = load(str(key)) if family == PAPERS else draw(int(key), family)
     job = SteadyJob(workload, ordered)
-    end, changes = job.go(placement(workload, "auto"), HOUR_S)
+    end, changes = go_by_batch(workload, ordered) if by_batch else job.go(placement(workload, "auto"), HOUR_S)
     label = f"{workload.name}, {'AutoOrder' if ordered else 'user'}'s order" if family == PAPERS else workload.name
     return SteadyEnd(label, job.best, end, job.cost[end] / job.cost[job.best] - 1, changes)
 
@@ -126,6 +142,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=40, help="workloads of each random family")
     parser.add_argument("--first", type=int, default=10_000, help="the first seed")
     parser.add_argument("--families", nargs="+", choices=(PAPERS, *FAMILIES), default=[PAPERS, *FAMILIES])
+    parser.add_argument("--by-batch", action="store_true")
     parser.add_argument("--processes", type=int, default=2)
     asked = parser.parse_args()
     everything: list[SteadyEnd] = []
@@ -137,7 +154,7 @@ def main() -> None:
             todo = list(
                 product((family,), names(), (False, True)) if family == PAPERS else product((family,), seeds, (False,))
             )
-            found = list(pool.map(measure, *zip(*todo, strict=True)))
+            found = list(pool.map(partial(measure, by_batch=asked.by_batch), *zip(*todo, strict=True)))
             everything += found
             print(row_of(family, found), flush=True)
     print(row_of("all", everything))

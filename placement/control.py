@@ -43,7 +43,7 @@ LEAP = 4.0
 makes starts and surplus together cheapest, where nodes take 3 minutes and a host costs 10 workers."""
 GUESS_S = 0.02
 """No trainer's step is taken for shorter before one was seen: ResNet18's, the fastest known, takes 22 ms."""
-MISSED_S = 0.25
+MISSED_S = LOOK_S / 4
 """Nothing is added until the trainer has waited for so much longer than NO_WAIT_SHARE allows: half of a look, so that
 a trainer without rows is seen by the next one, and beats of accumulation are not taken for a lack of workers."""
 LAGS = (1 - FULL) / 2
@@ -196,7 +196,9 @@ class _Rules(Trials):
         side = 1 if running.remote and alone[1] < ALONE else 0
         count, share = (running.local, running.remote)[side], alone[side]
         known = state.known.each[side] < FULL * state.trial_history.measured_rates[side]
-        sure = self.whole and self._rates_known() and self.sums.load > FULL
+        # The first batches of all workers say too little of one: a batch and a half of each do.
+        known_rates = self.sums.rows >= max(ROWS, 1.5 * self.o.grain * running.workers)
+        sure = self.whole and known_rates and self.sums.load > FULL
         if not sure or not known or count < 2 or share >= ALONE:
             return None
         held_s = self._held_s()
@@ -219,10 +221,6 @@ class _Rules(Trials):
         since = self.now if clocks.held_since is None else clocks.held_since
         self.state = replace(self.state, times=replace(clocks, held_since=since))
         return self.now - since
-
-    def _rates_known(self) -> bool:
-        """Return whether there were rows enough, and more than the first batch of each worker."""
-        return self.sums.rows >= max(ROWS, 1.5 * self.o.grain * self.o.running.workers)
 
     def _alone(self) -> tuple[float, float]:
         """Return which share of its time a worker of each side would need if nobody was in its way."""
@@ -249,7 +247,10 @@ class _Rules(Trials):
         """Add remote workers where they are worth it; never while some are awaited, or some at hand are idle."""
         running, top, known = self.o.running, self._top(1), self.state.known
         starts = self.state.taken[0] < QUIET_S  # a wait that will be over before a node is there
-        if starts or running.remote >= top or not self.whole or not self._rates_known() or self.sums.load <= FULL:
+        # By time, which is bounded: of workers that take a minute for a batch, looks hold fewer than one each, and a
+        # trainer waited 80 % of its time beside all local workers.  What is asked for is a multiple of what is seen.
+        seen = self.sums.rows >= ROWS and self.sums.span >= 1.5 * self.batch_interval_s
+        if starts or running.remote >= top or not self.whole or not seen or self.sums.load <= FULL:
             return None
         one = known.each[1] or self.guess_remote()
         wanted = min(LEAP, short) * self.rate

@@ -282,6 +282,26 @@ def test_batches_that_were_begun_and_not_told_are_no_verdict_against_their_worke
     assert ("back" in phases) == undone
 
 
+def test_workers_that_take_a_minute_for_a_batch_are_joined_by_remote_ones() -> None:
+    """Sixteen of them tell of a batch each 3.5 s, fewer than one and a half of each within the looks that are kept."""
+    at, state, target = Deployment(16, 0), ControlState(), Deployment(16, 0)
+    seen = Observation(
+        dt=0.5,
+        running=at,
+        requested=at,
+        room=Deployment(16, 64),
+        waited=0.5,
+        work_done=(8.0, 0.0),
+        own_s=1.1,
+        grain=100.0,
+    )
+    for look in range(1, 301):
+        rows = 100.0 * (look > 100 and look % 7 == 0)
+        decision, state = control(state, replace(seen, rows=rows, produced=(rows, 0.0)), look / 2)
+        target = target if target.remote else decision.target
+    assert 0 < target.remote <= 64
+
+
 @pytest.mark.parametrize("room", [Deployment(16, 0), Deployment(4, 24)])
 @pytest.mark.parametrize("mean_s", [8.0, 60.0])
 def test_changes_are_bounded_whatever_the_demand_does(room: Deployment, mean_s: float) -> None:

@@ -42,9 +42,27 @@ def test_local_workers_are_there_with_the_first_batch(sixteen: list[BesideOracle
     assert max(one.ours.onset_s for one in sixteen if not one.job.max_remote) <= 2.0
 
 
-@pytest.mark.parametrize("part", ["4 CPUs by quota", "64 CPUs with 16 GB", "a pause of ten minutes", "accumulates"])
+@pytest.mark.parametrize("part", ["4 CPUs by quota", "accumulates", *(job.name for job in MORE)])
 def test_what_nobody_tells_costs_a_tenth_at_most(part: str) -> None:
     assert compare(job_named(part), SEED).bill <= 1.10
+
+
+@pytest.mark.parametrize("part", ["resnet50", "no accelerator", "64 CPUs with 16 GB", "in step"])
+def test_without_a_sample_local_workers_are_there_four_seconds_after_the_first_batch(part: str) -> None:
+    found = compare(job_named(part), SEED, sampled=False).ours
+    assert 0.5 < found.onset_s <= 4.0, "it begins with one worker"
+
+
+def test_a_rank_waits_for_the_other_one_in_step_and_only_for_rows_alone() -> None:
+    """Of two ranks of which one is half as fast, both take alike in step; alone the fast one takes twice as much."""
+    for in_step, shares in ((False, (2 / 3, 1 / 3)), (True, (0.5, 0.5))):
+        plant = PlacementPlant(PlantJob("ranks", demand=1000, ranks=(1.0, 0.5), in_step=in_step, step_cv=0.0), 0)
+        plant.order(16, 0)
+        while plant.now < 60:
+            seen = plant.tick()
+        rows = [one.rows for one in plant.trainers]
+        assert [one / sum(rows) for one in rows] == pytest.approx(shares, abs=0.02)
+        assert seen.waited == 0 and max(one.waited for one in plant.trainers) < 5.0
 
 
 def test_beats_of_accumulation_are_not_taken_for_a_lack_of_workers() -> None:
