@@ -59,6 +59,7 @@ class PecanError(Exception):
         self.fields = fields
 
     def __getattr__(self, name: str) -> Any:
+        # Before `__init__` has run there are none, and to ask for them as an attribute would come back here.
         fields = self.__dict__.get("fields", {})
         if name in fields:
             return fields[name]

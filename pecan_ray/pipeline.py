@@ -449,6 +449,7 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
         return functools.partial(self.iter_batches, state=state, **given)
 
     def _with(self, plan: Plan) -> PecanPipeline:
+        # Without `__init__`, which begins with a source.
         new = object.__new__(PecanPipeline)
         new._plan, new._name, new._engine = plan, self._name, self._engine
         new._seed, new._seeded, new._config = self._seed, self._seeded, self._config

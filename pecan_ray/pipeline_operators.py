@@ -157,6 +157,7 @@ class OperatorMethods(BatchingMethods):
             raise PlanError(f"pack(along=...): the column {min(taken)!r} is one that pack makes itself.")
         checks = along is None
         tokens = TokensAlone(on, tuple(others), others=checks)
+        # It leaves out what cannot be packed, so it stays right before.
         alone = self.map(tokens, name=self._unique("pack_tokens"), keep_position=True)
         rows: dict[str, Any] = {"length": length, "on": on, "among": among, "padding": padding}
         return alone._then(Pack(name=alone._unique("pack"), **rows, along=others, checks_others=checks))

@@ -159,6 +159,7 @@ class QuarantineFile:
 
     def _write(self, line: bytes) -> None:
         """Append a whole line; what was written of one that does not fit is taken back."""
+        # Ends the line that an earlier writing has left in its midst.
         data = b"\n" + line if self._has_partial_line else line
         done = 0
         try:

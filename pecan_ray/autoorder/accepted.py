@@ -108,6 +108,7 @@ class OpSequenceOrder:
 
 def whole_speedup(share: float, speedup: float) -> float:
     """Return how many times as fast all becomes if a part that takes this share of the time becomes so much faster."""
+    # Amdahl's law; 1e-12 stands for what takes no time at all.
     return 1.0 / max(1.0 - share * (1.0 - 1.0 / max(speedup, 1e-12)), 1e-12)
 
 
@@ -131,6 +132,7 @@ def apply_pipeline_threshold(orders: Sequence[OpSequenceOrder]) -> list[OpSequen
 
 def _evaluate(one: OpSequenceOrder, whole: float) -> OpSequenceOrder:
     gain, least, users = one.whole_speedup, one.least_speedup, one.users_taken_over.measured
+    # Mode "pecan" measures nothing, so there is nothing to judge by.
     if gain is None or least is None or one.accepted.mode == "pecan":
         return one
     # Decision 155: the gain that is certain has to be worth it, so that another look decides alike.
@@ -199,7 +201,10 @@ class Ordering:
         if not samples or any(sample.seconds is None or not sample.elements for sample in samples):
             return ()
         return tuple(
-            (op.name, (op.seconds or 0.0) * op.elements_in / sample.elements) for sample in samples for op in sample.ops
+            # Behind a filter an operator is given fewer elements than the source has, behind a flat_map more.
+            (op.name, (op.seconds or 0.0) * op.elements_in / sample.elements)
+            for sample in samples
+            for op in sample.ops
         )
 
     def row_seconds(self) -> float | None:
@@ -210,7 +215,9 @@ class Ordering:
         last = self.sequences[-1] if self.sequences else None
         if last is None or last.sample.seconds is None or not last.sample.complete:
             return None
+        # It was sampled in the user's order, and runs in the one that was adopted.
         work = last.sample.seconds / (last.speedup or 1.0)
+        # Filters and flat_maps decide how many rows an element of the source becomes.
         rows = math.prod(op.elements_out / op.elements_in for op in last.sample.ops)
         return (work + (last.sample.reading_s or 0.0)) / rows
 

@@ -43,6 +43,7 @@ class Row:
         """Return the row as text."""
         factor = sizes = seconds = "-"
         if (given := self.sample) is not None and given.measured and given.seconds is not None:
+            # Both for an element that goes in, so that their ratio is the factor.
             into, out = given.bytes_in / given.elements_in, given.bytes_out / given.elements_in
             factor, sizes = f"{given.inflation:.3g}", f"{_bytes(into)} -> {_bytes(out)}"
             seconds = f"{1e6 * given.seconds:.0f}"
@@ -80,6 +81,7 @@ def explain(name: str, ordering: Ordering, format: ExplainFormat = "text") -> st
         known = ", ".join(map(repr, get_args(ExplainFormat)))
         raise PlanError(f"explain: format must be one of {known}, but got {format!r}.")
     if format == "text":
+        # A text of a class of its own, which a notebook shows otherwise.
         return OrderReport(name, ordering)
     return as_html(name, ordering) if format == "html" else as_json(name, ordering)
 
@@ -100,6 +102,7 @@ def rows(ordering: Ordering) -> list[Row]:
 
 def _reason_by_op(stretch: OpSequenceOrder) -> dict[str, str]:
     plan = stretch.accepted
+    # What comes later says more of the same operator.
     whys = {op.name: "free" for op in plan.ops}
     whys.update({fixed.name: f"fixed: {fixed.reason}" for fixed in plan.fixed})
     whys.update({move.name: f"moved: {move.reason}" for move in plan.moves})
@@ -272,6 +275,7 @@ def _names(plan: Plan) -> list[str]:
 
 def _bytes(count: float) -> str:
     for unit in ("B", "kB", "MB", "GB"):
+        # 999.5 and more would be spelled 1e+03.
         if count < 999.5:
             return f"{count:.3g} {unit}"
         count /= 1000

@@ -310,6 +310,7 @@ class JobOrder:
     def _joined(self, request: OrderRequest, end: JobEnd) -> LateLook[Ordering]:
         """Return the look that is under way, or one that begins, for a job."""
         look = self._look
+        # One whose last job has ended is about to end itself.
         if look is None or not look.joined(end):
             look = self._look = LateLook(functools.partial(self._search_later, request))
             look.joined(end)

@@ -109,6 +109,7 @@ class KeptOrder:
 
     def ordering(self, plan: Plan, mode: Any) -> Ordering | None:
         """Return the plan in this order, with what was measured; None where it was written for other operators."""
+        # An order belongs to the stretch that has the same operators.
         known = {tuple(sorted(one.names)): one.names for one in op_sequences(plan)}
         if any(tuple(sorted(order)) not in known for order in self.op_order):
             return None
@@ -147,6 +148,7 @@ class KeptOrder:
 def check_decoders(found: Ordering, engine: EngineName, path: str | os.PathLike[str], pipeline: str) -> None:
     """Raise `PlanError` for a pinned order with a decoder that has nothing to take over in it."""
     source = None if isinstance(found.plan.head, Join) else found.plan.head
+    # Of each stretch, and of the whole plan, which alone tells whether all of it can run on rows.
     runs = [*(choices(one.ops, engine) for one in op_sequences(found.plan)), choices(found.plan.ops, engine, source)]
     able = list(dict.fromkeys(way.decoder for run in runs for some in run for way in some))
     for name in found.decoders:

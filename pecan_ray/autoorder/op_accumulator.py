@@ -151,6 +151,7 @@ class OpAccumulator:
 
     def _stats(self) -> OpProperties:
         count, random = self.count, self._random()
+        # Other numbers of outputs for other elements: it decides which there are, as a filter does.
         uneven = isinstance(self.op, FlatMap) and (not count.elements_in or count.elements_out % count.elements_in != 0)
         return OpProperties(
             name=self.op.name,
@@ -159,6 +160,7 @@ class OpAccumulator:
             arrays=frozenset(self.arrays & self.reads),
             decides=isinstance(self.op, Filter) or uneven,
             draws=self.draws,
+            # What draws differs by that, and need hold no state.
             unequal=self.unequal and not self.draws,
             filtered_columns=frozenset(
                 name for name, sizes in self.lengths.items() if not random and _by_content(sizes)
@@ -186,6 +188,7 @@ def _by_content(lengths: set[tuple[int, int]]) -> bool:
         all(b == min(a, most) for a, b in lengths),
         all(b == max(a, least) for a, b in lengths),
         len({b - a for a, b in lengths}) == 1,
+        # A ratio is rounded to whole entries.
         all(abs(b - ratio * a) <= 1 for a, b in lengths),
     )
     return not any(rules)

@@ -103,6 +103,7 @@ def _look(request: OrderRequest, missing: Sequence[OpOrder], job: JobEnd | None)
     """Sample stretches, in a process of its own where the request says so; return what they adopt."""
     apart = uses_subprocess(request) if request.in_subprocess is None else request.in_subprocess
     if apart:
+        # By the wall clock: its CPU time is counted in that process.
         seconds = WALL_PER_CPU * request.seconds
         return call_in_subprocess(_order_sequences, request, missing, engine=request.engine, seconds=seconds, job=job)
     return _order_sequences(request, missing)

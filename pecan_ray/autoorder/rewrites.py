@@ -110,6 +110,7 @@ class KnownAtOnce:
         """Yield it with other pixels, and with equal ones."""
         maps = _maps(ops)
         decoder = maps[: bool(maps) and _is_decoder(maps[0])]
+        # Only behind a decoder it is known that images are bytes.
         casts = {op.name for op in maps[1:] if decoder and only_casts(op)}
         for reduces, between in ((True, casts), (False, set[str]())):
             run = _known_run(maps[len(decoder) :], between)
@@ -134,6 +135,7 @@ def _at_once(decoder: list[Map], run: list[Map], casts: list[Map], *, reduces: b
 def _known_run(maps: Sequence[Map], casts: Collection[str]) -> list[Map]:
     """Return the first maps whose functions are known, with casts between if all of them are the package's own."""
     run = list(itertools.takewhile(lambda op: op.name in casts or steps_of(op.fn) is not None, maps))
+    # Of functions of other libraries it is not known that a cast behind them does the same.
     if not all(op.name in casts or type(op.fn) in OWN for op in run):
         run = list(itertools.takewhile(lambda op: op.name not in casts, run))
     # A cast behind which nothing comes that is known stays an operator of its own.
@@ -273,6 +275,7 @@ def _rewrite_ops(
 ) -> tuple[tuple[Op, ...], tuple[Pushed, ...]]:
     ops, done, at = list(given), list[Pushed](), 0
     while at < len(ops):
+        # The first operator alone is given the source's elements as they are.
         found = matches(ops[at:], engine, None if at else source)
         taken = next((one for one in found if one.rewrite.decoder in names), None)
         if taken is not None:

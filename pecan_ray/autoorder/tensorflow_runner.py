@@ -61,6 +61,7 @@ class TensorFlowRunner:
     ) -> None:
         self._ops = {op.name: op for op in stretch.ops}
         plan, sources, leases = entering(stretch, limits, clock)
+        # Strict, so that each look is given the same elements.
         self._single_elements = GraphElements(plan, sources, leases, EngineOptions(seed=seed, order="strict"))
         self._read = self._single_elements.read()
         self._graph_cache: dict[tuple[Any, ...], TracedOps] = {}
@@ -109,6 +110,7 @@ class TensorFlowRunner:
         return found
 
     def _compile(self, ops: list[ElementOp], spec: ColumnSpecs) -> TracedOps:
+        # With the specs, since what arrives at an operator depends on the order.
         key = (*((op.name, type(op.fn)) for op in ops), *sorted((name, str(column)) for name, column in spec.items()))
         if key not in self._graph_cache:
             self._graph_cache[key] = TracedOps(ops, spec)

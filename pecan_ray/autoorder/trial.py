@@ -109,6 +109,8 @@ class Trial:
                 # (docs/decisions/autoorder.md#114-a-bound-by-the-operators-effect).
                 after = self._columns(run_through(stages, sampled.token(number)))
                 before = after if usual is None else self._columns(run_through(others, sampled.token(number)))
+                # The user's order is counted again, too: one that holds a memory lets other elements through
+                # now.
                 if {len(before), len(after)} != {sampled.results[number]}:
                     count = sampled.results[number]
                     return f"it lets {len(after)} elements through where the user's order lets {count}", ran
@@ -143,6 +145,7 @@ class Trial:
             entering = run_through(self._runner.stages(self._names)[:begins], self._runner.fresh(token))
             given = dict(self._runner.columns(self._runner.fresh(entering[0])))
             made = run_through(self._runner.stages(left), self._runner.fresh(token))
+        # An operator that needs what was left out tells nothing.
         except OP_FAILURES:
             return {}, None
         return given, dict(self._runner.columns(made[0])) if len(made) == 1 else None
@@ -171,6 +174,7 @@ class Trial:
         """Return what decoders take over in an order: it has run on the sample, its results may be so, it is faster."""
         if order not in self._taken_over:
             users, ways = self._taken_over.get(self._names), self._choices(order)
+            # The same can be taken over as in the user's order, where it was measured.
             alike = users is not None and ways == self._choices(self._names)
             self._taken_over[order] = users if alike and users is not None else self._accept_if_better(order, ways)
         return self._taken_over[order]

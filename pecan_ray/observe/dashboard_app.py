@@ -119,7 +119,9 @@ class Dashboard:
         self._sessions[session] = None
         while len(self._sessions) > MOST_SESSIONS:
             self._sessions.popitem(last=False)
+        # 303: the browser asks for the list by GET, and sends the token no second time.
         answer = RedirectResponse(f"{base}/", 303)
+        # Over http a browser would never send a secure cookie back.
         secure = request.url.scheme == "https"
         answer.set_cookie(SESSION, session, path=base or "/", httponly=True, samesite="strict", secure=secure)
         return answer

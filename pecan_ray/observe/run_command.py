@@ -51,6 +51,7 @@ def run_run(asked: argparse.Namespace) -> int:
     module.__file__ = str(path)
     sys.argv = [str(path), *asked.arguments]
     sys.path[0] = str(path.resolve().parent)  # as when Python runs it
+    # Where pickle looks for what the program defines.
     sys.modules["__main__"] = module
     output: Any = JobOutput(sys.stdout)
     with record_runs() as runs, contextlib.redirect_stdout(output):

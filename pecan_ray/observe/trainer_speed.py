@@ -75,6 +75,7 @@ class RecentSpeed:
         then = self._looks[0]
         self._looks.append(now)
         seconds = max(now.elapsed_s - then.elapsed_s, 1e-9)
+        # An estimate that was passed tells nothing any more.
         total = None if self._total is None or self._total < now.yielded else self._total
         return TrainerSpeed(
             now.yielded,

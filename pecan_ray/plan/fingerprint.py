@@ -189,7 +189,9 @@ class CanonicalSerializer:
         held = ({name: _content(cell) for name, cell in names}, fn.__defaults__, fn.__kwdefaults__)
         if is_library(fn.__module__):
             return f"{_library_name(fn.__module__, fn.__qualname__)}{self.to_text(held)}"
+        # Of which module it takes a name is not known, so all names of attributes count for each of them.
         attributes = {name for code in nested_code(fn.__code__) for name in code.co_names}
+        # Others are built in, or are not there until it runs.
         used = sorted(name for name in _global_names(fn.__code__) if name in fn.__globals__)
         text = ",".join(f"{name}={self._global(fn.__globals__[name], attributes)}" for name in used)
         return f"{self.to_text(fn.__code__)}{self.to_text(held)}[{text}]"
@@ -228,6 +230,7 @@ class CanonicalSerializer:
         if isinstance(value, functools.partial):
             return f"{kind}{self._several((value.func, value.args, value.keywords))}"
         if isinstance(value, types.BuiltinFunctionType):
+            # A method of an object, such as `table.get`, depends on the object.
             owner = value.__self__
             of = "" if owner is None or isinstance(owner, types.ModuleType) else self.to_text(owner)
             return f"{_library_name(value.__module__ or '', value.__qualname__)}{of}"
@@ -249,6 +252,7 @@ class CanonicalSerializer:
                     f"nothing stands for a {type(value).__qualname__} that the pipeline uses: {error}"
                 ) from error
             return self.to_text(own_attribute(value, "__dict__", {}))
+        # The name of the one object of its kind.
         if isinstance(reduced, str):
             return reduced
         # Pickle gives what lists and dicts hold as iterators, of which nothing but their type could be told.

@@ -380,6 +380,7 @@ def _takes(fn: Function, name: str) -> bool:
 
 def method_name(op: Op) -> str:
     """Return the name of the pipeline's method that makes such an operator."""
+    # Written as `batch(n, collate=fn)`, of which it is the first half.
     if isinstance(op, Gather):
         return "batch"
     return re.sub(r"(?<!^)(?=[A-Z])", "_", type(op).__name__).lower()

@@ -65,6 +65,7 @@ def _kept(value: Any, kind: Any) -> Any:
 
 
 def _kept_sequence(value: Any, parts: Sequence[Any]) -> tuple[Any, ...]:
+    # A text is a sequence of its letters, which nobody means.
     if isinstance(value, (str, bytes)) or not isinstance(value, (Sequence, np.ndarray)):
         raise TypeError
     return tuple(_kept(one, parts[0]) for one in value)

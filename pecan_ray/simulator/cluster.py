@@ -87,6 +87,7 @@ class Simulation:
         """Do what is due of a job, then compute it as far as is safe."""
         job = self._jobs[number]
         self._next[number] = NEVER
+        # What ran until now is paid for before anything changes.
         job.account(now)
         if not job.produced:
             self._fit(number)
@@ -218,6 +219,7 @@ class Simulation:
         for served, node in self._pool.release(Request(number, member), job.now):
             delay = self._pending_starts[served.job].pop(served.member)
             self._grant(served.job, served.member, node, job.now, delay)
+            # Its next call would come too late.
             if job.now + delay < self._next[served.job] and served.job != number:
                 self._call(served.job, job.now + delay)
 

@@ -58,6 +58,7 @@ class Outcome:
 def outcome_of(job: SimulatedJobState) -> Outcome:
     """Sum a job up."""
     workload, end = job.spec.workload, job.snapshot()
+    # A job that ended as it converged counts as a whole.
     since = job.converged if job.converged and job.converged.batches < end.batches else Snapshot()
     batches, seconds = max(1, end.batches - since.batches), end.seconds - since.seconds
     batch_s = (seconds - (end.paused - since.paused)) / batches

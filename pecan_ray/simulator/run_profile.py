@@ -220,6 +220,7 @@ def rates(rate_values: Sequence[MeasuredSpeed], trainers: int) -> tuple[float, f
     used = [pace for pace in rate_values if pace.is_waiting] or list(rate_values)
     counts = np.array([[pace.deployment.local, pace.deployment.remote] for pace in used], dtype=float)
     supply = np.array([trainers / pace.batch_s for pace in used])
+    # One over the absolute error of each, as least squares take it.
     weights = 1 / np.array([pace.error for pace in used]) / supply
     both = counts.any(axis=0)
     fitted = np.zeros(2)

@@ -139,6 +139,7 @@ def tune(
         return attempts[-1].cost
 
     study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed))
+    # So that what is found is never worse than the default.
     study.enqueue_trial(dict(DEFAULTS[mode]))
     study.optimize(objective, n_trials=trials)
     alone = tuple(

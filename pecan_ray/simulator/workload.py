@@ -159,6 +159,7 @@ class Workload:
     def epoch_cost(self, batch_s: float, remote: float) -> float:
         """Return $ per epoch at a steady batch time with (on average) so many remote workers (Pecan §6.1)."""
         base = self.prices.accelerator_host * self.clients
+        # Prices are those of whole workers: a mean lies between two of them.
         low = math.floor(remote)
         below, above = self.prices.remote_per_hour(low), self.prices.remote_per_hour(low + 1)
         return self.batches_per_epoch * batch_s / 3600 * (base + below + (remote - low) * (above - below))

@@ -84,6 +84,7 @@ def column_of(array: Any) -> Array:
     kind = array.type
     if pa.types.is_dictionary(kind):
         return column_of(array.dictionary_decode())
+    # Before other extensions, of which it is one.
     if isinstance(array, pa.FixedShapeTensorArray):
         return _tensors(array)
     if isinstance(array, pa.ExtensionArray):
@@ -102,6 +103,7 @@ def column_of(array: Any) -> Array:
 
 def objects(values: Sequence[Any]) -> Array:
     """Return an array that holds values as they are."""
+    # `np.array` would make one array of lists, or of arrays, of equal lengths.
     return np.fromiter(values, object, len(values))
 
 
@@ -186,6 +188,7 @@ def _struct_values(array: Any) -> Array:
     if len(set(names)) < len(names):
         raise ValueError("a structure has two parts of one name")
     parts = [values_of(column_of(part)) for part in array.flatten()]
+    # A structure without parts has rows all the same.
     rows = zip(*parts, strict=True) if parts else [()] * len(array)
     return _with_none([dict(zip(names, row, strict=True)) for row in rows], array)
 

@@ -304,6 +304,7 @@ def _pass_length(sampler: Sampler, count: int) -> tuple[int, bool]:
 
     Raises PlanError for a sampler that gives other indices when it is asked again: workers would not agree.
     """
+    # Epoch 0 twice: each worker asks for itself. Epoch 1: its length may be another one.
     first, again, second = (sampler.drawn(epoch, 0, count) for epoch in (0, 0, 1))
     if not _same(first, again):
         raise PlanError(

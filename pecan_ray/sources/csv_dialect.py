@@ -128,6 +128,7 @@ class CsvDialect:
     def _without_escapes(self, line: bytes) -> bytes:
         assert self.quote is not None and self.escape is not None
         quote, escape = self.quote.encode(), self.escape.encode()
+        # As most lines.
         if quote not in line and escape not in line:
             return line
         end = b"\r" if line.endswith(b"\r") else b""

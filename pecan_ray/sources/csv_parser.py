@@ -139,6 +139,7 @@ class CsvParser:
             table = self._parse(lines, schema)
         except PrecisionLossError as rounded:
             self.raise_precision_loss(rounded, lines[rounded.row].where(bad.split), bad.split.path)
+        # No line is to blame: Arrow reads no such type from texts.
         except pa.ArrowNotImplementedError:
             raise
         except pa.ArrowException as error:

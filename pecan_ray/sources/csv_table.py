@@ -202,6 +202,7 @@ class Csv:
                         held = {} if wanted == [] else self._columns_of(part, split.path)
                         yield with_partitions(held, told, part.num_rows)
                         number += part.num_rows
+                # Their numbers do not come again.
                 bad.rejected.clear()
 
     def _columns_of(self, table: Any, path: str) -> Columns:

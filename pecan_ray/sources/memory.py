@@ -54,6 +54,7 @@ class Items:
     rows_by_range: ClassVar[Literal[True]] = True
 
     def __post_init__(self) -> None:
+        # A list of its own, which nobody makes longer or shorter later.
         object.__setattr__(self, "items", list(self.items))
         if self.split_rows is not None:
             check_positive(split_rows=self.split_rows)

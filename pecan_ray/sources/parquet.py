@@ -142,8 +142,10 @@ class Parquet:
                     for columns, count in self._columns_of(rows, split.path):
                         yield with_partitions(columns, told, count)
                         number += count
+                    # Behind the rows before it, which are good.
                     if dropped + rows.num_rows < batch.num_rows:
                         raise ValueError(f"it has more than max_record_bytes={self.max_record_bytes} bytes")
+                # Rows that are missing without an error would be a loss that nobody hears of.
                 if split.elements is not None and number != max(split.elements, start):
                     raise ValueError(f"there are {number} rows, and the footer told of {split.elements}")
             # A lack of memory is no damage of the file.
@@ -308,6 +310,7 @@ def _footer(info: FileInfo) -> tuple[Any, list[str]]:
             parquet = pq.ParquetFile(file)
             footer = parquet.metadata
             rows = [footer.row_group(group).num_rows for group in range(footer.num_row_groups)]
+            # Numbers of a broken footer can be anything.
             if min(rows, default=0) < 0 or sum(rows) != footer.num_rows:
                 raise ValueError(f"it tells of {footer.num_rows} rows, and of {sum(rows)} in its row groups")
             return footer, list(parquet.schema_arrow.names)

@@ -148,6 +148,7 @@ def cache_file_ranges(split: Split, footer: Any, size: int, columns: Sequence[st
     file = split.path, split.version, columns
     if split.version and is_remote(split.path):
         known = _known.get(file)
+        # Nothing may be known because the footer seemed too long or wrong; this one was read.
         if known is None or not known.groups:
             _known.add(file, ranges_of_file(footer, size, columns))
 

@@ -136,6 +136,7 @@ def _row_bytes(dictionaries: _Dictionaries, metadata: Any, group: int, columns: 
     held = metadata.row_group(group)
     largest = {place: _value_bytes(metadata, group, place) for place in columns}
     in_all = sum(largest.values())
+    # The longest first: mostly one dictionary has to be read, or none.
     for place in sorted(columns, key=lambda place: largest[place], reverse=True):
         if in_all * rows <= MOST_DECODED_BYTES:
             break

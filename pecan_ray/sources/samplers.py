@@ -95,6 +95,7 @@ class OfObject:
                 "shuffle=True."
             )
         held = getattr(sampler, "__dict__", {})
+        # Nothing in it draws for itself or holds another sampler.
         if not (held.keys() & {"generator", "sampler"}) and not hasattr(sampler, "set_epoch"):
             return sampler
         sampler = copy.copy(sampler)
@@ -163,6 +164,7 @@ class Sampler:
         for batch in given:
             yield batch
             yielded += INDICES_AS_LARGE + (len(batch) if isinstance(batch, Sized) else 0)
+            # What has a length has an end.
             if yielded > most and not isinstance(given, (Sequence, np.ndarray)):
                 self._reject_endless(epoch, most)
 

@@ -210,6 +210,7 @@ def _global_generators(place: DatasetPass) -> Iterator[None]:
     word, other = place.within("pass").random_numbers("global")
     python, numbers = random.getstate(), np.random.get_state()
     random.seed(word)
+    # NumPy's old generator takes seeds of 32 bits.
     np.random.seed(other % (1 << 32))
     try:
         yield

@@ -68,6 +68,7 @@ def _endless(data: Any) -> bool:
     kind, inputs = type(data).__name__, inputs_of(data)[len(selector_of(data)) :]
     if kind in CUTS or not inputs:
         return False
+    # A zip ends with its first input that does, and so may an interleaving.
     ends_with_one = kind == "_ZipDataset" or bool(getattr(data, "_stop_on_empty_dataset", False))
     return all(map(_endless, inputs)) if ends_with_one else any(map(_endless, inputs))
 

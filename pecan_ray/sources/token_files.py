@@ -118,6 +118,7 @@ class TokenFiles:
         size = file_info(path).size
         if size % dtype.itemsize:
             self._reject(f"its tokens have {dtype.itemsize} bytes each, and {path} has {size}")
+        # An empty file cannot be mapped.
         return np.memmap(path, dtype, "r") if size else np.empty(0, dtype)
 
     def _reject(self, why: str) -> NoReturn:

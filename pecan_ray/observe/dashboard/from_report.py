@@ -86,6 +86,7 @@ def _decision_history(steps: Sequence[Mapping[str, Any]]) -> tuple[SeenDecision,
             str(decision["reason"]),
         )
         before = found[-1] if found else None
+        # A window that was thrown away has decided nothing.
         same_phase = before is not None and one.phase in (before.phase, "discarded")
         if before is None or one.target != before.target or not same_phase:
             found.append(one)
