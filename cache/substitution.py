@@ -87,6 +87,7 @@ class SubstitutionSampler:
         """Draw the order of all items: once as a whole, once by chunks."""
         self._epoch += 1
         order = np.random.default_rng((self._seed, self._epoch)).permutation(self._items)
+        # Stable: within a chunk the items stay in the epoch's random order.
         by_chunk = order[np.argsort(self._chunk_of[order], kind="stable")]
         bounds = np.cumsum(np.bincount(self._chunk_of, minlength=self._chunks))[:-1]
         self._of_chunk = [iter(part.tolist()) for part in np.split(by_chunk, bounds)]
@@ -98,6 +99,7 @@ class SubstitutionSampler:
 
     def _take_cached(self, wanted: int, cached: AbstractSet[int]) -> list[int]:
         batch: list[int] = []
+        # No item need be looked at twice for one batch.
         looks = min(LOOK_AHEAD * wanted, self._left)
         while looks and len(batch) < wanted:
             item = self._remaining.popleft()

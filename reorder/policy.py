@@ -186,6 +186,7 @@ def by_saving(ops: Sequence[ProfiledOp], section: Sequence[int], neutral_band: f
     no other order takes less: c1 + I1 c2 <= c2 + I2 c1 says of two neighbours the same as the order of their ranks.
     It need not go so (a resize behind a crop has an output of fixed size), so an order is run before it is adopted.
     """
+    # Of an element as it comes to each op, by that of the first one.
     sizes = itertools.accumulate((op.inflation / op.elements for op in ops), _bounded_product, initial=1.0)
     rates = [None if op.seconds is None else op.seconds / size for op, size in zip(ops, sizes, strict=False)]
     known = [rate for rate in rates if rate]
@@ -197,6 +198,7 @@ def by_saving(ops: Sequence[ProfiledOp], section: Sequence[int], neutral_band: f
         else (ops[index].inflation - 1.0) / max(usual if (rate := rates[index]) is None else rate, LEAST_RATE)
         for index in section
     }
+    # Of equal ranks the user's order stays: sorting is stable.
     return sorted(section, key=ranks.__getitem__)
 
 
@@ -220,6 +222,7 @@ def dependencies(ops: Sequence[ProfiledOp], section: Sequence[int]) -> Iterator[
             if column in owners:
                 yield owners[column], index
             if column in op.defines or column in op.drops:
+                # Whoever uses the column from here on has to follow its new owner, and so those before it.
                 yield from ((user, index) for user in users.pop(column, ()))
                 owners[column] = index
             else:
@@ -266,6 +269,7 @@ def nearest_valid_order(desired: Sequence[int], needs: Needs) -> list[int]:
 
 
 def _forbidden(names: Sequence[str], pairs: Collection[Pair], section: range) -> list[Constraint]:
+    # A pair may be given either way round.
     found = [sorted((names.index(one), names.index(other))) for one, other in sorted(pairs)]
     return [(first, second) for first, second in found if first in section and second in section and first != second]
 

@@ -124,5 +124,6 @@ def _speed(sampled: Sampled, stage: Stage, maps: RowMaps, tokens: Sequence[Token
         times[1] = timer.stop()
     # The shortest: whatever disturbs a run makes it longer.
     before, after = (seconds.min(axis=0) / count).tolist()
+    # The standard error of a round's ratio.
     error = float(np.std(seconds[:, 0] / seconds[:, 1]) / ROUNDS**0.5)
     return SpeedComparison(before / max(after, 1e-12), error, before, after, count)

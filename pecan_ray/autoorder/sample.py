@@ -56,6 +56,7 @@ def private_copy(plan: Plan) -> Plan:
     """
     ops = list(plan.all_ops())
     try:
+        # All at once: functions that share an object share its copy, too.
         copies: list[Op] = cloudpickle.loads(dumps(ops))
     except Exception:  # objects may refuse to be pickled in any way
         return plan
@@ -185,6 +186,7 @@ class Sampled:
                 if not skip_bad:
                     raise
                 bad += 1
+                # One note of them, with the newest count.
                 self.notes = [note for note in self.notes if not note.endswith("left out of the sample")]
                 self.notes.append(f"{error.message.splitlines()[0]}; {bad} bad elements were left out of the sample")
                 continue
@@ -217,6 +219,7 @@ class Sampled:
                 if self._should_watch(stage, number):
                     made += self._watch(stage, piece)
                     continue
+                # A dict of its own, since the operator may put other values into the one that it is given.
                 before = dict(self.runner.columns(piece))
                 outputs = timed_run(self.runner, self.accumulators, stage, piece)
                 if number < COMPARED:

@@ -160,6 +160,7 @@ def length(op: str, value: Any) -> Tensor:
     found = _number(op, value, "one number", "length returned", bools=False)
     if found.dtype.is_floating:
         # Before the cast, because a float beyond the range of integers becomes any number.
+        # Half of the bound: the bound itself is rounded up in 32 bits, beyond what an int32 holds.
         found = tf.clip_by_value(found, -1.0, float(LONGEST // 2))
     return tf.reshape(tf.cast(tf.clip_by_value(tf.cast(found, tf.int64), -1, LONGEST), tf.int32), [])
 
@@ -170,6 +171,7 @@ def _number(op: str, value: Any, wanted: str, returned: str, *, bools: bool) -> 
         found = tf.convert_to_tensor(value)
         if not (found.dtype.is_integer or found.dtype.is_floating or (bools and found.dtype.is_bool)):
             raise TypeError(f"it is a tensor of {found.dtype.name}")
+        # None: only the running graph knows.
         if found.shape.num_elements() not in (None, 1):
             raise TypeError(f"it is a tensor of the shape {found.shape}")
     except (TypeError, ValueError) as error:

@@ -83,6 +83,7 @@ class Chunk:
     def flush(self) -> tuple[dict[str, Any], Any]:
         """Return the chunk and begin an empty one."""
         columns = {
+            # As objects, because arrays of NumPy's texts lose zero bytes at their ends.
             name: np.array(values, object if self._signature[name].dtype == tf.string else None)
             for name, values in self._columns.items()
         }

@@ -135,10 +135,12 @@ class GraphFeed:
         if self._options.on_error == "raise":
             raise error
         kept = read.value if self._options.on_error == "quarantine" else None
+        # What cannot be written is told without the element.
         if kept is not None and why_columns_not_serializable(kept):
             kept = None
         where, origin = read.lease.split.where(read.number), origin_of(read.lease, read.number)
         bad = BadElement("source", where, error.message.splitlines()[0], kept, origin)
+        # Where the plan runs as a whole its position counts as dealt with when all do.
         self._skipped_positions.add([] if self._runs is not None else read.parts, bad)
 
     def dataset(self) -> Any:
@@ -215,6 +217,7 @@ class GraphFeed:
         try:
             for read in self._everything():
                 if isinstance(read, Run) and (columns := columns_of(read, self.signature)) is not None:
+                    # What came one by one goes first: elements keep their order.
                     if chunk.rows:
                         yield self._flush_chunk(chunk)
                     yield from self._cut(read, columns)
@@ -262,6 +265,7 @@ class GraphFeed:
         while self.next_pass() is not None:
             read, self._first = self._first, None
             assert read is not None
+            # The next pass begins with it.
             if self.current_pass is not None and read.lease.pass_index > self.current_pass:
                 self._first = read
                 return

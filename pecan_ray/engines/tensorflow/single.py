@@ -46,6 +46,7 @@ class GraphElements:
             GraphFeed(branch, source, leases, SkippedPositions(), options, None)
             for branch, source in enumerate(sources)
         ]
+        # As in a worker, which leaves accelerators alone.
         with tf.device("/CPU:0"):
             for feed in self._feeds:
                 feed.open()
@@ -154,6 +155,7 @@ class TracedOps:
         recording = Recording(columns)
         given = dict(recording)
         keep = tf.reshape(tf.cast(call(self.ops[0], recording, row), tf.bool), [])
+        # The answer under a name that no column has, so that what flows into it counts as read.
         self._note(recording, given, {**given, "": keep})
         return keep
 
@@ -172,6 +174,7 @@ class TracedOps:
         (op, *_) = self.ops
         made = [value for name, value in outputs.items() if value is not given.get(name)]
         self._traced.writes |= {name for name in given if name in outputs and outputs[name] is not given[name]}
+        # It is given this column and no other.
         if op.on is not None:
             self._traced.reads = {op.on}
             self._traced.writes &= {op.on}
