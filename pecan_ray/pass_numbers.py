@@ -39,6 +39,8 @@ class PassCounts:
         self._next: dict[tuple[Parts, TrainerPlace], int] = {}
 
     def __reduce__(self) -> tuple[type[PassCounts], tuple[()]]:
+        # Empty: another process has its own passes
+        # (docs/decisions/randomness-and-passes.md#87-passes-are-numbered).
         return PassCounts, ()
 
     def begin(self, parts: Parts, place: TrainerPlace, first_epoch: int | None = None) -> RunPasses:
@@ -94,6 +96,7 @@ def warn_if_epochs_restart(name: str, parts: Parts, counts: PassCounts, *, begin
     """
     with _counting:
         earlier = _newest.get((name, parts))
+        # Weakly: a strong reference would keep each pipeline, and none would ever seem to be made again.
         _newest[name, parts] = weakref.ref(counts)
         # An equal pipeline that is still there is another one, and none that was made again.
         rebuilt = earlier is not None and earlier() is None

@@ -49,6 +49,8 @@ def split(pipeline: PecanPipeline, shares: Sequence[float], *, seed: int | None 
     if not isinstance(pipeline, PecanPipeline):
         raise PlanError(f"split needs a PecanPipeline, but got {type(pipeline).__name__}.")
     plan = pipeline.plan
+    # Places are numbers of elements in their split:
+    # docs/decisions/randomness-and-passes.md#104-parts-by-places-of-elements.
     if (where := first_op_across_splits(plan)) is not None:
         raise PlanError(
             f"split: it stands behind {where}, but only the elements of one source, in its order, can be told "

@@ -65,6 +65,8 @@ def _joined(join: Join) -> _Items:
 def _through(items: _Items, op: Op) -> _Items:
     if isinstance(op, BatchingOp):
         return replace(items, batches=items.batches + 1)
+    # docs/decisions/exactly-once.md#95-rows-carry-positions-of-elements has why such outputs cannot be
+    # divided.
     if isinstance(op, FlatMap) and (items.batches or not items.single):
         return replace(items, lost_at=op.name)
     if isinstance(op, ElementOp) and items.batches:

@@ -57,6 +57,7 @@ def _exact_integers(array: Array, stored: Array) -> Array:
     if rounded is None:
         return array
     whole = all(isinstance(one, (int, np.integer)) and 0 <= one < 1 << 64 for one, _ in pairs)
+    # Refused rather than rounded: docs/decisions/values.md#97-values-as-they-are-stored.
     if not whole:
         raise OverflowError(
             f"the integer {rounded} would be rounded: no type of number holds it beside the other values; make texts "

@@ -31,6 +31,7 @@ def why_not_in_step(plan: Plan, engine: str, on_error: str) -> str:
     join = plan.head
     if not isinstance(join, Join) or join.kind != "zip":
         return ""
+    # Pairs by number, which nothing may move: docs/decisions/exactly-once.md#171-zips-in-step.
     if engine != "python":
         return f"the {engine} engine reads the inputs of zip one by one"
     if on_error != "raise":

@@ -99,16 +99,19 @@ def plan_shape(plan: Plan) -> PlanShape:
     places, and together with operators that need the whole sequence, it makes the plan serial.
     """
     serial = _is_serial(plan)
+    # What needs the whole sequence: docs/decisions/exactly-once.md#6-serial-plans-run-on-one-worker.
     batching = last_batching(plan)
     return PlanShape(
         serial=serial,
         # One worker that runs the whole plan runs `repeat` as an operator.
         num_passes=1 if serial else _num_passes(plan),
         batch_size=1 if batching is None else batching.most_rows,
+        # Equal seeds give equal orders: docs/decisions/randomness-and-passes.md#103-equal-seeds-equal-orders.
         shuffled=tuple(None if serial and _has_seed(op) else op for op in _shuffled(plan)),
         drop_remainder=batching is not None and batching.drop_remainder,
         holds_back=not serial and _holds_back(plan),
         grouped=isinstance(batching, GroupingOp),
+        # docs/decisions/exactly-once.md#95-rows-carry-positions-of-elements has why one worker runs those.
         does_rebatch=not serial and _regroups(plan) and bool(identity_lost_at(plan)),
         keeps=any(isinstance(op, Autocache) for op in plan.all_ops()),
         counts=counts_its_elements(plan),
@@ -145,6 +148,8 @@ def _why_unordered(plan: Plan) -> str:
         message = "leaves elements out" if isinstance(changes[0], Filter) else "makes several elements of one"
         return f"{changes[0].name} {message}, and {why}"
     source = next(plan.sources())
+    # The row of an element must be known before it is read:
+    # docs/decisions/order-and-rows.md#135-numbered-rows.
     if not (isinstance(source, CountingSource) and source.counts_splits):
         return f"{type(source).__name__} learns how many elements its splits hold by reading them"
     return ""
@@ -152,6 +157,8 @@ def _why_unordered(plan: Plan) -> str:
 
 def _join_error(plan: Plan, last: BatchingOp | None) -> str:
     """Return why rows that several workers have made cannot be joined to batches; empty where they can."""
+    # Workers return rows, and the trainer alone has whole batches:
+    # docs/decisions/order-and-rows.md#144-joined-rows.
     behind = plan.ops[plan.ops.index(last) + 1 :] if last is not None else ()
     if changed := next((op.name for op in behind if isinstance(op, ElementOp)), None):
         return f"{changed} works on whole batches, which rows of several workers would have to be joined to before"

@@ -76,6 +76,8 @@ def shuffle_key(op: Shuffle, seed: int, epoch: int, pass_index: int = 0) -> Key:
         epoch = pass_index = 0
     if op.seed is None:
         return random_key(seed, epoch, pass_index, 0, 0, 0, 0, op.name)
+    # Neither name nor number: `images.shuffle(n, seed=1).zip(labels.shuffle(n, seed=1))` must keep its pairs
+    # (docs/decisions/randomness-and-passes.md#103-equal-seeds-equal-orders).
     return random_key(op.seed, epoch, pass_index, 0, 0, 0, 0, "shuffle")
 
 
@@ -115,6 +117,8 @@ def subset_key(seed: int, level: int, split: int) -> Key:
 
     `level`: how many divisions stand before this one; with equal seeds, too, each of them divides on its own.
     """
+    # No epoch: parts that differ from pass to pass had trained on 199 of 200 validation elements
+    # (docs/decisions/randomness-and-passes.md#104-parts-by-places-of-elements).
     return random_key(seed, 0, level, 0, split, 0, 0, "subset")
 
 

@@ -53,6 +53,7 @@ def _readable_prefix(batch: Any) -> int:
     """Return how many rows can be held before the first one that cannot."""
     good, bad = 0, batch.num_rows
     while good + 1 < bad:
+        # By halves: all slices together have no more rows than the batch.
         middle = (good + bad) // 2
         try:
             columns_of(batch.slice(good, middle - good))
@@ -82,12 +83,14 @@ def values_of(column: Array) -> list[Any]:
 def column_of(array: Any) -> Array:
     """Return an Arrow array's values: an array of numbers, dates or arrays of one shape, or an array of objects."""
     kind = array.type
+    # By the type alone, on each level: docs/decisions/values.md#128-types-of-nested-values.
     if pa.types.is_dictionary(kind):
         return column_of(array.dictionary_decode())
     # Before other extensions, of which it is one.
     if isinstance(array, pa.FixedShapeTensorArray):
         return _tensors(array)
     if isinstance(array, pa.ExtensionArray):
+        # Stored as int8, of which any number but 0 is true.
         is_bool = kind.extension_name == "arrow.bool8"
         return column_of(pc.not_equal(array.storage, 0) if is_bool else array.storage)
     if pa.types.is_run_end_encoded(kind):

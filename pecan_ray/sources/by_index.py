@@ -186,6 +186,7 @@ class ByIndex:
             sampler = sampler_of(named, one, in_batches=name == "batch_sampler")
             places, varies = _pass_length(sampler, count)
         made = {"given": given, "source": source, "sampler": sampler, "places": places, "varies": varies}
+        # The class is frozen, and two constructors fill it.
         for field_name, value in {**made, "stacks": stacks, "seed": 0, "_kept": SequencesKept()}.items():
             object.__setattr__(self, field_name, value)
 
@@ -199,6 +200,7 @@ class ByIndex:
         # A place is a whole batch then, and the source's number of rows is one of elements.
         rows = None if self.sampler.in_batches else self.source.split_rows
         for split in row_ranges(self.places, rows):
+            # Of a share only its number counts, from which `_range` finds the places in each pass.
             yield Split(split.index, start=split.index, stop=split.index + 1) if self.varies else split
 
     def read(self, split: Split, start: int = 0) -> Iterator[Element]:
@@ -222,6 +224,8 @@ class ByIndex:
     def _pass(self, epoch: int, seed: int) -> SampledPass:
         count = self.source.num_elements()
         assert count is not None
+        # Drawn by who reads: every state and journal of a job would hold the indices otherwise
+        # (docs/decisions/sources.md#141-samplers-and-places).
         drawn = self._kept.drawn(self.sampler, epoch, seed, count)
         if len(drawn) != self.places and not self.varies:
             raise PlanError(
@@ -237,12 +241,14 @@ class ByIndex:
 
     def identity(self) -> str:
         """Return that of the source, and what the sampler does."""
+        # A state of another sampler names places of other elements.
         digest = hashlib.sha256(canonical_text(self.sampler).encode()).hexdigest()
         return f"ByIndex:{self.source.identity()}:{digest}"
 
 
 def seed_of_pass(seed: int, lease: Lease) -> int:
     """Return what a sampler is given as its seed in the pass of a lease: each of a `repeat` is one of its own."""
+    # The first pass has the seed itself, so that it is the same with a `repeat` and without one.
     return sampler_key(seed, 0, lease.pass_index)[0] >> 1 if lease.pass_index else seed
 
 

@@ -15,6 +15,8 @@ from pecan_ray.errors import PlanError
 from pecan_ray.plan.splits import Element
 from pecan_ray.sources.arrow import column_of, objects
 
+# Declared here, so that nobody needs TensorFlow for it:
+# docs/decisions/sources.md#3-a-tfrecord-reader-of-our-own.
 _FIELD = descriptor_pb2.FieldDescriptorProto
 _LISTS = {"BytesList": _FIELD.TYPE_BYTES, "FloatList": _FIELD.TYPE_FLOAT, "Int64List": _FIELD.TYPE_INT64}
 _KINDS = {"bytes_list": "BytesList", "float_list": "FloatList", "int64_list": "Int64List"}
@@ -152,6 +154,7 @@ def _file() -> descriptor_pb2.FileDescriptorProto:
             name="value", number=1, type=kind, label=_FIELD.LABEL_REPEATED
         )
         if kind != _FIELD.TYPE_BYTES:
+            # As in TensorFlow's own declaration; parsers take both ways.
             value.options.packed = True
     feature = file.message_type.add(name="Feature")
     feature.oneof_decl.add(name="kind")

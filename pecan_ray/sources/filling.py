@@ -64,6 +64,8 @@ def null_mask_columns(batch: Any, mask: Mapping[str, str] | None, path: str) -> 
         place = _place(batch, name, "mask", path)
         if batch.schema.get_field_index(new) >= 0:
             raise _taken(new, path)
+        # A column and no `numpy.ma`, whose mask most functions drop:
+        # docs/decisions/sources.md#147-names-links-and-nulls.
         columns[new] = batch.column(place).is_null().to_numpy(zero_copy_only=False)
     return columns
 

@@ -23,6 +23,8 @@ def exact_columns(table: Any) -> dict[str, list[Any]]:
     found = {}
     for name in table.column_names:
         column = table.column(name).combine_chunks()
+        # Only these: others come as the format gives them
+        # (docs/decisions/values.md#110-exact-numbers-of-hugging-face).
         if _changes(column):
             found[name] = _exact(column)
     return found
@@ -39,6 +41,7 @@ def _changes(array: Any) -> bool:
         return any(map(_changes, array.flatten()))
     if kind in (pa.float64(), pa.uint64()):
         return True
+    # Whole numbers beside a null would become floats, which round those from 2^53 on.
     return bool(pa.types.is_integer(kind) and array.null_count)
 
 

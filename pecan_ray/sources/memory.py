@@ -79,6 +79,7 @@ class Items:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what is sent: a large list as arrays that are put apart, and what was found by looking at it."""
+        # It holds this object, and each process can make it anew.
         state = {name: value for name, value in self.__dict__.items() if name != "columnar"}
         items = None if isinstance(self.items, PackedItems) else packed(self.items, name_here(self))
         if items is not None:
@@ -107,6 +108,7 @@ class Items:
             return None
         if not names or isinstance(one, Mapping) != (type(one) is dict):
             return None
+        # Any other list has its elements one by one: docs/decisions/sources.md#80-lists-by-columns.
         alike = all(_have_one_type(values) for values in (_column(self.items, name) for name in names))
         return ItemsByColumns(self, tuple(names)) if alike else None
 
@@ -148,6 +150,7 @@ class ItemsByColumns:
         first = list(itertools.islice(items, 1))
         if not first:
             return
+        # Python's own objects count nothing: a column holds references to them.
         sizes = [getattr(_column(first, name)[0], "nbytes", 0) for name in self.names]
         rows = max(1, min(MAX_SPLIT_ROWS, COLUMNS_BYTES // max(1, sum(sizes))))
         rest = itertools.chain(first, items)
@@ -181,6 +184,8 @@ def _have_one_type(values: list[Any]) -> bool:
         return False
     if kind is np.ndarray:
         dtype, shape = values[0].dtype, values[0].shape
+        # Stacking would turn other byte orders into the native one, and arrays without dimensions into
+        # scalars.
         numbers = dtype.kind in "biufcmM" and dtype.isnative and len(shape) > 0
         return numbers and all(value.dtype == dtype and value.shape == shape for value in values)
     return kind in PLAIN_KINDS
@@ -238,6 +243,8 @@ class Arrays:
         for name, array in self.arrays.items():
             by_path = isinstance(array, np.memmap)  # each node maps its file
             if array.nbytes >= SHARED_BYTES and not array.dtype.hasobject and not by_path:
+                # Once on each node, not once in each worker:
+                # docs/decisions/sources.md#132-arrays-once-on-each-node.
                 arrays[name] = SharedArray(f"{name_here(self)}:{name}", array)
         return {**self.__dict__, "arrays": arrays}
 

@@ -46,6 +46,8 @@ class PackedItems(Sequence[Any]):
         while at < min(stop, self._count):
             chunk = at // self._at_once
             begin = int(self.ends.array[chunk - 1]) if chunk else 0
+            # Not kept: all chunks unpickled would be the whole list again, in each process
+            # (docs/decisions/sources.md#132-arrays-once-on-each-node).
             items = pickle.loads(self.pickled.array[begin : int(self.ends.array[chunk])].data)
             first = chunk * self._at_once
             yield from items[at - first : stop - first]

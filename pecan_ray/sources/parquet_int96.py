@@ -39,9 +39,12 @@ def exact_batches(
     if not any(column.physical_type == "INT96" for column in columns):
         yield from batches
         return
+    # Read twice, so twice the work, but real dates are right:
+    # docs/decisions/values.md#97-values-as-they-are-stored.
     other = INT96_UNITS[1 - INT96_UNITS.index(unit)]
     second = pq.ParquetFile(shared, metadata=metadata, coerce_int96_timestamp_unit=other)
     pairs = zip(parquet.schema_arrow, second.schema_arrow, strict=True)
+    # The unit is the only difference between the readers, so what differs holds INT96.
     held = [one.name for one, two in pairs if one.type != two.type]
     asked = sorted(set(places) & set(selected_columns(metadata, held)))
     for batch, again in zip(batches, _batches(second, asked, **how), strict=True):

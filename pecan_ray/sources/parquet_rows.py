@@ -92,6 +92,8 @@ def selected_columns(metadata: Any, wanted: Sequence[str] | None) -> list[int]:
     fields = metadata.schema.to_arrow_schema()
     whole = set(fields.names) & set(wanted)
     parts = tuple(f"{name}." for name in wanted if name not in whole)
+    # Paths write a part `a` of `s` and a column `s.a` alike; the order of leaves is the schema's
+    # (docs/decisions/sources.md#147-names-links-and-nulls).
     owners = [field.name for field in fields for _ in range(_count_leaves(field.type))]
     return [
         place
@@ -120,6 +122,7 @@ def decode_batch_size(
 
     Raises ValueError for lists that unpack to too many bytes.
     """
+    # First a guess by the mean, which below is made smaller where a row can be much larger.
     size: int = sum(metadata.row_group(group).total_byte_size for group in groups)
     rows: int = sum(metadata.row_group(group).num_rows for group in groups)
     fitting = most or max(1, min(MOST_DECODED_ROWS, DECODED_BYTES * rows // max(size, 1)))
@@ -138,6 +141,7 @@ def _row_bytes(dictionaries: _Dictionaries, metadata: Any, group: int, columns: 
     in_all = sum(largest.values())
     # The longest first: mostly one dictionary has to be read, or none.
     for place in sorted(columns, key=lambda place: largest[place], reverse=True):
+        # A dictionary is a read of its own: none where the bound is good enough.
         if in_all * rows <= MOST_DECODED_BYTES:
             break
         column = held.column(place)

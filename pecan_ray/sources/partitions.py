@@ -60,6 +60,8 @@ def with_equal_columns(
     listed: Iterable[_Listed], patterns: tuple[str, ...], partitions: Partitions
 ) -> Iterator[_Listed]:
     """Yield files or splits; raise ColumnError for one whose folders name other columns than those of the first one."""
+    # Found at listing, before anything is read: a column that comes and goes would end an epoch in its
+    # middle.
     first: tuple[str, set[str]] | None = None
     for one in listed:
         if partitions is not False:
@@ -90,6 +92,7 @@ def partition_values(path: str, patterns: tuple[str, ...], partitions: Partition
     if len(set(names)) < len(names):
         raise ColumnError(f"The folders of {path} name a column twice. partitions=False reads the files alone.")
     types = {} if isinstance(partitions, bool) else partitions
+    # Hive quotes what cannot stand in the name of a folder.
     return {unquote(name): _value(unquote(name), value, types, path) for name, _, value in told}
 
 
@@ -105,6 +108,7 @@ def selected_values(
 def add_partitions(element: Element, told: Mapping[str, Array]) -> Element:
     """Add what the folders say to an element, behind what it says itself, and return it."""
     for name, value in told.items():
+        # A column of the file itself wins: docs/decisions/sources.md#129-folders-are-columns.
         if name not in element:
             element[name] = value[0]
     return element
@@ -131,6 +135,7 @@ def _folders(path: str, patterns: tuple[str, ...]) -> list[str]:
     return parts[len(root) : -1] if tuple(parts[: len(root)]) == root else []
 
 
+# Asked for each file of a listing, with the same patterns.
 @lru_cache(maxsize=64)
 def _root(patterns: tuple[str, ...]) -> tuple[str, ...]:
     """Return the parts of the longest path that all patterns begin with, and that holds no wildcard."""
@@ -146,6 +151,7 @@ def _value(name: str, written: str, types: Mapping[str, str], path: str) -> Arra
     text = None if written == NULL else unquote(written)
     array = pa.array([text], pa.string())
     try:
+        # A guessed type would make 5 of `05`.
         return column_of(array.cast(types.get(name, "string")))
     except (pa.ArrowException, ValueError) as error:
         raise ColumnError(

@@ -52,6 +52,8 @@ class Resampled:
             raise PlanError(
                 f"Resampled needs a source that lies in shards, such as WebDataset, but got {type(source).__name__}."
             )
+        # Once and for all passes: what a draw's number stands for must not change
+        # (docs/decisions/randomness-and-passes.md#163-epochs-of-a-fixed-length).
         listed = tuple(source.splits())
         if not listed:
             raise PlanError("Resampled: the source has no shards, of which none can be drawn.")
@@ -65,6 +67,7 @@ class Resampled:
 
     def splits(self) -> Iterator[Split]:
         """Yield a split for each draw of a pass."""
+        # Without path and range: which shard it is differs from pass to pass.
         return (Split(index=index) for index in range(self.draws))
 
     def read(self, split: Split, start: int = 0) -> Iterator[Element]:
@@ -94,6 +97,7 @@ class Resampled:
     def identity(self) -> str:
         """Return that of the source, and how its shards are drawn."""
         weights: Any = self.sampler.draw
+        # Other weights draw other shards, of which a state would name wrong ones.
         digest = hashlib.sha256(weights.weights.tobytes()).hexdigest()
         return f"Resampled:{self.source.identity()}:{self.draws}:{digest}"
 

@@ -89,6 +89,7 @@ class OfObject:
 
     def _make_copy(self, sampler: Any, make: Callable[[Any], Any], epoch: int | None = None) -> Any:
         """Return a copy with other generators of torch's, in an epoch if one is given."""
+        # It gives one rank's share alone, which the job would take for all of a pass.
         if getattr(sampler, "num_replicas", 1) > 1:
             raise PlanError(
                 f"{type(sampler).__name__} deals indices to ranks, which the job does: give the sampler behind it, or "
