@@ -13,6 +13,7 @@ class BatchLimits:
         self._of_epoch, self._steps, self._end_epoch = options.epoch_batches, options.steps, options.end_epoch
         self._epoch = options.first_epoch if saved is None else saved.point.epoch
         self._in_epoch, self.total = 0, 0 if saved is None else saved.given
+        # Counted from the first run on: docs/decisions/randomness-and-passes.md#163-epochs-of-a-fixed-length.
         if saved is not None and self._of_epoch is not None:
             ended = self._epoch - saved.first_epoch
             self._in_epoch = max(0, self.total - ended * self._of_epoch)  # shorter epochs are not cut

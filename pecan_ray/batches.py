@@ -281,6 +281,8 @@ class Batches(EpochLoops[BatchT]):
             self._failure = describe_error(error)
             self.close()
             return
+        # Handlers of SIGTERM raise, and whoever catches that wants a state:
+        # docs/decisions/running-on-ray.md#88-a-signal-ends-the-wait-not-the-job.
         if not self._interrupted and not isinstance(error, SystemExit):
             logger.warning(
                 "%s: %s has ended the wait for a batch. The job stands still: state_dict() and report() answer, the "

@@ -80,6 +80,8 @@ class EpochLoops(GrainState, Generic[BatchT]):
         if self._here is not None:
             self._here.leave_epoch(self._epoch)
         elif isinstance(self._session, Session):
+            # The job goes on, with its processes, threads and caches: another one would take seconds
+            # (docs/decisions/randomness-and-passes.md#106-a-new-iterator-is-a-new-pass).
             leave_epoch(self._session.client, self._epoch)
         if self._epoch == self._options.first_epoch:
             self._reorder_after_epoch = None  # it wants a whole pass
@@ -91,6 +93,7 @@ class EpochLoops(GrainState, Generic[BatchT]):
         """Count what the loop gets; leave its epoch where nothing more of that is wanted."""
         if not isinstance(batch, EndOfEpoch) and self._limits.take(self._epoch):
             self.leave_epoch()
+        # Other ranks go on: they must not wait for one whose loop has all of its steps.
         if self._limits.finished and isinstance(self._session, Session):
             self._session.may_leave()
 

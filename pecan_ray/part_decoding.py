@@ -68,6 +68,7 @@ class JpegHeader:
         _, left, _, width = part
         unit = max(BLOCK * self.sampling[0] // ratio, 1)
         reach = REACH if self.sampling[0] > 1 else 0
+        # docs/decisions/rewrites.md#56-parts-of-jpegs-by-turbojpeg has what each of these rules is for.
         first = max(left - reach, 0) // unit * unit
         return first, min(left + width + reach, self.reduced(ratio)[1])
 
@@ -96,6 +97,7 @@ def read_header(encoded: Any) -> JpegHeader | None:
 
 def _frame(marker: int, body: bytes) -> JpegHeader | None:
     """Return what the header of a frame says; None for one that is decoded whole: progressive, not of 8 bits."""
+    # Baseline alone: the comparison at load knows no other kind.
     if marker != 0xC0 or len(body) < 6 or len(body) < 6 + 3 * body[5] or body[0] != 8:
         return None
     height, width = int.from_bytes(body[1:3], "big"), int.from_bytes(body[3:5], "big")
@@ -165,6 +167,7 @@ class TurboJpeg:
         try:
             pixels = (out.ctypes.data, out.strides[0], PIXEL_FORMATS[channels])
             failed = (
+                # Behind a warning pixels may differ from OpenCV's: then the whole is decoded.
                 library.tj3Set(pointer, STOP_ON_WARNING, 1)
                 or library.tj3DecompressHeader(pointer, encoded, size)
                 # By our own look at the header was decided what is decoded: the library must see the same.
@@ -221,6 +224,7 @@ def _load() -> TurboJpeg | str:
             continue
         if disagrees := disagreement(found):
             why = f"{path} is not used: {disagrees}"
+            # No warning: without it crops are right as well, and cost what they did.
             logger.info("%s", why)
             continue
         return found

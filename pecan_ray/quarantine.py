@@ -112,6 +112,7 @@ class QuarantineFile:
         self._is_unchanged = created or found == HEAD
         line = HEAD + b'%d, "job": %s}\n' % (FORMAT_VERSION, json.dumps(job).encode())
         self._write(line)
+        # A full disk or quota shows now, before the job has begun.
         os.fsync(self._fd)
         self._read_to = 0 if continues else size
 
@@ -259,6 +260,8 @@ def _written(bad: BadElement) -> dict[str, Written]:
         written[name] = None if origin is None else asdict(origin)
     written |= {"elements_left_out": bad.elements_left_out, "estimated": bad.estimated, "open_end": bad.open_end}
     try:
+        # Plain wherever it can be, because a pickle runs code when it is read:
+        # docs/decisions/security.md#30-files-and-streams-run-no-code.
         written["element"] = {"plain": encode(bad.element, put)}
     except (NotPlainError, RecursionError):
         try:

@@ -78,6 +78,8 @@ def share_request(
 def window_on_disk(config: Config) -> WindowOnDisk:
     """Return what a group may keep on disk, and where."""
     if not config.share_disk_bytes:
+        # The default: all readers would pay for the copies of one that is late
+        # (docs/decisions/sharing.md#44-groups-of-sharing-readers).
         return WindowOnDisk()
     return WindowOnDisk(config.share_disk_bytes, Path(tempfile.gettempdir()))
 

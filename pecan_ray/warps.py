@@ -122,6 +122,7 @@ def after(first: Matrix, then: Matrix) -> Matrix:
 def transform_image(image: Any, to: Placed) -> Any:
     """Return an image under a matrix, bilinear; outside is 0."""
     cv2 = opencv()
+    # Matrices lead from the result to the image; without the flag OpenCV would invert them.
     flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
     made = cv2.warpAffine(image, to.matrix, to.size[::-1], flags=flags, borderMode=cv2.BORDER_CONSTANT, borderValue=0)
     return _with_channels(made, image)
@@ -143,6 +144,8 @@ def composed(steps: Sequence[tuple[str, Any]], size: ImageSize, draw: Draw) -> t
     height, width = size
     matrix, part = np.eye(2, 3), (0, 0, height, width)
     for number, (name, fn) in enumerate(steps):
+        # By its own name and for the size that it would have had: it draws what it drew alone
+        # (docs/decisions/rewrites.md#66-one-warp).
         one = fn.placed((height, width), draw(name))
         if one.box is not None and not number:
             part = one.box
@@ -171,6 +174,7 @@ def _transform_in_graph(image: Any, a: Any, b: Any, c: Any, d: Any, *, about_mid
         interpolation="BILINEAR",
         fill_mode="CONSTANT",
     )[0]
+    # A cast alone would cut fractions off.
     made = tf.cast(tf.round(made), image.dtype) if image.dtype.is_integer else tf.cast(made, image.dtype)
     return tf.ensure_shape(made, image.shape)
 

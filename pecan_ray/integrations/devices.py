@@ -101,6 +101,7 @@ class OnDevice:
         """Copy a batch ahead; an error is raised where the loop takes it."""
         with self._lock:
             taken, self._taken = self._taken, None
+            # The loop was here first: docs/decisions/transport.md#90-copies-ahead-to-the-device.
             if taken is columns:
                 return
             started = PrefetchedCopy(columns)

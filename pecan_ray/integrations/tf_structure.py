@@ -45,6 +45,8 @@ def structure_of(plan: Plan) -> Structure | None:
     """Return the structure of the existing dataset that a plan reads, of which one shard is made; None: it has none."""
     if not isinstance(plan.head, TfDataSource):
         return None
+    # In the trainer's process: names of columns tell neither a NamedTuple's class nor a quantized type
+    # (docs/decisions/tensorflow-engine.md#138-datasets-keep-their-structure).
     return Structure(plan.head.build_dataset(next(plan.head.splits())).element_spec)
 
 

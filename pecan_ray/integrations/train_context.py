@@ -41,6 +41,7 @@ def train_place() -> TrainPlace | None:
 
 def found_place() -> TrainPlace | Launch | None:
     """Return the rank of this process among those that train together; None if nothing says that there are several."""
+    # In this order, and given values win: docs/decisions/running-on-ray.md#89-ranks-are-found.
     return train_place() or launch()
 
 

@@ -46,6 +46,8 @@ def of(title: str, says: str, unit: str, *queries: tuple[str, str], top: float |
     return DashboardPanel(title, says, unit, tuple(PanelQuery(*one) for one in queries), top)
 
 
+# A test asks whether each query names metrics that there are:
+# docs/decisions/observing.md#63-names-of-metrics.
 JOBS = (
     of(
         "Batches a second",

@@ -25,6 +25,7 @@ logger = logging.getLogger("pecan_ray")
 
 # Of the files in which ended jobs are noted.
 FORMAT = 1
+# docs/decisions/observing.md#62-reports-are-files.
 KEPT = 200
 """Newest files that stay in the folder."""
 _NAME = re.compile(r"\d{14}-.+\.json")

@@ -17,6 +17,8 @@ class RunClock:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._consumed: dict[RunPart, float] = {}
+        # From the call of `iter_batches()` on: Ray's start took 10 of 13 s, and no report had it
+        # (docs/decisions/observing.md#58-bottlenecks-by-stacks).
         self._part: RunPart | None = "order"
         """What runs; None: it is over."""
         self._since = clock()

@@ -54,6 +54,7 @@ class EmptyPasses:
             why = "its source holds no element, or none that can be processed. Look at the source"
         text = f"would go on without yielding any: {why}, or give {repeat.name} a number of passes."
         op = keeping[0].name if len(keeping) == 1 else repeat.name
+        # Where nothing draws, another pass over the same data yields nothing again.
         return cls(MOST_EMPTY_PASSES if draws else 1, op, f"{repeat.name} has no end, and {{passes}}, so it {text}")
 
     def error(self, passes: int) -> PlanError:

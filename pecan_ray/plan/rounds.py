@@ -11,6 +11,7 @@ from pecan_ray.plan.shape import last_batching, plan_shape
 
 def check_rounds_supported(plan: Plan, engine: str, *, on_error: str) -> None:
     """Raise PlanError, naming the operator, where a plan's batches cannot be made in rounds."""
+    # What rounds rest on: docs/decisions/batches-and-groups.md#47-rounds.
     begin = "coordinated=True deals out rounds: batches of one bucket, one for each rank"
     batching = last_batching(plan)
     if not isinstance(batching, BucketByLength):

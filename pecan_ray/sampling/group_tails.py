@@ -30,6 +30,7 @@ def tail_batches(
     while (made + len(batches)) % ranks and (longest := max(batches, key=len, default=range(0))):
         if len(longest) == 1:
             break
+        # The largest, so that the smallest batch of the epoch stays as large as it can be.
         place, middle = batches.index(longest), longest.start + (len(longest) + 1) // 2
         batches[place : place + 1] = [range(longest.start, middle), range(middle, longest.stop)]
     return batches, max(0, len(batches) - (made + len(batches)) % ranks)

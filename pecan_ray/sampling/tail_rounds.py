@@ -20,6 +20,7 @@ def tail_rounds(left: Sequence[int], sizes: Sequence[int], ranks: int) -> list[r
     for count, size in zip(left, sizes, strict=True):
         end += count
         while end - begin >= size * ranks:
+            # As many as the longest of them allows: shorter elements fit wherever longer ones do.
             rounds.append(range(begin, begin + size * ranks))
             begin += size * ranks
         if end - begin >= ranks:

@@ -29,6 +29,7 @@ LEAST_RANDOM = 24
 """Characters: a shorter value cannot be told from a name."""
 RANDOMNESS = 0.85
 """Of the entropy that so many characters out of 64 can have: 97 of 100 random values of 40 have more, words less."""
+# Names alone were not enough: docs/decisions/security.md#166-secrets-by-what-they-are.
 _OPAQUE = re.compile(r"[A-Za-z0-9+/_=~.-]+")
 _HEX = re.compile(r"[0-9a-fA-F]{32,}")
 _MARKED = re.compile(

@@ -23,9 +23,11 @@ def render(content: Content) -> SafeHtml:
     """Return content as HTML; a plain text is escaped, None is nothing."""
     if content is None:
         return SafeHtml()
+    # Before `str`, of which it is one.
     if isinstance(content, SafeHtml):
         return content
     if isinstance(content, str):
+        # Names of jobs, paths and errors are anybody's texts, and may hold markup.
         return SafeHtml(html.escape(printable(content)))
     return SafeHtml("".join(map(render, content)))
 

@@ -120,6 +120,7 @@ def legend(plot_series: Sequence[PlotSeries]) -> SafeHtml:
 def draw_lines(plot: Plot, plot_series: Sequence[PlotSeries], scale: tuple[float, float, float]) -> SafeHtml:
     """Return the lines themselves."""
     first, last, most = scale
+    # All points may be of one moment, and nothing is divided by 0.
     span = max(last - first, 1e-9)
 
     def place(seconds: float, value: float) -> tuple[float, float]:
@@ -135,6 +136,7 @@ def draw_lines(plot: Plot, plot_series: Sequence[PlotSeries], scale: tuple[float
         points = [place(*point) for point in points_to_draw(curve, last)]
         told = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
         lines.append(element("polyline", points=told, class_=f"curve curve-{number}"))
+        # A line of one point is drawn as nothing.
         if len(points) == 1:
             x, y = points[0]
             lines.append(element("circle", cx=f"{x:.1f}", cy=f"{y:.1f}", r=4, class_=f"dot curve-{number}"))
@@ -142,6 +144,7 @@ def draw_lines(plot: Plot, plot_series: Sequence[PlotSeries], scale: tuple[float
         "svg",
         [*grid, *marks, *lines],
         viewBox=f"0 0 {WIDE} {HIGH}",
+        # Width and height are stretched apart, as wide as the page is.
         preserveAspectRatio="none",
         class_="lines",
         data_plot=plot.key,
@@ -237,4 +240,5 @@ def next_round_number(value: float) -> float:
     if value <= 0 or not math.isfinite(value):
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))
+    # A value that rounding has put just above a round number has that one.
     return next(factor * power for factor in (1, 2, 5, 10) if value <= factor * power * 1.000001)
