@@ -15,6 +15,7 @@ from pecan_ray.plan.arguments import a_function, a_value_of, natural, positive
 from pecan_ray.plan.operators import (
     SPLITS_OF_A_SHUFFLE,
     Autocache,
+    Batch,
     ElementOp,
     Filter,
     FlatMap,
@@ -30,6 +31,7 @@ from pecan_ray.plan.operators import (
     Shuffle,
     Skip,
     Take,
+    Unbatch,
     wants_epoch,
 )
 from pecan_ray.plan.option_types import of_kind
@@ -55,6 +57,7 @@ class OperatorMethods(BatchingMethods):
         fn: Function,
         *,
         on: str | None = None,
+        rows: int | None = None,
         name: str | None = None,
         keep_position: bool = False,
         random: bool | None = None,
@@ -64,12 +67,27 @@ class OperatorMethods(BatchingMethods):
     ) -> Self:
         """Apply a function to each element (or to each batch, behind `batch`).
 
+        With `rows` the function gets that many elements at a time, as columns (fewer at an epoch's end), and returns
+        columns with as many rows, each made of the element in the same row: elements come out.
+
         `keep_position` keeps AutoOrder from moving it; `processes` runs it in a process pool, for code that
         holds the GIL.  `setup` is called once in each process that runs the function, which takes what it returns as
         its second argument: a tokenizer, a model (python engine).  `seed_globals` seeds `random`, `numpy.random` and
         torch for each element, for functions of libraries that draw from them: the threads of a process then run it
         one after the other (python engine).
         """
+        if rows is not None:
+            return self._map_rows(
+                fn,
+                positive("map(rows=...)", rows),
+                on=on,
+                name=name,
+                keep_position=keep_position,
+                random=random,
+                processes=processes,
+                seed_globals=seed_globals,
+                setup=setup,
+            )
         checked = a_function("map", fn) if on is None else a_value_of(f"map(on={on!r})", fn)
         if setup is not None:
             checked = self._with_setup(checked, setup)
@@ -85,6 +103,12 @@ class OperatorMethods(BatchingMethods):
                 processes=processes,
             )
         )
+
+    def _map_rows(self, fn: Function, rows: int, **options: Any) -> Self:
+        """Stack `rows` elements at a time, apply a function, and split what it returns into elements again."""
+        # Decision 181: these operators keep order, states and positions, whatever stands around them.
+        stacked = self._then(Batch(name=self._unique(f"rows of {rows}"), size=rows)).map(fn, **options)
+        return stacked._then(Unbatch(name=stacked._unique(f"map(rows={rows})"), same_rows=True))
 
     def _with_setup(self, fn: Function, setup: Callable[[], Any]) -> Function:
         if self._engine != "python":

@@ -264,7 +264,7 @@ PIPE: Any = numbers(8).batch(2)
     ("call", "error", "said"),
     [
         (lambda: iter(PIPE), TypeError, r"for batch in pipe\.iter_batches"),
-        (lambda: PIPE.map_batches, AttributeError, r"'map_batches': \.map\(fn\) behind \.batch\(n\)"),
+        (lambda: PIPE.map_batches, AttributeError, r"'map_batches': \.map\(fn, rows=n\)"),
         (lambda: PIPE.mapp, AttributeError, r"has no attribute 'mapp'$"),
         (lambda: PIPE.batch(4, drop_last=True), TypeError, r"batch\(drop_last=.*drop_remainder=True"),
         (lambda: PIPE.iter_batches(num_workers=4), TypeError, r"iter_batches\(num_workers=.*workers=4"),

@@ -190,8 +190,9 @@ def _check_same_rows(item: Item, rows: int, op: Unbatch, made_by: str) -> None:
         return
     raise BatchShapeError(
         f"{made_by}: it returned {rows} rows for the {len(item.members)} of the batch that begins with {item.where()}, "
-        f"but {op.name} says same_rows=True: each row is to be made of its element. Write unbatch() without it, and "
-        "one worker runs the pipeline; or change elements one by one, by map, filter or flat_map before batch.",
+        f"but {op.name} wants as many: each row is to be made of its element. Write .batch(n).map(fn).unbatch(), "
+        "without same_rows=True, and one worker runs the pipeline; or change elements one by one, by map, filter or "
+        "flat_map before batch.",
         op=made_by,
         file=item.lease.split.file_of(item.element),
         element=item.element,

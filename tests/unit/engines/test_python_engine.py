@@ -129,7 +129,7 @@ STEPS: dict[str, tuple[Callable[[PecanPipeline], PecanPipeline], Callable[[Rows]
     "prefetch": (lambda pipe: pipe.prefetch(2), lambda rows: rows),
     "unbatch": (lambda pipe: pipe.batch(3).unbatch(), lambda rows: rows),
     "same rows": (
-        lambda pipe: pipe.batch(3).map(add_one, on="i").unbatch(same_rows=True),
+        lambda pipe: pipe.map(add_one, on="i", rows=3),
         lambda rows: [{**row, "i": row["i"] + 1} for row in rows],
     ),
     "rows of elements": (

@@ -17,6 +17,7 @@ from pecan_ray.engines.python.rows import RowsColumn
 from pecan_ray.errors import BatchShapeError, ColumnError, OpError, PlanError
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.operators import Map
+from pecan_ray.plan.shape import plan_shape
 from pecan_ray.plan.splits import OUTPUT_BITS
 from pecan_ray.sources import Items
 from tests.unit.engines.engine_leases import ListedLeases, column, delivered, numbers, run_engine, whole_leases
@@ -119,13 +120,33 @@ def test_unbatch_gives_back_the_rows_that_functions_on_batches_leave() -> None:
     (rest,) = run_engine(numbers(6, 300).batch(3).map(lambda batch: {"i": batch["i"][:0]}).unbatch().batch(2))
     assert (rest.rows, delivered([rest])[0, 0, 0].contains_all(0, 6 << OUTPUT_BITS)) == (0, True), "none at all"
     refused: list[tuple[Any, bool, str]] = [
-        (lambda batch: {"i": batch["i"][:2]}, True, r"f: it returned 2 rows for the 3 .* element 0 .* says same"),
+        (
+            lambda batch: {"i": batch["i"][:2]},
+            True,
+            r"f: it returned 2 rows for the 3 .* element 0 .* unbatch wants",
+        ),
         (lambda batch: {**batch, "n": 2}, False, r"f: column 'n' .*has no rows \(it is a int\)"),
         (lambda batch: {**batch, "z": np.zeros(2)}, False, "has 2 rows, but others have 3"),
     ]
     for function, same_rows, said in refused:
         with pytest.raises(BatchShapeError, match=said):
             in_order(numbers(7, 300).batch(3).map(function, name="f").unbatch(same_rows=same_rows))
+
+
+def test_a_map_with_rows_gives_the_function_columns_and_its_rows_go_on_as_elements() -> None:
+    seen: list[int] = []
+
+    def scaled(columns: dict[str, Any]) -> dict[str, Any]:
+        seen.append(len(columns["i"]))
+        return {"i": columns["i"] * 10}
+
+    pipe = numbers(7, 300).map(scaled, rows=3)
+    assert [element["i"] for element in pipe.iter_batches(debug=True)] == [0, 10, 20, 30, 40, 50, 60]
+    assert seen == [3, 3, 1] and not plan_shape(pipe.plan).serial
+    with pytest.raises(BatchShapeError, match=r"f: it returned 2 rows for the 3 .*, but map\(rows=3\) wants as many"):
+        in_order(numbers(7, 300).map(lambda columns: {"i": columns["i"][:2]}, rows=3, name="f").batch(2))
+    with pytest.raises(PlanError, match=r"map\(rows=\.\.\.\)"):
+        pipe.map(scaled, rows=0)
 
 
 def test_functions_may_write_deep_into_elements_that_are_repeated() -> None:
