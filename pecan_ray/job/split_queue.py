@@ -390,9 +390,9 @@ def _without(lease: Lease, used: Sequence[Span]) -> Lease:
         return lease
     spans = Spans(lease.spans)
     spans.remove_all(used)
-    if lease.split.elements is not None:
-        spans.remove(lease.split.elements << OUTPUT_BITS, END)
-    return replace(lease, spans=tuple(spans))
+    end = END if lease.split.elements is None else lease.split.elements << OUTPUT_BITS
+    # What is left keeps its end: where rows are joined, the trainer knows by that that the next split follows.
+    return replace(lease, spans=tuple(spans) if any(start < end for start, _ in spans) else ())
 
 
 def _take_below(ranges: deque[tuple[int, int]], end: int) -> list[int]:

@@ -20,7 +20,7 @@ from pecan_ray.job.ledger import Ledger
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.resume_point import BranchPoint, Rest
 from pecan_ray.job.split_queue import Listing, SplitQueue
-from pecan_ray.plan.splits import OUTPUT_BITS, Lease, Split
+from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, Split
 from pecan_ray.sampling.order import shuffled
 from pecan_ray.sampling.random_keys import SplitOrder, random_key
 from tests.long_form import some_later
@@ -239,6 +239,17 @@ def test_what_was_used_after_a_state_does_not_come_again(
         came += positions(lease)
     each = {(number, split, at) for number in range(passes) for split in range(len(listing)) for at in range(LENGTH)}
     assert sorted(came) == sorted(each - used)
+
+
+def test_what_is_left_of_a_used_split_keeps_its_end() -> None:
+    """By the end the trainer knows, where it joins rows, that those of the next split follow."""
+    listing = Listing()
+    listing.add([Split(index, elements=LENGTH) for index in range(3)])
+    queue = SplitQueue(listing, 0, None)
+    part, whole = (0, 2 << OUTPUT_BITS), (0, LENGTH << OUTPUT_BITS)
+    queue.go_on(0, BranchPoint(used=(Rest(0, 0, (part,)), Rest(1, 0, (whole,)))))
+    assert queue.take() == Lease(0, listing[0], ((2 << OUTPUT_BITS, END),))
+    assert queue.take() == Lease(0, listing[2]) and not queue
 
 
 DRAWS, SPLITS = 2000, 12
