@@ -71,6 +71,7 @@ class Demands:
     def dataset_sizes(self) -> Numbers:
         """Bytes of each dataset."""
         sizes = np.zeros(int(self.dataset.max(initial=-1)) + 1)
+        # Jobs with one dataset have said one size: it does not matter which is written last.
         sizes[self.dataset] = self.size
         return sizes
 

@@ -124,6 +124,7 @@ def choose_execution(
 
 def _as_measured(option: ExecutionOption, seconds: float | None) -> ExecutionOption:
     """Return an option with what an epoch took that was run so, if one was and it is not left out for its entries."""
+    # What was measured then was an epoch that kept nothing there.
     if seconds is None or (option.too_large and not option.share):
         return option
     return replace(option, seconds=checked_amount("measured seconds", seconds), measured=True)

@@ -142,6 +142,7 @@ class SlidingWindow(Generic[Entry]):
     def stop_overflow(self) -> None:
         """Nothing can be moved elsewhere any more: keep what fits here, and what may not leave."""
         self._overflow = 0
+        # With `max_lag` nothing unread leaves: it stays too large until it was read.
         while self._max_lag is None and self.bytes > self._capacity:
             self._evict()
 

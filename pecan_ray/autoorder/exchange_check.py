@@ -225,6 +225,7 @@ class ExchangeCheck:
         (middle, made), (alone, exchanged) = sides
         given = self._runner.columns(piece)
         one.elements += 1
+        # Each alone, behind the same operators: what the other one does to the element is not in it.
         one.changed_by_both += not equal(middle, [given]) and not equal(alone, [given])
         if equal(made, exchanged):
             one.shares.append(0.0)
@@ -295,6 +296,7 @@ def _is_pointwise(sampled: Sampled, stage: Stage, number: int, token: Token) -> 
     changed = _large_numbers(columns, tally.reads & tally.writes)
     if not changed or tally.creates or tally.drops:
         return False
+    # Values at other places: whoever looks at them one by one makes the same of each.
     moved = {name: with_array(columns[name], _shuffled(array)) for name, array in changed.items()}
     try:
         plain = sampled.run([stage], number, token)

@@ -198,6 +198,7 @@ def _table(cells: list[tuple[str, ...]]) -> list[str]:
 def as_html(name: str, ordering: Ordering) -> str:
     """Return the same as HTML, for a notebook: with pictures of the most different elements."""
     pictures = [_image_html(one) for stretch in ordering.sequences for one in stretch.exchanges if all(one.images)]
+    # Names of operators, files and elements are anybody's texts.
     return f"<pre>{html.escape(as_text(name, ordering))}</pre>{''.join(pictures)}"
 
 

@@ -111,6 +111,7 @@ def _speed(sampled: Sampled, stage: Stage, maps: RowMaps, tokens: Sequence[Token
     columns = stacked([runner.columns(token) for token in tokens])
     assert columns is not None
     step, seconds = rows_at_a_time(columns, count), np.zeros((ROUNDS, 2))
+    # In turn, so that both have met the machine's load of the same moments.
     for times in seconds:
         fresh = [runner.fresh(token) for token in tokens]
         timer.start()

@@ -62,6 +62,7 @@ class KeptOrder:
     def of(cls, ordering: Ordering, pipeline: str, fingerprint: str, why: str = "") -> KeptOrder:
         """Return what a look at a pipeline has found."""
         orders = tuple(one.accepted.order for one in ordering.sequences)
+        # All that was measured goes along: the next job shows it without a look.
         facts = {
             "stretches": to_json(ordering.sequences),
             "seconds": ordering.seconds,
@@ -199,6 +200,7 @@ class OrderFolder:
     def load(self, key: str) -> KeptOrder | None:
         """Return the order that is kept; None if there is none that can be read."""
         try:
+            # As good as none where it cannot be read; a pinned file is the user's, and an error then.
             return KeptOrder.load(self.file(key))
         except PlanError:
             return None
@@ -272,6 +274,8 @@ def order_key(
     `parts` is what `pecan_ray.plan.fingerprint.describe_plan` tells of its plan.  Where the data cannot be listed its
     place counts alone: who reads it says why.
     """
+    # Every file counts: by its first 1,000 alone other data behind those had their order
+    # (docs/decisions/autoorder.md#115-kept-orders-are-compared-again).
     looks = [look_of(source) for source in sources]
     text = repr((KEY_FORMAT, list(parts), looks, engine, mode))
     return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).hexdigest()

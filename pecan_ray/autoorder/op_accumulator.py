@@ -169,6 +169,7 @@ class OpAccumulator:
         )
 
     def _random(self) -> bool | None:
+        # What the user has said counts for more than what a sample shows.
         if self.op.random is not None:
             return self.op.random
         if is_pass_dependent(self.op) or self.draws or self.unequal:

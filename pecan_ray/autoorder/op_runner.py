@@ -132,6 +132,7 @@ class GlobalRandomState:
     def __init__(self) -> None:
         self._python = random.getstate()
         self._numpy: Any = np.random.get_state(legacy=False)
+        # Not imported for this: whoever draws from it has done so.
         torch = sys.modules.get("torch")
         self._torch: Any = torch.get_rng_state() if torch is not None else None
 
@@ -140,6 +141,7 @@ class GlobalRandomState:
         random.setstate(self._python)
         np.random.set_state(self._numpy)
         torch = sys.modules.get("torch")
+        # A function may have imported it since: then there is no state to put back.
         if torch is not None and self._torch is not None:
             torch.set_rng_state(self._torch)
 

@@ -135,6 +135,7 @@ def _container_to_json(value: Any) -> FactJson:
         # Sorted, so that equal facts make equal files.
         return {"set": [to_json(one) for one in sorted(value)]}
     if isinstance(value, Mapping):
+        # As pairs: JSON makes texts of all keys.
         return {"dict": [[to_json(name), to_json(one)] for name, one in value.items()]}
     raise TypeError(f"{type(value).__name__} is no fact that can be written")
 
@@ -164,6 +165,7 @@ def _is_serializable(kind: type) -> bool:
 
 
 def _fields(value: Any) -> dict[str, FactJson]:
+    # Only what `__init__` takes: `from_json` makes the object by it.
     if dataclasses.is_dataclass(value):
         names = [field.name for field in dataclasses.fields(value) if field.init]
     else:
@@ -192,6 +194,7 @@ def costs_of(plan: Plan, sequences: Sequence[OpSequenceSample]) -> SampledCosts 
     """Return what reading and the operators of a plan cost, as a sample shows it; None where it does not."""
     samples = {op.name: op for one in sequences for op in one.ops if op.elements_in > 0 and op.seconds is not None}
     names = [op.name for op in element_ops_from(plan, 0)]
+    # All or nothing: with an operator left out, keeping would seem to gain less than it does.
     if not names or not samples.keys() >= set(names):
         return None
     first = next((one for one in sequences if names[0] in (op.name for op in one.ops)), None)
@@ -203,6 +206,7 @@ def costs_of(plan: Plan, sequences: Sequence[OpSequenceSample]) -> SampledCosts 
 
 def _source_cost(plan: Plan, head: OpSample, reading_s: float) -> SourceCost:
     """Return what an element of the source costs; `head`: the first operator, which is given these."""
+    # By the path alone: opening a storage to ask would be a request.
     remote = "://" in str(getattr(plan.head, "patterns", "") or getattr(plan.head, "root", ""))
     # What lies in memory is read no faster from a disk, whatever the sample says.
     reading = 0.0 if type(plan.head) in (Arrays, Items) else reading_s

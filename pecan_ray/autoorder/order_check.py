@@ -41,6 +41,8 @@ def order_rejection(request: OrderRequest, orders: Sequence[OpOrder], job: JobEn
 def _rejection(request: OrderRequest, orders: Sequence[OpOrder]) -> str:
     load_engine(request.engine)
     clock = LookClock()
+    # Others than the first look had, on which the order holds
+    # (docs/decisions/autoorder.md#115-kept-orders-are-compared-again).
     limits = SampleLimits(request.elements, request.seconds, spread=not plan_shape(request.plan).serial, later=True)
     with restore_globals():
         for stretch in op_sequences(private_copy(request.plan)):
@@ -95,6 +97,7 @@ def new_order(stretch: OpSequenceOrder, counts: Mapping[str, OpCount]) -> OrderP
     """Ask the policy again, with the factors of the whole pass where an operator was counted."""
     old = replace(stretch.accepted, mode=stretch.policy_order.mode, forbidden=stretch.policy_order.forbidden)
     new = revalidate(old, [_with_count(op, counts.get(op.name)) for op in old.ops])
+    # What was refused on the sample is not tried again.
     if new is None or any(new.order == rejected.order for rejected in stretch.rejected):
         return None
     return new

@@ -112,6 +112,7 @@ class KnownAtOnce:
         decoder = maps[: bool(maps) and _is_decoder(maps[0])]
         # Only behind a decoder it is known that images are bytes.
         casts = {op.name for op in maps[1:] if decoder and only_casts(op)}
+        # With equal pixels too: mode "strict" has nothing else, and the first may be no faster.
         for reduces, between in ((True, casts), (False, set[str]())):
             run = _known_run(maps[len(decoder) :], between)
             yield from _at_once(decoder, run, [op for op in run if op.name in between], reduces=reduces)
@@ -129,6 +130,7 @@ def _at_once(decoder: list[Map], run: list[Map], casts: list[Map], *, reduces: b
     only_parts = not reduces and all(type(op.fn) in OWN for op in moving)
     name = "+".join(names) + EXACTLY * (not reduces)
     rewrite = Pushed(KNOWN_FUNCTIONS, names, name, why, reduces, only_parts=only_parts)
+    # It draws by the names of all that it replaces, so random numbers stay what they were.
     yield Match(rewrite, len(names), (replace(moving[0], fn=found.merged(reduces=reduces)), *casts))
 
 

@@ -66,6 +66,7 @@ def private_copy(plan: Plan) -> Plan:
 @contextlib.contextmanager
 def restore_globals() -> Iterator[None]:
     """Put back what a sample changes in this process: shared random generators, and OpenCV's number of threads."""
+    # A sample in the trainer's process must not move the numbers that the training script draws.
     randomness = GlobalRandomState()
     cv2 = sys.modules.get("cv2")
     threads = cv2.getNumThreads() if cv2 is not None else 0
@@ -134,6 +135,7 @@ class Sampled:
 
     def seed(self, number: int) -> None:
         """Put the shared generators into the state that belongs to an element, if an operator draws from them."""
+        # Only then: seeding three generators for each element is slower than tiny operators.
         if any(tally.draws for tally in self.accumulators.values()):
             GlobalRandomState.seed(number)
 
@@ -300,6 +302,7 @@ def sample_op_sequence(
     Raises `ElementError` for an element that an operator cannot take, unless `skip_bad`.
     """
     now = clock()
+    # A slow storage would leave no time for the operators, which the sample is for.
     until = now + (limits.deadline - now) * READ_SHARE
     runner = make_runner(stretch, engine, seed, replace(limits, deadline=until), clock)
     accumulators = {op.name: OpAccumulator(op) for op in stretch.ops}

@@ -98,6 +98,8 @@ def _leases(branch: int, splits: Sequence[Split], elements: int, *, again: bool,
     starts = list(range(0, elements if again else 1, max(1, few)))
     # A first look has read the first round, so this comes last if other elements are wanted.
     for start in [*(starts[1:] or [few]), 0] if later else starts:
+        # Evenly from the first one on: the time may be over behind any of them
+        # (docs/decisions/autoorder.md#24-kept-orders-and-reverting).
         for place in evenly(len(splits)):
             split = splits[place]
             if split.elements is None or start < split.elements:

@@ -64,6 +64,7 @@ class TensorFlowRunner:
         # Strict, so that each look is given the same elements.
         self._single_elements = GraphElements(plan, sources, leases, EngineOptions(seed=seed, order="strict"))
         self._read = self._single_elements.read()
+        # Stages are asked for with each element and each pair, and each trace is slow.
         self._graph_cache: dict[tuple[Any, ...], TracedOps] = {}
         self._overhead_s: float | None = None
         self._reading: list[float] = []

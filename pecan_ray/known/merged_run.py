@@ -60,6 +60,7 @@ class KnownRun:
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
+        # What `__init__` counts follows from the steps.
         return _known_run, (self.steps, self.decodes, self.reduces)
 
     def __call__(self, value: Any, rng: Draw) -> Any:
@@ -212,11 +213,13 @@ def decode_and_warp(steps: RunSteps, encoded: Any, shape: ImageSize, rng: Draw) 
     ratio = reduction_under(to.matrix)
     matrix = reduced(after(shifted(part[0], part[1]), to.matrix), ratio)
     box = needed(matrix, to.size, part, ratio)
+    # All of it lies outside, where pixels are 0.
     if min(box[2:]) < 1:
         return np.zeros((*to.size, 3), np.uint8)
     # OpenCV warps pixels of four bytes in two thirds of the time of those of three, to the same values.
     pixels = cut_out(encoded, box, ratio, channels=4)
     made = transform_image(pixels, Placed(after(shifted(-box[0], -box[1]), matrix), to.size))
+    # Where the whole was decoded there are three all the same.
     return made if made.shape[2] == 3 else opencv().cvtColor(made, opencv().COLOR_RGBA2RGB)
 
 

@@ -64,6 +64,7 @@ class Chunk:
         return (
             len(self.rows) < CHUNK_ELEMENTS
             and self._bytes < CHUNK_BYTES
+            # Elements of a slow source do not wait in a chunk until it is full.
             and time.monotonic() - self._started < CHUNK_S
             # A chunk is one array for each column, so elements of other shapes begin the next one.
             and _shapes(columns) == self._shapes

@@ -77,6 +77,7 @@ def failing_element(plan: Plan, feeds: Sequence[GraphFeed], seed: int) -> Elemen
     for run in (eagerly, InGraph()):
         for feed in feeds:
             ops = _ops_from(plan, feeds.index(feed))
+            # All that went in and did not come out: TensorFlow's error names an operation, and no element.
             for read in _inside(feed):
                 found, values = run_alone(read, feed, ops, seed, run)
                 if found is not None:
@@ -204,6 +205,7 @@ def _describe(error: BaseException) -> str:
     if not isinstance(error, tf.errors.OpError) or "Graph execution error" not in text:
         return describe_error(error)
     lines = text.splitlines()
+    # TensorFlow tells where each operation was traced, over dozens of lines, before what went wrong.
     traced = max((number for number, line in enumerate(lines) if line.startswith('  File "')), default=0)
     message = "\n".join(lines[traced + 1 :]).strip()
     return f"{type(error).__name__}: {cut_text(message, MOST_TEXT)}" if message else describe_error(error)

@@ -32,6 +32,8 @@ class NotInBatchesError(Exception):
 
 def reads_batches(plan: Plan, options: EngineOptions) -> bool:
     """Tell whether a plan is a user's dataset with a batch behind it, whose elements nobody asks about one by one."""
+    # Nothing between: an operator on elements needs each of them with its row
+    # (docs/decisions/tensorflow-engine.md#178-batches-behind-a-dataset).
     batches = len(plan.ops) == 1 and isinstance(plan.ops[0], Batch)
     return batches and isinstance(plan.head, TfDataSource) and options.on_error == "raise" and options.order != "strict"
 
@@ -108,6 +110,7 @@ def _opened(source: TfDataSource, size: int, lease: Lease) -> OpenShard:
 
 
 def _batched(data: Any, size: int) -> Any:
+    # Ragged and sparse tensors have no rows that NumPy could join to those of the next shard.
     specs = tf.nest.flatten(data.element_spec)
     if not specs or not all(map(_is_plain, specs)):
         raise NotInBatchesError

@@ -33,6 +33,7 @@ Single = tuple[TensorColumns, Tensor]
 ElementPlace = tuple[str, str, int]
 """Where an element lies in words, its file, and its number in its split."""
 
+# Those that are given a seed are called "Stateless...".
 DRAWING = ("Random", "TruncatedNormal", "ParameterizedTruncatedNormal", "Multinomial", "SampleDistortedBoundingBox")
 """How the names of graph operations begin that draw random numbers without being given a seed."""
 
@@ -154,6 +155,7 @@ class TracedOps:
     def _kept(self, columns: TensorColumns, row: Tensor) -> Tensor:
         recording = Recording(columns)
         given = dict(recording)
+        # The answer may be an array of one value.
         keep = tf.reshape(tf.cast(call(self.ops[0], recording, row), tf.bool), [])
         # The answer under a name that no column has, so that what flows into it counts as read.
         self._note(recording, given, {**given, "": keep})
