@@ -13,6 +13,7 @@ from pecan_ray.engines.foreign import REGISTERED, as_array, is_pil_image, is_ten
 
 Kind: TypeAlias = Literal["number", "text", "picture", "other"]
 Shape: TypeAlias = tuple[int, ...]
+# A list or dict may hold itself, and would be looked into for ever.
 DEEPEST = 4
 """Levels of nesting that are looked into."""
 MOST_ITEMS = 32
@@ -129,6 +130,7 @@ class ElementSpec:
     def difference(self, other: ElementSpec) -> str:
         """Say what another order's elements have that these have not; empty if nothing."""
         for names in other._names - self._names:
+            # The smallest, so that the message is the same each time: a set has no order.
             expected = min(self._names, key=sorted, default=frozenset())
             changed = [f"lacks {name!r}" for name in sorted(expected - names)]
             changed += [f"has {name!r} too" for name in sorted(names - expected)]

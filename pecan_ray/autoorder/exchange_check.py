@@ -181,6 +181,7 @@ class ExchangeCheck:
 
     def _insufficient_evidence(self, pair: Pair) -> str:
         one, (a, b) = self._measured[pair], (self.op_properties[name] for name in pair)
+        # On columns of their own they cannot meet, so no element has to show it.
         if not (a.writes & (b.reads | b.writes) or b.writes & (a.reads | a.writes)):
             return ""
         # Decision 99: equal results prove something only if both operators have changed the same element.

@@ -68,6 +68,8 @@ class JobOrder:
         """`seeded`: the user has given the seed, so that two runs have equal results."""
         self._plan, self._name, self._engine, self._seed = plan, name, engine, seed
         self._config, self._seeded = config, seeded
+        # A seed does not switch the search off, and bounds what it may change
+        # (docs/decisions/autoorder.md#149-a-seed-and-an-order).
         self._mode = mode_under(config, seeded=seeded)
         folder = default_order_folder() if config.order_folder is None else config.order_folder
         self._folder = OrderFolder(folder) if os.fspath(folder) else None
@@ -179,6 +181,7 @@ class JobOrder:
         self._log(messages, loud)
         pinned = self._config.order_file is not None or self._state_pins is not None
         look = None if once or pinned else self._after_epoch(ordering, end, skip_bad=skip_bad)
+        # A pinned order stays the user's, also where this job could not run in it.
         reverted = None if pinned else functools.partial(self._replace, self._plan)
         return Ordered(
             keeps.plan,
@@ -405,6 +408,8 @@ class JobOrder:
 
     def _after_epoch(self, ordering: Ordering, end: JobEnd, *, skip_bad: bool) -> ReorderAfterEpoch | None:
         """Return what asks AutoOrder again after the first epoch, in mode "pecan"."""
+        # As the Pecan paper has it; other modes look once
+        # (docs/decisions/autoorder.md#122-what-autoorder-has-no-more).
         if ordering.mode != "pecan":
             return None
 
@@ -426,6 +431,7 @@ class JobOrder:
         except Exception as error:  # whatever a user's function, a source or the process can raise
             logger.info("%s: the order that is kept was not compared again: %s", self._name, describe_error(error))
             return None
+        # That there was no time says nothing against the order.
         if not rejected or rejected == NO_TIME:
             return None
         why = f"results of the order that was kept are others than those of the order as it is written: {rejected}"

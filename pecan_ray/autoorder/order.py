@@ -84,6 +84,7 @@ def order_plan(request: OrderRequest, known: Sequence[OpSequenceOrder] = (), job
     runs = runs_allowed(plan, request.job) if missing else math.inf
     if runs < LEAST_RUNS:
         return Ordering(plan, plan, mode, notes=(TOO_SHORT,), final=False)
+    # More of them could not be run as often as a look needs, in the time that a short job allows.
     request = replace(request, runs=runs, elements=int(min(request.elements, runs / RUNS_OF_AN_ELEMENT)))
     found.update({one.names: one for one in _look(request, missing, job)})
     orders = [found[one.names] for one in wanted]
@@ -227,6 +228,8 @@ def _order_op_sequence(
     if request.mode != "off" and not why:
         try:
             return _search_order(stretch, sampled, request, user)
+        # Ctrl-C alone passes: an error of a trial says nothing of the job, which runs as written
+        # (docs/decisions/autoorder.md#99-the-default-changes-no-values).
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # whatever a user's function or object can raise where it is run otherwise

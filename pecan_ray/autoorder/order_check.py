@@ -47,6 +47,7 @@ def _rejection(request: OrderRequest, orders: Sequence[OpOrder]) -> str:
     with restore_globals():
         for stretch in op_sequences(private_copy(request.plan)):
             order = next((one for one in orders if sorted(one) == sorted(stretch.names)), stretch.names)
+            # Of the others nothing has changed that could be refused.
             if order == stretch.names:
                 continue
             # What fails in the user's order tells nothing of another one.

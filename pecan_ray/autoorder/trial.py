@@ -221,6 +221,7 @@ class Trial:
         """Return why a decoder may not take over what it could beside others, or "", and by how much columns differ."""
         if one.reduces and self._strict:
             return "images would be decoded at a reduced size, or warped at once, which changes their pixels", ()
+        # Without the library the whole would be decoded either way, and nothing gained.
         if one.only_parts and isinstance(library := part_decoding.library(), str):
             return library, ()
         sampled, pairs = self._sampled, RewriteCheck()
