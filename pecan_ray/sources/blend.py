@@ -120,5 +120,6 @@ class BlendOrder:
         size = self.sizes[place]
         # A key for each source: two of equal sizes are not drawn alike.
         draws = generator(sampler_key(seed, epoch, place + 1))
+        # Each element once before any comes again.
         rounds = [draws.permutation(size) for _ in range(-(-count // size))] if count else []
         return np.concatenate(rounds)[:count].astype(np.int64) if rounds else np.empty(0, np.int64)

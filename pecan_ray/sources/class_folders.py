@@ -80,6 +80,8 @@ class ListedFiles:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what is sent: a long list as arrays that are put apart."""
+        # A million paths are once on each node, and not in each worker
+        # (docs/decisions/sources.md#132-arrays-once-on-each-node).
         packs = None if isinstance(self.files, PackedItems) else packed(self.files, name_here(self))
         return {**self.__dict__, "files": self.files if packs is None else packs}
 

@@ -191,6 +191,7 @@ class Csv:
         number, parser = start, self._parser(header.names, header.names[:1] if wanted == [] else wanted)
         with opened_for_lines(split) as stream:
             records = self._records(stream, bad)
+            # Only the first range of a file has it.
             if header.is_in(split):
                 next(records, None)
             for chunk in _chunks(islice(records, start, None)):

@@ -53,6 +53,8 @@ class Mds:
         except (AssertionError, KeyError, TypeError, ValueError) as error:
             raise self._no_index(f"its shard {split.index} cannot be read ({error!r})") from error
         try:
+            # Pickled columns run code when they are read
+            # (docs/decisions/security.md#30-files-and-streams-run-no-code).
             shard.validate(allow_unsafe_types=False)
         except ValueError as error:
             words = str(error).partition(". ")[0]
@@ -60,6 +62,7 @@ class Mds:
         for number in range(start, split.elements or 0):
             try:
                 sample = shard.get_item(number)
+            # No damage: a disk that fails may answer again.
             except OSError:
                 raise
             except Exception as error:  # the library decodes by many others

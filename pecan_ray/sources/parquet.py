@@ -96,6 +96,7 @@ class Parquet:
     def splits(self) -> Iterator[Split]:
         """Yield runs of row groups, reading the footer of one file after the other."""
         index, first_row = 0, 0
+        # Numbered by rows and not by bytes, so that a job knows the row of each element before it is read.
         for file, footer in self._footers():
             first_row = 0
             for groups in _runs(footer, self.split_bytes):
@@ -125,6 +126,7 @@ class Parquet:
                 # round trip.
                 parquet = pq.ParquetFile(file, pre_buffer=True, page_checksum_verification=True)
                 size = file.seek(0, io.SEEK_END)
+                # Before anything else looks at its columns: with a broken footer that ends the process.
                 check_columns(parquet.metadata, split.payload, size)
                 footer = parquet.metadata
                 # Otherwise nobody asks which bytes of files are on the node.
@@ -186,6 +188,7 @@ class Parquet:
                     yield columns
                     number += len(next(iter(columns.values()), ()))
                 return
+            # Another file's rows must not go on behind this one's.
             except SourceReplacedError:
                 raise
             except CorruptSourceError as error:
@@ -209,6 +212,8 @@ class Parquet:
         except SourceReplacedError:
             raise
         except CorruptSourceError:
+            # The row group is Parquet's unit, so all that is left of it is lost
+            # (docs/decisions/sources.md#130-damage-costs-only-its-unit).
             error.fields["elements"] = group.stop - number
             yield error
 

@@ -105,6 +105,7 @@ def members(
             _broken(path, offset, "a member has no name")
         member = TarMember(path, name, offset + BLOCK, _length(path, offset, info, overrides), stream)
         padded = -(-member.size // BLOCK) * BLOCK
+        # Found before the data is asked for: else a cut archive would give a short file.
         if size is not None and member.offset + padded > size:
             _broken(path, size, f"it ends inside {name!r}")
         if info.type in _EXTENSIONS:
@@ -115,6 +116,7 @@ def members(
             if info.type not in _IGNORED:
                 member.irregular = _unsupported_kind(info.type, overrides)
                 yield member
+            # Blocks with a map of holes may follow, which its size does not count.
             if info.type == tarfile.GNUTYPE_SPARSE:
                 _broken(path, offset, f"{name!r} is a sparse file: pack it with `tar` without --sparse")
             overrides, announced = {}, False
@@ -190,6 +192,8 @@ def _behind_zeros(path: str, stream: BinaryIO, first: int, most: int) -> tuple[b
         offset += BLOCK
         if offset - first > most:
             _broken(path, first, f"there are more than {most} bytes of zeros; max_record_bytes=... raises the bound")
+    # An archive ends with two blocks of zeros, so one alone is no end
+    # (docs/decisions/sources.md#28-what-counts-as-a-loss).
     if offset == first + BLOCK:
         _broken(path, first, "a lone block of zeros lies where a header should be")
     return block, offset
@@ -210,9 +214,11 @@ def _extension(kind: bytes, member: TarMember) -> dict[str, str]:
     for keyword, value in _records(member, data):
         if keyword.startswith(b"GNU.sparse."):
             found["sparse"] = "yes"
+        # Nobody defines it, so it may say anything of the data: refused rather than guessed.
         elif keyword not in _KEYWORDS and b"." not in keyword:
             _broken(member.path, member.offset, f"the extended header has an unknown keyword {keyword!r}")
         elif keyword in (b"path", b"size"):
+            # It would be the path, or the size, of each member that follows.
             if kind == tarfile.XGLTYPE:
                 _broken(member.path, member.offset, f"one header for all members gives a {keyword.decode()}")
             found[keyword.decode()] = value.decode("utf-8", "surrogateescape")

@@ -93,6 +93,8 @@ class TfDataSource:
             raise MissingExtraError('from_tf_data needs TensorFlow: pip install "pecan_ray[tf]".') from error
         name, shards = to_str(self.make_dataset), self.shards
         build = functools.partial(_call, self.make_dataset, self.num_shards, split.index, self.place)
+        # Seeds are joined with job, pass and shard while it is made:
+        # docs/decisions/tensorflow-engine.md#137-seeds-of-datasets.
         made, fold = make_seeded(build, replace(self.place, shard=split.index), self.scope_types, self.traces.reused)
         if not isinstance(made, tf.data.Dataset):
             raise PlanError(f"from_tf_data: {name} returned {type(made).__name__}, not a tf.data.Dataset.")
@@ -102,6 +104,7 @@ class TfDataSource:
             _warn_of_states(name, moved)
         if held := python_generators(made):
             _warn_of_generators(name, held)
+        # Of one shard alone a count means what it says.
         if shards > 1 and (counted := index_filters(made)):
             _warn_of_counting(name, counted, shards)
         if shards > 1 and (size := smaller_batches(made)):
@@ -168,6 +171,7 @@ def _shard_parameters(make: Callable[..., Any]) -> list[inspect.Parameter]:
 
 def _call(make: Callable[..., Any], num_shards: int, index: int, place: DatasetPass) -> Any:
     """Call a function that makes a dataset with what it takes."""
+    # By name where they have one: defaults may stand between them.
     positional, named = [], {}
     for parameter, value in zip(_shard_parameters(make), (num_shards, index), strict=False):
         if parameter.kind is parameter.POSITIONAL_ONLY:

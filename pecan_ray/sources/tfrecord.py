@@ -151,6 +151,7 @@ def _records(stream: BinaryIO, split: Split, start: int, max_record_bytes: int) 
         end = offset + _HEADER.size + length + _FOOTER.size
         if split.stop is not None and end > split.stop:
             _corrupt(split, offset, number, f"the record of {length} bytes goes beyond the file's end")
+        # Before it is read: a length may be anything, and its checksum shows nothing of a hostile one.
         if length > max_record_bytes:
             problem = f"the record has {length} bytes, more than max_record_bytes={max_record_bytes}"
             _corrupt(split, offset, number, problem)
@@ -166,10 +167,12 @@ def _record(stream: BinaryIO, length: int, *, skipped: bool) -> bytes | str | No
     """Return the data of a record, None if it is skipped, or what is wrong with it."""
     if skipped:
         behind = length + _FOOTER.size
+        # Its checksum is not looked at, because it would have to be read for that.
         return None if skip_bytes(stream, behind) == behind else f"the file ends inside a record of {length} bytes"
     record, footer = stream.read(length), stream.read(_FOOTER.size)
     if len(footer) < _FOOTER.size:
         return f"the file ends inside a record of {length} bytes"
+    # Always verified: what a reader lets pass here is trained on.
     if _FOOTER.unpack(footer)[0] != masked_crc(record):
         return "the checksum of the record's data is wrong"
     return record

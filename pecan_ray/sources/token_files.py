@@ -96,6 +96,7 @@ class TokenFiles:
         firsts = np.frombuffer(index, "<i8", documents, at + SEQUENCE_BYTES * sequences)
         ends = np.concatenate([[0], np.cumsum(sizes)])
         tokens = self._mapped("bin", np.dtype(TYPES[code]))
+        # A wrong pair of files would give tokens that look like any others.
         if (sizes < 0).any() or not np.array_equal(places, ends[:-1] * tokens.itemsize) or len(tokens) != ends[-1]:
             self._reject(f"its sequences are not the {len(tokens)} tokens of {self.path}.bin, one behind the other")
         if not documents or firsts[0] != 0 or firsts[-1] != sequences or (np.diff(firsts) < 0).any():

@@ -45,6 +45,7 @@ class WebDataset:
     def splits(self) -> Iterator[Split]:
         """Yield one split for each archive."""
         for index, file in enumerate(data_files(self.patterns)):
+            # How long a compressed archive is when it is unpacked is not known before its end.
             stop = None if compression_of(file.path) else file.size
             yield Split(index=index, path=file.path, stop=stop, version=file.version)
 
@@ -62,6 +63,7 @@ class WebDataset:
                     _check_whole(split, number, key, frozenset(element), seen)
                     yield element
                 else:
+                    # Also of what is skipped: a resumed job refuses what the first one would have refused.
                     columns = [column for _, column, _ in parts]
                     _check_whole(split, number, key, frozenset(("__key__", *columns)), seen)
             if number < 0 and unnamed:
@@ -83,11 +85,13 @@ class WebDataset:
 def _named(found: Iterator[TarMember], unnamed: list[str]) -> Iterator[tuple[str, str, TarMember]]:
     """Yield (key, column, member) of the members that belong to samples; note the first that has no extension."""
     for member in found:
+        # Dots in names of folders belong to the key.
         folder, name = os.path.split(member.name)
         stem, dot, extension = name.partition(".")
         if stem and dot and not (name.startswith("__") and name.endswith("__")):
             yield os.path.join(folder, stem), extension.lower(), member
         elif stem and not dot and not name.startswith("_") and not unnamed:
+            # Only the first: an archive may hold millions.
             unnamed.append(member.name)
 
 
