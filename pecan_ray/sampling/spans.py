@@ -27,6 +27,7 @@ def merged(spans: Iterable[Span]) -> tuple[Span, ...]:
     found: list[Span] = []
     start = stop = 0
     for begin, end in ordered:
+        # `start == stop`: nothing was found yet.
         if begin > stop or start == stop:
             if start < stop:
                 found.append((start, stop))
@@ -159,6 +160,7 @@ class Spans:
         if start >= stop:
             return
         self._settle()
+        # Also those that only touch it: they become one.
         first = bisect_left(self._stops, start)
         last = bisect_right(self._starts, stop)
         if first < last:
@@ -172,6 +174,7 @@ class Spans:
         if start >= stop:
             return
         self._settle()
+        # Those that only touch it stay as they are.
         first = bisect_right(self._stops, start)
         last = bisect_left(self._starts, stop)
         if first >= last:

@@ -180,6 +180,7 @@ def on_node(source: Source, splits: Iterable[Split]) -> tuple[int, ...] | None:
     It need be where other jobs on the node read the same data, and take first what is here.  Known are files that are
     elements, byte ranges of files that are read from the front, and what a source tells of its splits.
     """
+    # docs/decisions/shared-cache-and-pipe.md#54-cached-first-by-offers.
     if not is_shared():
         return None
     offered = list(splits)

@@ -106,9 +106,12 @@ class HuggingFace:
     def _rows(self, rows: slice | list[int]) -> Iterator[Element]:
         held = self._held
         unformatted = not held.format["type"]
+        # With its columns: those that the user has left out stay so.
         shown = held.with_format("numpy", columns=held.format["columns"]) if unformatted else held
         columns = {name: _values(column) for name, column in shown[rows].items()}
         if unformatted:
+            # That format rounds numbers without a word:
+            # docs/decisions/values.md#110-exact-numbers-of-hugging-face.
             columns.update(exact_columns(held.with_format("arrow", columns=held.format["columns"])[rows]))
         names = list(columns)
         for row in zip(*columns.values(), strict=True):

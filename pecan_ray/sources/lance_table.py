@@ -75,6 +75,7 @@ class Lance:
 
     def by_index(self) -> Lance:
         """Return the version that is the newest now, of which any rows can be read by their numbers."""
+        # Numbers of rows are those of one version, and a writer may make another one meanwhile.
         return replace(self, version=self._table(self.version).version)
 
     def rows_at(self, indices: Iterable[int]) -> Iterator[Element]:

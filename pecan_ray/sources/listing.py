@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from pecan_ray.plan.splits import Source, Split
 
+# docs/decisions/autoorder.md#24-kept-orders-and-reverting: who looks at some data need not list a bucket to
+# its end.
 MOST_LISTED = 4096
 """So many splits of a source are listed at most,"""
 LISTING_S = 0.25

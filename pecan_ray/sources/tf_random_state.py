@@ -55,6 +55,8 @@ def calls_python(data: Any) -> bool:
 
 def is_independent(data: Any) -> bool:
     """Tell whether a dataset may compute elements beside other ones: it has no state, and holds few elements."""
+    # Its buffer would take its memory twice
+    # (docs/decisions/tensorflow-engine.md#177-the-next-shard-is-opened-beside).
     if any(type(one).__name__ in HOLDS_MANY for one in chain(data)):
         return False
     called = (node.op for function in _functions(data) for node in nodes_called(function))
@@ -75,6 +77,7 @@ def _is_variable(handle: Any) -> bool:
 def _python_function(node: Any) -> Any:
     """Return the function of Python that an operation calls; None if TensorFlow does not tell."""
     script_ops = importlib.import_module("tensorflow.python.ops.script_ops")
+    # A private name: without it nobody is warned, and nothing else changes.
     functions = getattr(getattr(script_ops, "_py_funcs", None), "_funcs", {})
     return functions.get(node.attr["token"].s.decode())
 

@@ -69,6 +69,7 @@ class TorchIterable:
 
     def _shard(self, number: int) -> Iterator[Any]:
         worker: Any = _torch("._utils.worker")
+        # No random seed: a shard that is read again must give the same elements.
         info = worker.WorkerInfo(id=number, num_workers=self.shards, seed=number, dataset=self.dataset)
         values: Iterator[Any] | None = None
         while True:

@@ -58,6 +58,7 @@ def choose_transport(
     apart = writer_node != reader_node
     if wanted != "auto":
         rejected = _unsupported_reason(wanted, apart, sees_process)
+        # A wish that cannot be followed ends no job: the reason tells.
         if not rejected:
             return wanted, f"Config(transport={wanted!r}) asks for it"
     # The object store needs no second copy on one node, where Flight would.

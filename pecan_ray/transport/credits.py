@@ -24,6 +24,7 @@ class Credits:
         """Let so many more messages be sent."""
         with self._changed:
             self._count += count
+            # As many as there are credits: all others would look in vain.
             self._changed.notify(count)
 
     def wait(self, wanted: Callable[[], bool] = lambda: True) -> bool:

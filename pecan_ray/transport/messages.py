@@ -47,6 +47,7 @@ def placed(produced: Produced) -> tuple[dict[str, Any], Memory]:
     columns: dict[str, Any] = {}
     for name, column in produced.columns.items():
         columns[name] = column
+        # Others do not lie there in one piece, or are addresses of this process's objects.
         if isinstance(column, np.ndarray) and column.flags.c_contiguous and not column.dtype.hasobject:
             offset = _address(column) - base
             if offset >= 0 and offset + column.nbytes <= memory.size:

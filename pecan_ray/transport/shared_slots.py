@@ -62,6 +62,7 @@ class _OpenedFile:
 
     def __init__(self, file: MemoryFile) -> None:
         self._path, self._token = f"/proc/{file.pid}/fd/{file.fd}", file.token
+        # The process's number, or the descriptor's, may be another one's by now.
         if not self.is_alive():
             raise ProcessLookupError(f"{self._path} is not a memory file of {file.token}")
         fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
