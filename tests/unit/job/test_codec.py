@@ -21,7 +21,7 @@ from pecan_ray.job.events import Event, JobFailed, SplitPageReceived, TrainerReg
 from pecan_ray.job.instructions import Instruction
 from pecan_ray.job.messages import EndData
 from pecan_ray.plan.splits import Split
-from pecan_ray.sampling.spans import Span, Spans
+from pecan_ray.sampling.spans import PackedSpans, Span, Spans
 from tests.long_form import examples
 
 TEXT = st.text(max_size=8) | st.sampled_from(["", "a\nb", "naïve", "\udc80", '"', "{}"])
@@ -93,7 +93,8 @@ def test_every_event_and_instruction_comes_back_as_it_was(kind: type[Any]) -> No
 
 
 def test_lists_and_spans_come_back_as_tuples_numbers_of_numpy_as_numbers_and_payloads_as_they_were() -> None:
-    spans: dict[tuple[int, int, int], Iterable[Span]] = {(0, 0, 1): Spans([(0, 4)]), (0, 0, 2): [(1, 2)]}
+    packed = PackedSpans(np.array([(1, 2)]))
+    spans: dict[tuple[int, int, int], Iterable[Span]] = {(0, 0, 1): Spans([(0, 4)]), (0, 0, 2): packed}
     told = events.WorkerRequestReceived("w", "main", 1, EndData(0, spans, rows=int(np.int64(3))))
     back = decode(encode(told))
     assert isinstance(back, events.WorkerRequestReceived) and isinstance(back.request, EndData)
