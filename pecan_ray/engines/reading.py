@@ -123,7 +123,7 @@ def read_lease(
             raise
         leave_out(source, lease, number, missing, error, leases, skipped_positions)
         return
-    _end(lease, number, leases, skipped_positions)
+    end_split(lease, number, leases, skipped_positions)
 
 
 def read_lease_columns(
@@ -149,7 +149,7 @@ def read_lease_columns(
             raise
         leave_out(source, lease, number, missing, error, leases, skipped_positions)
         return
-    _end(lease, number, leases, skipped_positions)
+    end_split(lease, number, leases, skipped_positions)
 
 
 def _read_past_errors(
@@ -178,7 +178,7 @@ def _read_past_errors(
         _left_behind(source, lease, number, missing, error, unreadable)
         return
     if unreadable.ended() and missing:
-        _end(lease, number, leases, skipped_positions)
+        end_split(lease, number, leases, skipped_positions)
 
 
 def _read_columns_past_errors(
@@ -204,7 +204,7 @@ def _read_columns_past_errors(
         _left_behind(source, lease, number, missing, error, unreadable)
         return
     if unreadable.ended() and missing:
-        _end(lease, number, leases, skipped_positions)
+        end_split(lease, number, leases, skipped_positions)
 
 
 def _taken(missing: deque[tuple[int, int]], key: LeaseKey, number: int, count: int) -> list[Part]:
@@ -231,7 +231,7 @@ def _left_behind(
     leave_out(source, lease, number, missing, error, unreadable.leases, unreadable.skipped_positions)
 
 
-def _end(lease: Lease, number: int, leases: Leases, skipped_positions: SkippedPositions) -> None:
+def end_split(lease: Lease, number: int, leases: Leases, skipped_positions: SkippedPositions) -> None:
     """Tell the length of a split that was read to its end."""
     # Where a lease asks for some elements only, of a split whose length was not known, it may end before them.
     if lease.spans[-1][1] == END or number > lease.spans[0][0] >> OUTPUT_BITS:

@@ -43,7 +43,8 @@ from pecan_ray.engines.tensorflow.feed import GraphFeed
 from pecan_ray.engines.tensorflow.graph import Data, Graph
 from pecan_ray.engines.tensorflow.iterating import Elements, while_waiting
 from pecan_ray.engines.tensorflow.native import native_computing, run_native
-from pecan_ray.engines.tensorflow.native_batches import NotInBatchesError, reads_batches, run_batches
+from pecan_ray.engines.tensorflow.native_batches import reads_batches, run_batches
+from pecan_ray.engines.tensorflow.shard_batches import NotInBatchesError, elements_of_first_batch
 from pecan_ray.engines.tensorflow.sums import Sums
 from pecan_ray.engines.under_way import Recognize, StackWatch, ThreadActivity
 from pecan_ray.engines.whole import ending_with_the_last_batch
@@ -255,6 +256,7 @@ class TensorFlowEngine:
                 keyed=self._uses_rng,
                 runs=runs,
                 streams=Streams.of(shuffled[branch], source),
+                elements_at_a_time=elements_of_first_batch(self._plan),
             )
             for branch, source in enumerate(self._sources)
         ]

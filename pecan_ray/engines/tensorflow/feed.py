@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,7 +13,7 @@ import tensorflow as tf
 from pecan_ray.engines.contract import BadElement, EngineOptions, Leases
 from pecan_ray.engines.lease_replay import LeaseReplay
 from pecan_ray.engines.positions import Part, SkippedPositions
-from pecan_ray.engines.reading import Run, read_lease, read_lease_columns
+from pecan_ray.engines.reading import Run, end_split, read_lease, read_lease_columns
 from pecan_ray.engines.serializable import why_columns_not_serializable
 from pecan_ray.engines.side_by_side import ONE_AFTER_THE_OTHER, Streams, TakeBeside, in_turn, next_of, take_concurrent
 from pecan_ray.engines.tensorflow.chunks import (
@@ -27,10 +27,12 @@ from pecan_ray.engines.tensorflow.chunks import (
     signature_of,
 )
 from pecan_ray.engines.tensorflow.meta import WIDTH, rows_of, rows_of_run
+from pecan_ray.engines.tensorflow.shard_batches import is_rest_of_shard, read_in_runs
 from pecan_ray.errors import OutputTypeError, PecanError, SourceError
-from pecan_ray.plan.splits import OUTPUT_BITS, ColumnarSource, Lease, LeaseKey, Source, of_lease, origin_of
+from pecan_ray.plan.splits import END, OUTPUT_BITS, ColumnarSource, Lease, LeaseKey, Source, of_lease, origin_of
 from pecan_ray.sampling.spans import Spans
 from pecan_ray.sources.memory import Arrays
+from pecan_ray.sources.tf_data import TfDataSource
 
 
 class Outstanding:
@@ -73,7 +75,7 @@ class GraphFeed:
 
     `keyed` tells whether an operator needs the elements' random keys, which cost as much as all else of a short line.
     `runs`: of a plan that runs as a whole: its leases for as many runs as the graph makes; there positions count as
-    dealt with when all of them are.
+    dealt with when all of them are.  `elements_at_a_time`: of a user's dataset, at most.
     """
 
     def __init__(
@@ -88,11 +90,13 @@ class GraphFeed:
         keyed: bool = True,
         runs: LeaseReplay | None = None,
         streams: Streams = ONE_AFTER_THE_OTHER,
+        elements_at_a_time: int = 1,
     ) -> None:
         self._branch, self._source, self._leases, self._runs = branch, source, runs or leases, runs
         self._skipped_positions, self._options = skipped_positions, options
         self._seed, self._splits_at_a_time = options.seed if keyed else None, streams
         self._columnar = source if isinstance(source, ColumnarSource) else None
+        self._elements_at_a_time = elements_at_a_time
         self.signature = signature
         self.epoch = self._latest = 0
         self._taken: dict[int, Lease] = {}
@@ -207,8 +211,28 @@ class GraphFeed:
             for run in read_lease_columns(self._columnar, *given):
                 yield from run.chunks(self._splits_at_a_time.turn) if self._splits_at_a_time.count > 1 else (run,)
             return
+        if isinstance(self._source, TfDataSource) and self._elements_at_a_time > 1 and is_rest_of_shard(lease):
+            rest = yield from self._read_in_runs(self._source, lease)
+            if rest is None:
+                return
+            given = (rest, *given[1:])
         for number, value, parts in read_lease(self._source, *given):
             yield Read(lease, number, value, parts)
+
+    def _read_in_runs(self, source: TfDataSource, lease: Lease) -> Generator[Run, None, Lease | None]:
+        """Yield the elements of a shard; return a lease of those to be read one by one, if there are any."""
+        number = lease.spans[0][0] >> OUTPUT_BITS
+        try:
+            for run in read_in_runs(source, lease, self._elements_at_a_time):
+                yield run
+                number = run.first + run.rows
+        except PecanError:
+            raise
+        except Exception:  # read one by one, what fails is named
+            self._elements_at_a_time = 1
+            return replace(lease, spans=((number << OUTPUT_BITS, END),))
+        end_split(lease, number, self._leases, self._skipped_positions)
+        return None
 
     def _chunks(self) -> Iterator[tuple[dict[str, Any], Any]]:
         """Yield chunks for the graph; ends at an error, which is kept, and raised where the plan runs as a whole."""

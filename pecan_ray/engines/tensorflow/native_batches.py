@@ -13,21 +13,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from pecan_ray.engines.contract import EngineOptions, Leases, Produced, Slots
 from pecan_ray.engines.positions import Part, join, merge
 from pecan_ray.engines.slots import into_slot
-from pecan_ray.engines.tensorflow.columns import as_column
-from pecan_ray.engines.tensorflow.native import OpenShard, next_columns, open_shard
+from pecan_ray.engines.tensorflow.native import OpenShard
 from pecan_ray.engines.tensorflow.prefetch_shards import PrefetchedShards
+from pecan_ray.engines.tensorflow.shard_batches import NotInBatchesError, batches_of, open_in_batches
 from pecan_ray.plan.operators import Batch, Plan
-from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease
+from pecan_ray.plan.splits import OUTPUT_BITS, Lease
 from pecan_ray.sources.tf_data import TfDataSource
-
-
-class NotInBatchesError(Exception):
-    """What is to be read cannot be read in batches: it has to go through the engine's graph, element by element."""
 
 
 def reads_batches(plan: Plan, options: EngineOptions) -> bool:
@@ -48,7 +43,7 @@ def run_batches(source: TfDataSource, size: int, leases: Leases, slots: Slots) -
     with contextlib.closing(PrefetchedShards(leases, functools.partial(_opened, source, size))) as shards:
         while (shard := shards.take()) is not None:
             with contextlib.closing(shard):
-                for rows in _batches(shard, size, leases):
+                for rows in _rows(shard, size, leases):
                     full, rest = rest.joined(rows).cut(size)
                     if full is not None:
                         yield full.produced(slots)
@@ -102,34 +97,12 @@ def _split_at(size: int) -> tuple[slice, slice]:
 
 
 def _opened(source: TfDataSource, size: int, lease: Lease) -> OpenShard:
-    """Open a shard in batches; raises `NotInBatchesError` for a lease of some elements only."""
-    # What a lost worker had begun: a batch of TensorFlow's could hold elements that were delivered.
-    if len(lease.spans) > 1 or lease.spans[0][1] != END or lease.spans[0][0] % (1 << OUTPUT_BITS):
-        raise NotInBatchesError
-    return open_shard(source, lease, lambda data: _batched(data, size), rows=size)
+    return open_in_batches(source, lease, size, lambda data: data.batch(size))
 
 
-def _batched(data: Any, size: int) -> Any:
-    # Ragged and sparse tensors have no rows that NumPy could join to those of the next shard.
-    specs = tf.nest.flatten(data.element_spec)
-    if not specs or not all(map(_is_plain, specs)):
-        raise NotInBatchesError
-    return data.batch(size)
-
-
-def _is_plain(spec: Any) -> bool:
-    """Tell whether rows of a tensor are rows of an array of NumPy's, which a batch of elements is, too."""
-    if not isinstance(spec, tf.TensorSpec) or spec.shape.rank is None:
-        return False
-    kind = spec.dtype
-    return not kind.is_quantized and (kind.is_floating or kind.is_integer or kind.is_bool or kind == tf.string)
-
-
-def _batches(shard: OpenShard, size: int, leases: Leases) -> Iterator[ShardRows]:
+def _rows(shard: OpenShard, size: int, leases: Leases) -> Iterator[ShardRows]:
     number = shard.first
-    while (columns := next_columns(shard, number, rows=size)) is not None:
-        arrays = {name: as_column(value) for name, value in columns.items()}
-        count = len(next(iter(arrays.values())))
-        yield ShardRows(arrays, count, ((shard.lease, number, number + count),))
-        number += count
+    for run in batches_of(shard, size):
+        number = run.first + run.rows
+        yield ShardRows(dict(run.columns), run.rows, ((run.lease, run.first, number),))
     leases.ended(shard.lease, number)

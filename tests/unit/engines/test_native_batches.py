@@ -13,9 +13,10 @@ import pecan_ray as pecan
 from pecan_ray import errors
 from pecan_ray.engines.contract import EngineOptions, Produced
 from pecan_ray.engines.slots import HeapSlots
-from pecan_ray.engines.tensorflow import TensorFlowEngine
+from pecan_ray.engines.tensorflow import TensorFlowEngine, engine, feed
 from pecan_ray.plan.fingerprint import canonical_text
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease
+from pecan_ray.sources.tf_data import TfDataSource
 from tests.unit.engines.engine_leases import ListedLeases, delivered, whole_leases
 
 ROWS, SHARDS = 50, 4
@@ -46,22 +47,38 @@ def empty(num_shards: int, index: int) -> Any:
     return plain(num_shards, index).filter(lambda n: n < 0)
 
 
-def engine_of(make: Callable[..., Any], size: int, **options: Any) -> tuple[Any, Any]:
-    pipe = pecan.PecanPipeline.from_tf_data(make, num_shards=SHARDS).batch(size)
+def first_column(element: dict[str, Any]) -> Any:
+    return next(iter(element.values()))
+
+
+BEHIND: dict[str, Callable[[pecan.PecanPipeline, int], pecan.PecanPipeline]] = {
+    "batch": lambda pipe, size: pipe.batch(size),
+    "map": lambda pipe, size: pipe.map(lambda one: {**one, "twice": 2 * first_column(one)}).batch(size),
+    "filter": lambda pipe, size: pipe.filter(lambda one: first_column(one) % 3 == 0).batch(size),
+    "shuffle": lambda pipe, size: pipe.shuffle(7).batch(size),
+    "repeat": lambda pipe, size: pipe.repeat(2).batch(size),
+    "padded": lambda pipe, size: pipe.map(lambda one: {"n": first_column(one)}).padded_batch(size),
+    "map of batches": lambda pipe, size: pipe.batch(size).map(lambda batch: {**batch, "b": first_column(batch) + 1}),
+    "unbatch": lambda pipe, size: pipe.batch(size).unbatch(),
+}
+
+
+def engine_of(make: Callable[..., Any], size: int, behind: str = "batch", **options: Any) -> tuple[Any, Any]:
+    pipe = BEHIND[behind](pecan.PecanPipeline.from_tf_data(make, num_shards=SHARDS), size)
     sources = list(pipe.plan.sources())
     return sources, TensorFlowEngine(pipe.plan, sources, EngineOptions(**options), HeapSlots())
 
 
 def read(
-    make: Callable[..., Any], size: int, leases: Any = None, **options: Any
+    make: Callable[..., Any], size: int, leases: Any = None, behind: str = "batch", **options: Any
 ) -> tuple[list[Produced], ListedLeases]:
-    sources, engine = engine_of(make, size, **options)
-    given = ListedLeases(leases or whole_leases(sources))
-    return [one for one in engine.batches(given) if one.rows], given
+    sources, running = engine_of(make, size, behind, **options)
+    given = ListedLeases(leases or whole_leases(sources, num_passes=2 if behind == "repeat" else 1))
+    return list(running.batches(given)), given
 
 
 def shown(batches: list[Produced]) -> list[Any]:
-    return [(canonical_text(one.columns), one.rows, one.partial, one.spans) for one in batches]
+    return [(canonical_text(one.columns), one.rows, one.partial, one.spans) for one in batches if one.rows]
 
 
 @pytest.mark.parametrize("size", [1, 4, 13, 64])
@@ -72,6 +89,22 @@ def test_batches_are_those_of_the_engines_own_graph(make: Callable[..., Any], si
     assert shown(batches) == shown(graph)
     assert delivered(batches) == given.target()
     assert len(given.lengths) == SHARDS
+
+
+@pytest.mark.parametrize("behind", BEHIND)
+@pytest.mark.parametrize("make", [plain, uneven, mixed, empty])
+def test_operators_get_the_elements_that_are_read_one_by_one(
+    make: Callable[..., Any], behind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as one_by_one:
+        one_by_one.setattr(engine, "elements_of_first_batch", lambda plan: 1)
+        expected, _ = read(make, 4, behind=behind, on_error="skip", order="strict")
+    monkeypatch.setattr(TfDataSource, "read", lambda *_args: pytest.fail("an element was read alone"))
+    batches, given = read(make, 4, behind=behind, on_error="skip", order="strict")
+    # A batch may carry the positions of elements that a filter has dropped behind it.
+    assert [one[:-1] for one in shown(batches)] == [one[:-1] for one in shown(expected)]
+    assert delivered(batches) == given.target()
+    assert len(given.lengths) == len(given.given)
 
 
 def test_a_batch_goes_on_from_shard_to_shard_in_tensorflow(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +126,17 @@ def test_a_lease_of_some_elements_gives_these(spans: tuple[tuple[int, int], ...]
     assert shown(batches) == shown(graph)
 
 
-def test_an_element_that_fails_is_named_and_what_is_before_it_is_read_once() -> None:
+def test_elements_of_a_lease_of_some_are_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One beside them may have killed a worker."""
+    monkeypatch.setattr(feed, "read_in_runs", None)
+    sources, _ = engine_of(plain, 8)
+    lease = Lease(0, next(iter(sources[0].splits())), spans=((3 << OUTPUT_BITS, 5 << OUTPUT_BITS),))
+    batches, _ = read(plain, 8, [lease], "map")
+    assert [one.columns["0"].tolist() for one in batches if one.rows] == [[3 * SHARDS, 4 * SHARDS]]
+
+
+@pytest.mark.parametrize("behind", ["batch", "map"])
+def test_an_element_that_fails_is_named_and_what_is_before_it_is_read_once(behind: str) -> None:
     def failing(num_shards: int, index: int) -> Any:
         bad = tf.constant(30 if index == 2 else -1, tf.int64)
 
@@ -103,8 +146,8 @@ def test_an_element_that_fails_is_named_and_what_is_before_it_is_read_once() -> 
 
         return plain(num_shards, index).map(checked)
 
-    sources, engine = engine_of(failing, 4)
-    batches, came = engine.batches(ListedLeases(whole_leases(sources))), list[int]()
+    sources, running = engine_of(failing, 4, behind)
+    batches, came = running.batches(ListedLeases(whole_leases(sources))), list[int]()
     with pytest.raises(errors.PecanError, match="element 7 of shard 2"):
         came.extend(n for one in batches for n in one.columns["0"].tolist())
     assert came == [n for index in (0, 1, 2) for n in range(index, ROWS, SHARDS)][: len(came)]
