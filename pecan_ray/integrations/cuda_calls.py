@@ -48,6 +48,7 @@ class CudaCalls:
                 copies: Tensors = each(tensors, moved)
                 event = cuda.Event(blocking=True)  # a thread that waits for it sleeps
                 event.record(self._stream)
+            # Copies that have begun still read memory that the caller is going to give back.
             except BaseException:
                 self._stream.synchronize()
                 raise

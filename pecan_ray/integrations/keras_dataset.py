@@ -178,4 +178,5 @@ def _column(batch: Element, name: str) -> Any:
     if not parts:
         raise ColumnError(f"to_keras: the batch has no column {name!r}; it has {join_names(batch)}.")
     found = {part: _column(batch, f"{name}/{part}") for part in parts}
+    # Parts that are called 0, 1, ... are those of a tuple.
     return tuple(found.values()) if parts == [str(place) for place in range(len(parts))] else found

@@ -42,6 +42,7 @@ class KerasIterators:
                 if self._given % self._steps:
                     self._leave()
                 self.forget()
+        # Made within an epoch that has had no batch: this is the one that trains.
         self._looks = not by_hand and not (self._in_epoch and not self._of_epoch)
         self._fetched = self._has_started = False
 

@@ -32,6 +32,7 @@ def one_batch(
             "wanted, headspace=1000."
         )
     count = math.ceil((of_all or 0) / options.world_size) if options.headspace is True else options.headspace
+    # Loudly: a loss that falls on one batch again and again looks like a training.
     logger.warning("headspace: one batch is given %d times an epoch, and nothing else is read: this is no run", count)
     epochs = itertools.count() if options.epochs is None else range(options.epochs)
     first = options.first_epoch

@@ -41,6 +41,7 @@ def plan_behind(plan: Plan, outputs: int) -> PlanBehind | None:
     or keeps some back (`shuffle`, `repeat`), or where elements are drawn from several sources (`mix`, `concat`).
     """
     ops: list[Op] = []
+    # From the end, where it is known how many outputs there were.
     for op in reversed(plan.ops):
         left = _behind(op, outputs)
         if left is None:

@@ -56,6 +56,7 @@ def op_sequences(plan: Plan) -> list[OpSequence]:
     for run in _runs(plan.ops):
         elements = tuple(op for op in run if isinstance(op, ElementOp))
         if elements and not batched:
+            # What comes before it is in the user's order: each is looked at by itself.
             found.append(OpSequence(elements, Plan(head=plan.head, ops=tuple(done))))
         for op in run:
             if isinstance(op, BatchingOp):

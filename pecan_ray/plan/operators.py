@@ -189,6 +189,8 @@ class Pack(Op):
         return frozenset({"checks_others"} if self.along else {"along", "checks_others"})
 
 
+# Of ten shards with one class each, a batch of 100 held 1.9 classes when it was one split
+# (docs/decisions/randomness-and-passes.md#148-a-shuffle-reads-several-splits).
 SPLITS_OF_A_SHUFFLE = 10
 """Splits that a shuffle draws from at a time: files are often sorted, and ten of them hold most classes of many sets.
 `datasets` fills its buffer from as many."""
@@ -255,6 +257,7 @@ class Autocache(Op):
     """Whether they are kept for other machines, too, where `Cache(remote=...)` says."""
 
     def __post_init__(self) -> None:
+        # By its type: True is an int too.
         if type(self.refresh) not in (int, float) or not 0 <= self.refresh < 1:
             raise PlanError(f"autocache(refresh=...) must be a share from 0 to less than 1, but got {self.refresh!r}.")
 

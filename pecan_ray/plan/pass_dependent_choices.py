@@ -9,6 +9,8 @@ from pecan_ray.plan.operators import Join, Op, Plan, Repeat, Shuffle, Skip, Take
 
 def why_choices_move(plan: Plan) -> str:
     """Say which operators choose other elements in each pass, and how to fix the choice; empty if there are none."""
+    # So 199 of 200 validation elements had been trained on by the fourth epoch
+    # (docs/decisions/randomness-and-passes.md#104-parts-by-places-of-elements).
     found = [f"{op.name} behind {shuffle.name}" for op, shuffle in _pass_dependent_ops(plan)]
     if not found:
         return ""

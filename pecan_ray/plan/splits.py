@@ -17,6 +17,8 @@ import numpy as np
 
 from pecan_ray.errors import SourceError, strip_credentials
 
+# Below `END` they leave 30 bits for elements of a split
+# (docs/decisions/exactly-once.md#5-positions-and-spans).
 OUTPUT_BITS = 32
 """An element has two to the power of so many positions."""
 END = 1 << 62

@@ -70,6 +70,7 @@ def _are_shares(weights: Sequence[float]) -> bool:
     """Tell whether no weight is negative, and their sum is a positive number too."""
     try:
         return all(weight >= 0 for weight in weights) and 0 < sum(map(float, weights)) < math.inf
+    # A whole number may be larger than any float.
     except OverflowError:
         return False
 

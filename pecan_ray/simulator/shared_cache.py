@@ -176,6 +176,7 @@ class CacheClusterSimulation:
             return
         free = float(self.cluster.gpus or 0) - float(self.gpus[self.running].sum())
         for job in self._queue(waiting):
+            # Nobody overtakes: a large job would wait for ever behind small ones.
             if self.gpus[job] > free:
                 break
             self.running[job] = True

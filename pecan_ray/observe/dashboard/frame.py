@@ -61,6 +61,7 @@ def section(key: str, title: str, *content: Content) -> SafeHtml:
 
 def job_address(base: str, name: str, past: str = "") -> str:
     """Return the address of a job's page."""
+    # Names are the user's, and may hold what divides an address.
     return f"{base}/past?key={quote(past, safe='')}" if past else f"{base}/job?name={quote(name, safe='')}"
 
 

@@ -79,6 +79,7 @@ def record_of(view: JobView, nodes: Mapping[str, str]) -> JobRecord:
 
 def named(node: str, nodes: Mapping[str, str]) -> str:
     """Return the name of a node's host."""
+    # Of a node that is gone the id is all that is known.
     return nodes.get(node, node[:8])
 
 
