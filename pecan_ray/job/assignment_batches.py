@@ -30,10 +30,27 @@ class AssignmentBatches:
         assignment, number = self.assignment, next(self._numbers)
         self._produced += not batch.partial  # those at the end were counted before
         if not assignment.delivered:
-            return PutOut(batch, assignment.epoch, assignment.rank if batch.rank is None else batch.rank, places)
+            rank = assignment.rank if batch.rank is None else batch.rank
+            if places is not None and self._shape.world_size > 1:
+                rank, places = self._in_rank(places)
+            return PutOut(batch, assignment.epoch, rank, places)
         if assignment.has(number):
             return Release(batch)
         return PutOut(batch, assignment.epoch, number % len(assignment.delivered), places)
+
+    def _in_rank(self, places: RowRange) -> tuple[int | None, RowRange | None]:
+        """Return whom a batch of some rows is for, and which of the rows of that rank they are.
+
+        Of w ranks, batch n is batch n div w of rank n mod w.  What ranks share behind the last round of batches follows
+        these, and is for the rank of its group.
+        """
+        number, within = divmod(places.begin, self._shape.batch_size)
+        if self.assignment.rank is None and within:
+            return None, None  # a split was longer or shorter than it told: the job is about to give the order up
+        turn, rank = divmod(number, self._shape.world_size)
+        first = turn * self._shape.batch_size
+        rank = rank if self.assignment.rank is None else self.assignment.rank
+        return rank, RowRange(first, first + places.end - places.begin)
 
     def put_block(self, batch: EngineBatch | None, block: Block) -> PutOut:
         """Let the trainer have a block, of the rows of a batch or of none."""

@@ -271,7 +271,8 @@ class JobRequests:
     def _taken(self, worker: str, request: AskLeases) -> tuple[Lease, ...] | None:
         if self._job.error is not None or request.epoch != self._ledger.epoch:
             return ()
-        if self._ledger.runs.kept:
+        state = self._ledger.workers.get(worker)
+        if self._ledger.runs.kept and not (state is not None and state.grouped):
             run = self._ledger.take_run(worker, request.most, _expected_workers(self._job))
             # Taking a run may show that the order cannot be kept. Then leases follow as in any other job.
             if self._ledger.runs.kept:

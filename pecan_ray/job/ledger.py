@@ -101,7 +101,7 @@ class Ledger(LedgerState):
             self.seconds.keep(self.workers)
         there = len(self.workers)
         answer = next_lease(worker, branch, state, self.shape, self.queues, self.fatal_elements, there, wanted, side)
-        return state.assign(answer) if isinstance(answer, Lease) else answer
+        return state.assign(self.runs.without_row(answer)) if isinstance(answer, Lease) else answer
 
     def take_run(self, worker: str, most: int, expected: int = 0) -> tuple[Lease, ...] | None:
         """Give a worker the next run of about so many rows; none ends its assignment; None: more are being listed."""
@@ -154,9 +154,8 @@ class Ledger(LedgerState):
         rest = rows if self.shape.serial and self.shape.drop_remainder else 0
         self.left_out_elements += self._whole.ended(worker, batches, rest)
         # Decision 4: a worker may flush only if nobody else holds anything, so an epoch has at most one smaller batch.
-        others = any(other.holds for name, other in self.workers.items() if name != worker)
-        alone = self.shape.may_flush_partial and self.closing()
-        alone = alone and not (others or self.leftovers or self.rounds.lost_workers)
+        others = self.leftovers or any(other.holds for name, other in self.workers.items() if name != worker)
+        alone = self.shape.may_flush_partial and self.closing() and not (others or self.rounds.lost_workers)
         flush = alone or state.rank is not None or self.shape.one_at_a_time or self.shape.sharding == "off"
         flush = flush or (self.runs.kept and state.ends)
         # Decision 98: if it could not open a part of a group, another worker gets all of the group.
@@ -256,6 +255,7 @@ class Ledger(LedgerState):
                     return  # ranks must say first that they take nothing more
                 self._next_epoch()
                 continue
+            self.runs.share_rest(self.leftovers)
             if not self._drained() or not self._end.even(self.counts):
                 return  # the richer ranks give back first
             self.left_out_elements += self.leftovers.distribute()

@@ -51,7 +51,11 @@ class LedgerState:
     @property
     def rows_in_turn(self) -> int:
         """Rows of the epoch, or elements where rows are joined, that have had their turn, where these come in order."""
-        return self.runs.elements if self.shape.joined else self.counts[0] * self.shape.batch_size
+        if self.shape.joined:
+            return self.runs.elements
+        # Rank r of w gets batches r, r + w and so on. The first one that its rank has not received ends what has come.
+        ranks = self.shape.world_size
+        return min(count * ranks + rank for rank, count in enumerate(self.counts)) * self.shape.batch_size
 
     def share(self, worker: str, branch: int = 0) -> int:
         """Return how many leases of a branch a worker may take at a time, so that all have work to the end."""

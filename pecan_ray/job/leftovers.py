@@ -165,22 +165,24 @@ def as_group(rank: int | None, leases: Sequence[Lease]) -> Group:
 
 
 def merged(leases: Sequence[Lease]) -> tuple[Lease, ...]:
-    """Join leases of the same split."""
+    """Join leases of the same split, in the order of splits."""
     by_key: dict[LeaseKey, PendingLease] = {}
     for lease in leases:
         held = by_key.setdefault(lease.key, PendingLease(lease, Spans()))
         for span in lease.spans:
             held.missing.add(*span)
-    return tuple(held.rest() for held in by_key.values())
+    return tuple(by_key[key].rest() for key in sorted(by_key))
 
 
 def by_element(lease: Lease) -> list[Lease]:
     """Cut a lease into leases of one element each; what has no known end stays in one piece."""
     out = []
+    last = ((lease.split.elements or 0) - 1) << OUTPUT_BITS
     for start, stop in lease.spans:
         at = start
         while at < stop:
-            until = stop if stop == END else min(stop, ((at >> OUTPUT_BITS) + 1) << OUTPUT_BITS)
+            open_end = stop == END and at >= last
+            until = stop if open_end else min(stop, ((at >> OUTPUT_BITS) + 1) << OUTPUT_BITS)
             out.append(replace(lease, spans=((at, until),)))
             at = until
     return out

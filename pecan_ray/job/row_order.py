@@ -23,9 +23,9 @@ class RowOrder:
 def row_order(options: IterOptions, shape: PlanShape, workers: int | None = None, given_up: str = "") -> RowOrder:
     """Return the order that is in force.
 
-    Without an `order`, rows have that of the source (which may shuffle by itself) where no operator shuffles, and one
-    trainer reads them: with any workers where it is known beforehand which row an element becomes, else where one fixed
-    worker makes them.  Where that is not so, they come as workers finish them; ``order="strict"`` promises more.
+    Without an `order`, rows have that of the source (which may shuffle by itself) where no operator shuffles: with any
+    workers and ranks where it is known beforehand which row an element becomes, else where one trainer reads what one
+    fixed worker makes.  Where that is not so, they come as workers finish them; ``order="strict"`` promises more.
 
     Args:
         options: What the user has asked for.
@@ -48,10 +48,12 @@ def row_order(options: IterOptions, shape: PlanShape, workers: int | None = None
     if given_up:
         # Each worker still keeps the order of what it reads.
         return RowOrder(True, f"{finished} from now on: {given_up}.")
-    if options.world_size > 1:
-        return RowOrder(False, f"{finished}, since several ranks share them: {STRICT}, in turn to each rank.")
     if not (unordered_reason := why_row_unknown(options, shape)):
-        return RowOrder(True, "rows come in the order of the source, whatever the workers: no operator shuffles.")
+        in_order = "rows come in the order of the source, whatever the workers: no operator shuffles"
+        return RowOrder(True, f"{in_order}{_dealt(options.world_size)}.")
+    if options.world_size > 1:
+        why = f"several ranks share them and {unordered_reason}"
+        return RowOrder(False, f"{finished}, since {why}: {STRICT}, in turn to each rank.")
     given = options.workers
     if not isinstance(given, Workers) or given.local + given.remote > 1:
         why = f"several workers may make them and {unordered_reason}"
@@ -66,14 +68,17 @@ def row_order(options: IterOptions, shape: PlanShape, workers: int | None = None
 def _producers(options: IterOptions, shape: PlanShape) -> str:
     """Say whether one worker at a time makes a strict sequence, and why."""
     if runs_in_order(options, shape):
-        return "all workers make it, since it is known which row each element becomes"
+        return f"all workers make it, since it is known which row each element becomes{_dealt(options.world_size)}"
     if shape.is_one_sequence or shape.holds_back:
         return "one worker at a time runs the whole plan, since elements are held back or chosen by all before them"
     if options.sharding == "off":
         return "each worker makes one of all data"
-    if options.world_size > 1:
-        return "one worker at a time makes it, since several ranks share it"
     return f"one worker at a time makes it, since {why_row_unknown(options, shape)}"
+
+
+def _dealt(ranks: int) -> str:
+    """Say which batches of the sequence each of several ranks gets."""
+    return f"; rank r of {ranks} gets batches r, r + {ranks} and so on" if ranks > 1 else ""
 
 
 STRICT = 'order="strict" gives them in the order of the source, made by one worker at a time'
@@ -86,6 +91,11 @@ def why_row_unknown(options: IterOptions, shape: PlanShape) -> str:
     # Decision 175: with elements left out rows have no fixed numbers, so they would have to be joined.
     if options.on_error != "raise" and shape.unjoinable:
         return f"on_error={options.on_error!r} leaves bad elements out, and {shape.unjoinable}"
+    if options.world_size > 1 and joins_rows(options, shape):
+        left_out = f"on_error={options.on_error!r}" if options.on_error != "raise" else "a filter or flat_map"
+        return f"{left_out} decides late which row an element becomes, and so which rank gets it"
+    if options.world_size > 1 and options.coordinated:
+        return "coordinated=True makes batches in rounds"
     if options.sharding != "dynamic":
         return f"sharding={options.sharding!r} deals out whole splits"
     return "" if options.visitation == "exactly_once" else f"visitation={options.visitation!r} promises less"
@@ -98,6 +108,6 @@ def joins_rows(options: IterOptions, shape: PlanShape) -> bool:
 
 
 def runs_in_order(options: IterOptions, shape: PlanShape) -> bool:
-    """Tell whether several workers make the rows of one trainer in the order of the source."""
-    alone = options.world_size == 1 and options.order != "relaxed"
-    return alone and shape.source_order and not (shape.is_one_sequence or why_row_unknown(options, shape))
+    """Tell whether several workers make rows in the order of the source."""
+    wanted = options.order != "relaxed"
+    return wanted and shape.source_order and not (shape.is_one_sequence or why_row_unknown(options, shape))

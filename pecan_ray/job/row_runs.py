@@ -6,6 +6,9 @@ of B, but for the one that ends the epoch.  So all batches are those that one wo
 them, and each is known by its first row: the trainer puts them in order (`pecan_ray.job.row_sequence`), and
 acknowledges none before its turn.
 
+With several ranks, rank r of w gets batches r, r + w, r + 2w and so on.  If the last round
+lacks a batch, its rows are no runs: ranks share them evenly, as leftovers (`pecan_ray.job.leftovers`).
+
 What a lost worker held begins and ends between batches, too, and is given out before anything new.  New rows are given
 out up to a *window* beyond those that have had their turn.  A worker that can get none ends its assignment, so that it
 holds nothing unfinished: the next batch is always with somebody who is at work on it, or is the next answer.
@@ -24,23 +27,22 @@ was promised, the job ends with an error instead.
 
 from __future__ import annotations
 
-import itertools
 from collections import deque
 from collections.abc import Iterable, Set
 from dataclasses import replace
 
+from pecan_ray.job.epoch_rows import MANY, EpochRows
 from pecan_ray.job.fatal_batches import FatalBatches
 from pecan_ray.job.fatal_elements import FatalElementTracker
 from pecan_ray.job.lease_rows import is_next, rows_of
 from pecan_ray.job.lease_sizes import cut, elements_in
 from pecan_ray.job.ledger_shape import LedgerShape
+from pecan_ray.job.leftovers import Leftovers
 from pecan_ray.job.pending_leases import LeaseSpans, WorkerLeaseState
 from pecan_ray.job.queues import Queues
 from pecan_ray.job.skipped_rows import SkippedRows
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, LeaseKey
 
-MANY = 1 << 40
-"""More rows than an epoch has."""
 WINDOW_BATCHES = 4
 """Of each worker, in the window: one that it makes, one that it has asked for, and two that wait for their turn."""
 LEAST_SHARE = 1 / 64
@@ -54,8 +56,7 @@ class RowRuns:
     def __init__(self, shape: LedgerShape, queues: Queues, *, continues: bool) -> None:
         """`continues`: a run before this one has used a part of the epoch."""
         self._shape, self._queues = shape, queues
-        self._first: int | None = None if continues else 0
-        """The row of the source that is the epoch's first one here; None: not known yet."""
+        self._epoch_rows = EpochRows(shape, queues, continues=continues)
         self._given = 0
         """Rows before this one were given out."""
         self.max_within_budget = 0
@@ -64,8 +65,6 @@ class RowRuns:
         """Elements of the epoch that have had their turn, where rows are joined, and rows that they have become."""
         self._in_all = 0, 0
         """The same of all epochs before this one."""
-        self._start = 0, 0
-        """The first split and position of the epoch, or of what is left of it, by the split's number in the epoch."""
         self.fatal_batches = FatalBatches(shape.batch_size, divides=shape.joined)
         self.skipped_rows = SkippedRows()
         self.fatal_reason = ""
@@ -101,17 +100,36 @@ class RowRuns:
     def begin_epoch(self) -> None:
         """Begin an epoch at its first row."""
         self._in_all = self._in_all[0] + self.elements, self._in_all[1] + self.rows
-        self._first = self._given = self.elements = self.rows = 0
-        self._start = 0, 0
+        self._given = self.elements = self.rows = 0
+        self._epoch_rows.begin_epoch()
         self.fatal_batches.clear()
         self.skipped_rows.clear()
 
     def may_begin(self, received: int, workers: int) -> bool:
         """Tell whether a worker could be given something; `received`: so many rows have had their turn."""
-        # With which row a job goes on from a state follows from the lengths of all splits, so these must be listed.
-        if self._first is None and self._queues.is_complete:
-            self._first = self._find_first()
-        return not self.kept or (self._first is not None and self._room(received, workers) > 0)
+        self._go_on()
+        return not self.kept or (self._epoch_rows.known and self._room(received, workers) > 0)
+
+    def _go_on(self) -> None:
+        if self._epoch_rows.find():
+            self.drop_order("the run goes on from a state of one whose rows came as workers finished them")
+
+    def share_rest(self, leftovers: Leftovers) -> None:
+        """Let ranks share the rows of the last round evenly, where it lacks a batch for some of them."""
+        if self._shape.world_size == 1 or not (self.kept and self._queues.is_complete):
+            return
+        self._go_on()
+        queue = self._queues.common[0]
+        came_back = bool(queue.returned) and rows_of(self._epoch_rows.number(queue.returned[0]))[0] < self._given
+        if not self.kept or came_back or self._given < self._epoch_rows.end_of_rounds():
+            return
+        while (lease := queue.take()) is not None:
+            if elements_in(lease):
+                leftovers.add(self._epoch_rows.number(lease), lease.spans)
+
+    def without_row(self, lease: Lease) -> Lease:
+        """Return a lease without its row if the order is given up: its batches may begin anywhere then."""
+        return replace(lease, row=None) if self.given_up else lease
 
     def take(
         self, worker: str, state: WorkerLeaseState, most: int, received: int, workers: int, fatal: FatalElementTracker
@@ -199,7 +217,7 @@ class RowRuns:
 
     def _run_size(self, most: int, workers: int) -> int:
         """Return how many rows, or elements, a run has: no more than half of an even share (guided self-scheduling)."""
-        size, even_share = self._shape.batch_size, self._left() // (2 * max(1, workers))
+        size, even_share = self._shape.batch_size, self._epoch_rows.left(self._given) // (2 * max(1, workers))
         # One worker alone must not use up the window: the others would stand by until its rows have come.
         most = min(most, even_share, self._window(workers) // (2 * workers)) if workers > 1 else most
         if not self._shape.joined:
@@ -214,7 +232,7 @@ class RowRuns:
     def _placed(self, lease: Lease) -> Lease:
         """Return a lease with its place in the epoch."""
         place = lease.pass_index * len(self._queues.listings[0]) + lease.split.index
-        return replace(lease, place=place, starts_epoch=(place, lease.spans[0][0]) == self._start)
+        return replace(lease, place=place, starts_epoch=(place, lease.spans[0][0]) == self._epoch_rows.start)
 
     def rest(self, *, left: bool) -> tuple[int, int]:
         """Return how many batches the rows that fill none become as an epoch ends, and how many of them are dropped.
@@ -257,11 +275,11 @@ class RowRuns:
         """Return how many rows may be given out: what came back in any case, else up to the end of the window."""
         size, returned = self._shape.batch_size, self._queues.common[0].returned
         # Decision 135: what came back needs no room in the window. Else the next rows might have no worker.
-        if returned and rows_of(self._with_row_number(returned[0]))[0] < self._given:
+        if returned and rows_of(self._epoch_rows.number(returned[0]))[0] < self._given:
             return size
         if self._shape.joined and workers == 1:
             return MANY  # nothing comes before its turn: what it makes waits with it
-        return received + self._window(workers) - self._given
+        return min(self._epoch_rows.end_of_rounds(), received + self._window(workers)) - self._given
 
     def _window(self, workers: int) -> int:
         """Return how many rows, or elements that become so many, may be with workers and wait for their turn."""
@@ -272,44 +290,12 @@ class RowRuns:
         elements, made = self._in_all[0] + self.elements, self._in_all[1] + self.rows
         return int(rows / max(LEAST_SHARE, made / elements if elements else 1.0))
 
-    def _left(self) -> int:
-        """Return how many rows nobody was given; where that is not known, there are many."""
-        passes, listing = self._shape.num_passes, self._queues.listings[0]
-        if passes is None or not listing.complete:
-            return MANY
-        return passes * listing.elements - (self._first or 0) - self._given
-
     def _next(self, fatal_elements: FatalElementTracker) -> Lease | None:
         while (lease := self._queues.common[0].take()) is not None:
             if self._shape.joined:
-                first, behind = self.skipped_rows.first_part(self._with_row_number(lease), fatal_elements)
+                first, behind = self.skipped_rows.first_part(self._epoch_rows.number(lease), fatal_elements)
                 self.put_back(behind)
                 return first
             if (rest := fatal_elements.without_fatal_elements(lease)) is not None:
-                return self._with_row_number(rest)
+                return self._epoch_rows.number(rest)
         return None
-
-    def _with_row_number(self, lease: Lease) -> Lease:
-        """Return a lease with its row, where all splits before it are counted."""
-        listing, index = self._queues.listings[0], lease.split.index
-        before = listing.elements_before(index) if listing.has_counts else 0
-        return replace(lease, row=lease.pass_index * listing.elements + before - (self._first or 0))
-
-    def _find_first(self) -> int:
-        """Return the row of the source with which a run goes on; give up the order where some behind it are used."""
-        queue, listing = self._queues.common[0], self._queues.listings[0]
-        if not listing.has_counts:
-            return 0  # it is given up with the first split that is not
-        begun = queue.pass_index * listing.elements + listing.elements_before(min(queue.cursor().taken, len(listing)))
-        spans = [(self._with_row_number(one), span) for one in queue.returned for span in one.spans]
-        parts = sorted(rows_of(replace(lease, spans=(span,))) for lease, span in spans)
-        parts = [(first, end) for first, end in parts if first < end]
-        places = [(lease.pass_index * len(listing) + lease.split.index, span[0]) for lease, span in spans]
-        cursor = queue.cursor()
-        self._start = min([*places, (cursor.pass_index * len(listing) + cursor.taken, 0)])
-        if not parts or begun != (self._shape.num_passes or MANY) * listing.elements:
-            parts.append((begun, begun))  # else the rest was left with the epoch, or fills no batch
-        # Decision 135: with gaps between the rows that are left no run of numbered rows can follow.
-        if any(end != first for (_, end), (first, _) in itertools.pairwise(parts)):
-            self.drop_order("the run goes on from a state of one whose rows came as workers finished them")
-        return parts[0][0]

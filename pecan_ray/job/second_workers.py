@@ -38,9 +38,10 @@ class SecondWorkers:
     def help(self, workers: Mapping[str, WorkerLeaseState], row: int) -> str:
         """Let another worker make what the one holds that has a row; return the name of that, if there is any.
 
-        No row is given to a third worker: an element that never ends would hold up all of them.
+        No row is given to a third worker: an element that never ends would hold up all of them.  Nor are rows of
+        leftovers: they are no batch of the sequence.
         """
-        living = {name: state for name, state in workers.items() if state.unresolved is None}
+        living = {name: state for name, state in workers.items() if state.unresolved is None and not state.grouped}
         for name, state in living.items() if len(living) > 1 else ():
             mine = without([held.rest() for held in state.pending_leases.values()], self._twice)
             if any(has_row(lease, row) for lease in mine):

@@ -161,7 +161,8 @@ class JobState(JobCore):
             if self.worker_table.deliver(ack):
                 self.placement.touched()
         # Decision 135: the window of rows is what fits into `prefetch_bytes`, by the mean size of a row so far.
-        self.ledger.runs.max_within_budget = self.spec.prefetch_bytes * self.rows // max(1, self.bytes)
+        budget = self.spec.prefetch_bytes * self.spec.shape.world_size
+        self.ledger.runs.max_within_budget = budget * self.rows // max(1, self.bytes)
 
     def _log_received(self, report: TrainerReport, now: float) -> None:
         """Log which batches a rank has received and used, of which states of the job are made."""
@@ -208,7 +209,8 @@ class JobState(JobCore):
 
     def _help(self, now: float) -> None:
         """Let a second worker make the next rows, if they are long in coming."""
-        queued = sum(one.progress.queued for one in self.trainers.ranks.values())
+        # Ranks go on together, so all of them wait if one has no batch.
+        queued = min((one.progress.queued for one in self.trainers.ranks.values()), default=0)
         if slow := self._head.look(self.ledger, queued, now):
             self.tell("order", f"all wait for rows that {slow} makes: another worker makes them too", now)
 

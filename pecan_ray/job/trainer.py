@@ -166,6 +166,7 @@ class TrainerState:
             self._return_batches(self.queue.revoke(worker), done)
         if update.level is not None and self.queue.closed <= update.epoch:
             self._return_batches(self.queue.close(update.epoch, update.level), done)
+            done.extend(map(Discard, self.queue.early.leave(self.queue.closed)))
             # Also if nothing goes back: the job forgets the epoch when every rank has said that it takes nothing more.
             self.outgoing.want()
         if not update.finished:
@@ -280,9 +281,10 @@ class TrainerState:
         if self._held() or (self.queue.waiting_for_rows and self._requested_since is not None):
             done.extend(map(TransferMemory, self.queue.not_yet_transferred()))
 
-    def _room(self) -> bool:
-        """Tell whether to take more."""
-        return self._credits.room(self.queue.held_bytes) or self.queue.accepts_without_room(self.update)
+    def _room(self, *, answered: bool = False) -> bool:
+        """Tell whether to take more; `answered`: now, or when the job has answered."""
+        up_to_date = answered or not self.outgoing.has_pending
+        return self._credits.room(self.queue.held_bytes) or self.queue.accepts_without_room(self.update, up_to_date)
 
     def _maybe_return_batches(self, done: list[TrainerInstruction]) -> None:
         """Return the newest batches of an epoch beyond those to keep: none of them was used, since this bounds use.
@@ -331,7 +333,8 @@ def _let_go(trainer: TrainerState, done: list[TrainerInstruction]) -> None:
 
     Else a batch that such a worker has left might be what those ranks wait for, who have never met it.
     """
-    if not trainer.queue or trainer._room() or trainer.queue.usable(trainer.update):
+    # It may have room as soon as the job has answered.
+    if not trainer.queue or trainer._room(answered=True) or trainer.queue.usable(trainer.update):
         return
     for worker in trainer.update.settle:
         if worker in trainer._streams and not trainer._credits.granted(worker):

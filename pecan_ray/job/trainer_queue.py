@@ -168,18 +168,20 @@ class TrainerQueue:
         """Whether all that is here waits for rows before it, or for more of them."""
         return bool(self.early or self.joiner) and not self._batches
 
-    def accepts_without_room(self, update: TrainerUpdate) -> bool:
+    def accepts_without_room(self, update: TrainerUpdate, up_to_date: bool) -> bool:
         """Tell whether to take more without room: what is regrouped, unless the loop will make some by itself.
 
-        While all that is here waits for rows before it, these are taken: how much may wait the job has bounded.
-        With a batch of a later epoch here, nothing is regrouped any more: these orders are of the past.
+        While all that is here waits for rows before it, or for those of other ranks, these are taken: how much may wait
+        the job has bounded.  With a batch of a later epoch here, nothing is regrouped any more: these orders are of the
+        past.  `up_to_date`: the job has answered with all in mind that has come here.
         """
         if self.waiting_for_rows:
             return True
         newest = self.latest
-        if not update.merge_leftovers or newest is None or newest.epoch > update.epoch:
+        if newest is None or newest.epoch > update.epoch:
             return False
-        return not self.usable(update)
+        in_order = up_to_date and newest.row_range is not None and not update.unordered
+        return (update.merge_leftovers or in_order) and not self.usable(update)
 
     def starved(self, update: TrainerUpdate, workers: Iterable[str]) -> list[str]:
         """Return the workers that may send without room: this rank has no batch to use, and may hold up their rounds.

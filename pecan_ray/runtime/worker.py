@@ -237,6 +237,7 @@ class WorkerProcess:
         """Stop taking work; what is finished can still be fetched, what is not goes back to the job."""
         self._leaves.set()
         self._happened(words.DrainRequested())
+        self._outbox.drain()
 
     def limit_remote_io(self, bytes_per_s: float | None, cache_limits: DatasetRooms = ()) -> None:
         """Read no more than so much of object stores from now on (None: as fast as it can), and keep no more of it."""

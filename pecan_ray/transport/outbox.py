@@ -176,17 +176,33 @@ class Outbox:
         """Drop the batches of epochs before one, also those that are yet to be put here: nobody wants them."""
         with self._lock:
             self.left = max(self.left, before)
-            lots = [(rank, batch) for rank, lot in self._batches.items() for batch in lot]
-            dropped = [(rank, batch) for rank, batch in lots if batch.produced.epoch < self.left]
-            for rank in {rank for rank, _ in dropped}:
-                kept = deque(batch for batch in self._batches.pop(rank) if batch.produced.epoch >= self.left)
-                self._bytes[rank] = sum(batch.nbytes for batch in kept)
-                if kept:
-                    self._batches[rank] = kept
-            self._room.notify_all()
+            dropped = self._drop(lambda rank, batch: batch.produced.epoch < self.left)
         # Outside of the lock, since the slots' ring has one of its own.
-        for _, batch in dropped:
+        for batch in dropped:
             _release_slot(batch.produced)
+
+    def drain(self) -> None:
+        """Drop what is for ranks that were given nothing so far: one that has never met this worker takes nothing.
+
+        Else these batches would keep the memory that the next one waits for.  The job has them made again.
+        """
+        with self._lock:
+            met = {rank for given in self._given.values() for rank, count in given.items() if count}
+            dropped = self._drop(lambda rank, batch: rank is not None and rank not in met)
+        for batch in dropped:
+            _release_slot(batch.produced)
+
+    def _drop(self, unwanted: Callable[[int | None, _Waiting], bool]) -> list[_Waiting]:
+        """Take batches out, so that there is room for others."""
+        lots = [(rank, batch) for rank, lot in self._batches.items() for batch in lot]
+        dropped = [(rank, batch) for rank, batch in lots if unwanted(rank, batch)]
+        for rank in {rank for rank, _ in dropped}:
+            kept = deque(batch for batch in self._batches.pop(rank) if not unwanted(rank, batch))
+            self._bytes[rank] = sum(batch.nbytes for batch in kept)
+            if kept:
+                self._batches[rank] = kept
+        self._room.notify_all()
+        return [batch for _, batch in dropped]
 
     def close(self) -> None:
         """No more batches come: takers get what is left, then nothing."""

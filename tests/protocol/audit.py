@@ -53,7 +53,7 @@ class Audit:
     """Books of one history, kept beside the job's own."""
 
     def __init__(self, world: World, saved: Saved | None = None) -> None:
-        self.world, self.continues = world, saved is not None
+        self.world, self.continues, self._saved = world, saved is not None, saved
         self.scenario: Scenario = world.scenario
         self.used_pieces: dict[int, Counter[tuple[str, ModelPiece]]] = {}
         """Of each epoch: what was used; by worker where every worker gives all data."""
@@ -86,9 +86,7 @@ class Audit:
             self._check_turn(trainer.rank, made)
         passed_over = made.epoch in self._left_before  # of such an epoch nobody knows what a loop has left
         if scenario.numbered and not (passed_over or self.world.job.state.ledger.runs.given_up):
-            number = self.batches[trainer.rank, made.epoch]
-            wanted = self._sequence(made.epoch)[number * scenario.batch_size :][: scenario.batch_size]
-            must(made.pieces == wanted, f"batch {number} of epoch {made.epoch} holds {made.pieces}, and not {wanted}")
+            self._check_turn(trainer.rank, made)
         if scenario.coordinated:
             step = trainer.used
             mine = worker, made.round
@@ -113,16 +111,23 @@ class Audit:
         return set(self._left_before).union(*(trainer.left for trainer in self.world.trainers))
 
     def _check_turn(self, rank: int, made: Made) -> None:
-        """A batch is the one whose turn it is, but for those that ranks share at the end of an epoch."""
+        """A batch is the one whose turn it is; those that ranks share at the end of an epoch hold equal shares."""
         scenario = self.scenario
         rest = self._sequence(made.epoch)
         batches = len(rest) // scenario.batch_size
         if len(rest) % scenario.batch_size and not scenario.drop_remainder:
             batches += 1
         number = self.batches[rank, made.epoch] * scenario.ranks + rank
-        if number < batches // scenario.ranks * scenario.ranks:
+        full = batches // scenario.ranks * scenario.ranks
+        if number < full:
             wanted = rest[number * scenario.batch_size :][: scenario.batch_size]
-            must(made.pieces == wanted, f"batch {number} of epoch {made.epoch} holds {made.pieces}, and not {wanted}")
+        elif scenario.numbered:
+            shared = rest[full * scenario.batch_size :]
+            first, end = (one * len(shared) // scenario.ranks for one in (rank, rank + 1))
+            wanted = shared[first:end]
+        else:
+            return
+        must(made.pieces == wanted, f"batch {number} of epoch {made.epoch} holds {made.pieces}, and not {wanted}")
 
     def _sequence(self, epoch: int) -> list[ModelPiece]:
         """Return what is to come in an epoch, in order, when the run begins with it."""
@@ -135,7 +140,9 @@ class Audit:
             ]
             before = self.used_pieces.get(epoch, Counter())
             pieces = [piece for key in keys for piece in pieces_of(self.scenario, key)]
-            self._sequences[epoch] = [piece for piece in pieces if not before["", piece]]
+            saved = self._saved if self.scenario.numbered else None
+            left = [piece for piece in pieces if saved is not None and not saved.holds(epoch, piece)]
+            self._sequences[epoch] = [piece for piece in pieces if not before["", piece] and piece not in left]
         return self._sequences[epoch]
 
     def say(self, trainer: TrainerModel, text: str) -> None:

@@ -189,11 +189,11 @@ def _left(random: Random, scenario: Scenario) -> Scenario:
 
 
 def _numbered(random: Random, scenario: Scenario) -> Scenario:
-    """Rows of one rank come in order."""
+    """Rows come in order."""
     known = random.random() > 0.05  # else the order is given up with the first split
     splits = scenario.sources[0]
     counted = all(split.torn is None and set(split.outputs) <= {1, *FATAL} for split in splits)
-    joined = not counted or Random(f"joined {scenario.seed}").random() < 0.3
+    joined = not counted or (scenario.ranks == 1 and Random(f"joined {scenario.seed}").random() < 0.3)
     bad = any(split.torn is not None or BAD in split.outputs for split in splits)
     skips = bad or (joined and Random(f"skips {scenario.seed}").random() < 0.5)
     scenario = replace(scenario, numbered=True, joined=joined, lengths_known=known)
@@ -206,10 +206,12 @@ def _numbered(random: Random, scenario: Scenario) -> Scenario:
 
 
 def _can_be_numbered(scenario: Scenario) -> bool:
-    alone = scenario.ranks == 1 and len(scenario.sources) == 1 and not (scenario.one_sequence or scenario.shuffled)
+    alone = len(scenario.sources) == 1 and not (scenario.one_sequence or scenario.shuffled)
     alone = alone and scenario.tail is None
     dealt_once = scenario.sharding == "dynamic" and scenario.visitation == "exactly_once"
-    return alone and dealt_once
+    # Rows of several ranks are not joined.
+    plain = all(split.torn is None and set(split.outputs) <= {1, *FATAL} for split in scenario.sources[0])
+    return alone and dealt_once and (scenario.ranks == 1 or (plain and not scenario.coordinated))
 
 
 def _with_slow_heads(random: Random, scenario: Scenario) -> Scenario:

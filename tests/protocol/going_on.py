@@ -43,12 +43,13 @@ def _has_states(scenario: Scenario) -> bool:
 def _with_other_parties(scenario: Scenario, random: Random) -> Scenario:
     """Return the same data with other ranks, workers and pages of the listing."""
     ranks = random.choice((scenario.ranks, 1, 2, 3))
+    numbered = scenario.numbered and (ranks == 1 or not scenario.joined)
     return replace(
         scenario,
         ranks=ranks,
-        numbered=scenario.numbered and ranks == 1,
-        joined=scenario.joined and ranks == 1,
-        promised=scenario.promised and ranks == 1,
+        numbered=numbered,
+        joined=scenario.joined and numbered,
+        promised=scenario.promised and numbered,
         local=random.choice((1, 2)),
         remote=random.choice((0, 1, 3)),
         window=random.choice((1, 4)),

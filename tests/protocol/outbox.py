@@ -101,6 +101,12 @@ class OutboxModel:
         if waited and not kept:  # else it goes on when there is room
             self._worker.go_on()
 
+    def drain(self) -> None:
+        """Drop what is for ranks that were given nothing so far."""
+        met = {stream.trainer.rank for stream in self._worker.streams if stream.given}
+        self._batches = deque(item for item in self._batches if item[0] is None or item[0] in met)
+        self._fill()
+
     def attach(self, stream: Stream) -> None:
         """A trainer reads from here now."""
         if not stream.over:

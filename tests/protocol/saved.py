@@ -15,7 +15,8 @@ from pecan_ray.job.reader_position import GroupState, ReaderPosition
 from pecan_ray.job.resume_point import ResumePoint
 from pecan_ray.job.saved_state import SavedState
 from pecan_ray.job.share_group import Place
-from tests.protocol.engine import Made
+from pecan_ray.plan.splits import OUTPUT_BITS
+from tests.protocol.engine import Made, ModelPiece
 
 if TYPE_CHECKING:
     from tests.protocol.world import World
@@ -34,6 +35,16 @@ class Saved:
     """Epochs that some loop had left, or had yet to."""
     in_order: bool = False
     """Rows had come in order until then."""
+
+    def holds(self, epoch: int, piece: ModelPiece) -> bool:
+        """Tell whether an output of an only source is to come, as the state says: ranks could not share some."""
+        (branch, pass_index, index), element, _ = piece
+        point = self.point.branches[branch]
+        at, cursor = element << OUTPUT_BITS, point.cursor
+        parts = (one.spans for one in point.remaining_parts if (one.pass_index, one.index) == (pass_index, index))
+        back = any(start <= at < stop for spans in parts for start, stop in spans)
+        missing = pass_index == cursor.pass_index and any(start <= index < stop for start, stop in cursor.missing)
+        return epoch != self.point.epoch or back or missing or (pass_index, index) >= (cursor.pass_index, cursor.taken)
 
 
 def save(world: World, rank: int, before: Saved | None) -> Saved | None:
@@ -77,6 +88,8 @@ def save_each(world: World, random: Random, before: Saved | None) -> Saved | Non
     """Take states of all ranks, each between two batches of its own, and merge them; None where that is refused."""
     least = min(trainer.used for trainer in world.trainers)
     used = [random.randint(least, trainer.used) for trainer in world.trainers]
+    if world.scenario.promised and len(set(used)) > 1:
+        return None
     points = [point for batches in used if (point := world.job.state.resume_point(batches)) is not None]
     if len(points) < len(used):
         return None
@@ -93,7 +106,8 @@ def _saved(world: World, point: ResumePoint, used: Sequence[int], before: Saved 
     if before is not None:
         batches, left_out = before.batches + batches, before.left_out + left_out
     left = frozenset(world.audit.left)
-    in_order = world.job.state.ledger.runs.kept and (before is None or before.in_order)
+    # Of ranks that are apart, one has used a batch behind one that another has yet to use.
+    in_order = world.job.state.ledger.runs.kept and (before is None or before.in_order) and len(set(used)) == 1
     return Saved(SavedState.from_json(_written(point, 0)).point, batches, left_out, left, in_order)
 
 

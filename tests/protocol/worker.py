@@ -57,6 +57,8 @@ class WorkerModel(Party):
         """Let the state machine take an event, and do what it says."""
         for instruction in self.state.handle(event, self.world.clock.now):
             self._perform(instruction)
+        if isinstance(event, told.DrainRequested):
+            self.outbox.drain()
 
     def _perform(self, instruction: told.WorkerInstruction) -> None:
         scenario, random = self.world.scenario, self.world.clock.random

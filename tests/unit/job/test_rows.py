@@ -60,7 +60,14 @@ ONE, REMOTE = Workers(local=1), Workers(local=0, remote=1)
             "elements out, and dict works",
         ),
         (PLAIN, {"workers": AutoWorkers(), "visitation": "at_most_once"}, False, "'at_most_once' promises less"),
-        (PLAIN, {"workers": ONE, "world_size": 2}, False, 'several ranks share them: order="strict" gives'),
+        (PLAIN, {"workers": AutoWorkers(), "world_size": 2}, True, "rank r of 2 gets batches r, r + 2"),
+        (FILTERED, {"workers": ONE, "world_size": 2}, False, "a filter or flat_map decides late which row an element"),
+        (
+            PLAIN,
+            {"workers": ONE, "world_size": 2, "coordinated": True},
+            False,
+            "coordinated=True makes batches in rounds",
+        ),
         (PLAIN, {"workers": Workers(local=2), "order": "strict"}, True, 'as order="strict" asks for'),
         (SHUFFLED, {"workers": ONE}, False, "the pipeline shuffles, mixes or makes buckets"),
         (PLAIN.mix(PLAIN, weights=[1, 1]), {"workers": ONE}, False, "the pipeline shuffles, mixes or makes buckets"),
@@ -282,6 +289,33 @@ def test_rows_that_each_worker_was_late_with_are_given_to_one_that_has_ended_its
     (again,) = ledger.take_run("one", 2) or ()
     assert (again.key, again.spans) == (first.key, first.spans)
     check_ledger(ledger)
+
+
+def test_ranks_get_batches_in_turn_and_share_the_round_that_lacks_one() -> None:
+    ledger = Ledger(LedgerShape(in_row_order=True, world_size=2, batch_size=2, epochs=1))
+    ledger.add_splits(0, [Split(0, elements=10)])
+    ledger.join("one")
+    assert isinstance(ledger.next_assignment("one"), Assignment)
+    taken: list[Lease] = []
+    while run := ledger.take_run("one", 8):
+        taken += run
+    assert taken[-1].spans[0][1] == elements(8)[0], "two rows are for both ranks"
+    ledger.end_listing(0)
+    in_turn = []
+    for number in (1, 0, 2, 3):
+        ledger.ack(number % 2, "one", 0, {taken[0].key: [elements(2 * number, 2)]}, 1, 2)
+        in_turn.append(ledger.rows_in_turn)
+    assert in_turn == [0, 4, 6, 8]
+    ledger.assignment_ended("one", {})
+    shares: list[tuple[int, int]] = []
+    for rank in range(2):
+        assert ledger.next_assignment("one") == Assignment(0, rank=rank)
+        lease = ledger.take("one")
+        assert isinstance(lease, Lease) and lease.row == 0
+        shares += lease.spans
+        assert ledger.assignment_ended("one", {lease.key: lease.spans}) == "flush"
+        ledger.ack(rank, "one", 0, {lease.key: lease.spans}, 1, 1)
+    assert shares == [elements(8, 1), (elements(9)[0], END)] and not ledger.left_out_elements and ledger.finished
 
 
 def test_a_remainder_that_two_workers_drop_is_counted_once() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from pecan_ray.job.assignment_batches import AssignmentBatches
+from pecan_ray.job.blocks import RowRange
 from pecan_ray.job.heartbeat import Heartbeat
 from pecan_ray.job.lease_sizes import SideBySide
 from pecan_ray.job.ledger_shape import Assignment, LedgerShape
@@ -204,6 +206,19 @@ def test_rows_are_numbered_where_they_follow_each_other() -> None:
     assert row((0, 2), rows=2) == 10 and row((1, 2), rows=1) == 11
     assert row((0, 2), rows=1) is None, "others come between"
     assert row((1, 3), rows=2) is None, "the split is longer than it told"
+
+
+def test_a_batch_is_for_the_rank_whose_turn_it_is_and_numbered_by_the_rows_of_that() -> None:
+    shape = LedgerShape(in_row_order=True, world_size=3, batch_size=2)
+
+    def put_out(first: int, rank: int | None = None) -> tuple[int | None, RowRange | None]:
+        put = AssignmentBatches(Assignment(0, rank), shape).put_out(Batch(), RowRange(first, first + 1))
+        assert isinstance(put, PutOut)
+        return put.rank, put.row_range
+
+    assert [put_out(first) for first in (0, 2, 10)] == [(0, RowRange(0, 1)), (1, RowRange(0, 1)), (2, RowRange(2, 3))]
+    assert put_out(13, rank=1) == (1, RowRange(4, 5)), "a share of the last round"
+    assert put_out(3) == (None, None), "a split is longer than it told"
 
 
 def test_an_engine_is_built_for_another_version_or_beginning_of_the_plan() -> None:
