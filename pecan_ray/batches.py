@@ -23,7 +23,7 @@ from pecan_ray.integrations.formats import converter
 from pecan_ray.integrations.on_devices import conversion, device_copies
 from pecan_ray.job.delivery_log import MOST_AHEAD
 from pecan_ray.job.row_order import row_order
-from pecan_ray.job.saved_state import SavedState, no_state_of
+from pecan_ray.job.saved_state import SavedState, no_state_of, start_of_run
 from pecan_ray.job.stats import JobEvent
 from pecan_ray.job.trainer_events import EndOfEpoch
 from pecan_ray.late_reorder import run_when_found
@@ -127,12 +127,11 @@ class Batches(EpochLoops[BatchT]):
         self._state: dict[str, Any] | None = None
         """Where the run stood when it ended."""
         self._parts, self._seed, self._engine, self._watch = tuple(parts or ()), seed, engine, EpochWatch()
-        self._no_state, self._batches_before = no_state_of(options), 0 if saved is None else saved.batches
         self._prepared: list[JobEvent] = []
         self._reorder_after_epoch: ReorderAfterEpoch | None = None
         self._epoch_estimate: EpochEstimate | None = None
-        self._epoch = saved.point.epoch if saved is not None else options.first_epoch
-        """In which the training loop is."""
+        self._no_state, (self._epoch, self._batches_before) = no_state_of(options), start_of_run(options, saved)
+        """Why there is no state; the epoch in which the training loop is; the batches of runs before this one."""
         self._ending = Ending(name, self._job, config.report_folder, kept=not debug and options.rank == 0)
         if share is not None:
             self._join(share)

@@ -197,11 +197,16 @@ def costs_of(plan: Plan, sequences: Sequence[OpSequenceSample]) -> SampledCosts 
     # All or nothing: with an operator left out, keeping would seem to gain less than it does.
     if not names or not samples.keys() >= set(names):
         return None
-    first = next((one for one in sequences if names[0] in (op.name for op in one.ops)), None)
-    if first is None or first.reading_s is None:
+    reading_s = _reading_s(sequences, names[0])
+    if reading_s is None:
         return None
-    source = _source_cost(plan, samples[names[0]], first.reading_s)
+    source = _source_cost(plan, samples[names[0]], reading_s)
     return SampledCosts(source, tuple(_cost(samples[name]) for name in names))
+
+
+def _reading_s(sequences: Sequence[OpSequenceSample], first_op: str) -> float | None:
+    """Return the seconds in which an element of the source is read, as the sequence with the first operator shows."""
+    return next((one.reading_s for one in sequences if first_op in [op.name for op in one.ops]), None)
 
 
 def _source_cost(plan: Plan, head: OpSample, reading_s: float) -> SourceCost:

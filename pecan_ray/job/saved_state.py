@@ -135,6 +135,11 @@ def no_state_of(options: IterOptions) -> str:
     return ""
 
 
+def start_of_run(options: IterOptions, saved: SavedState | None) -> tuple[int, int]:
+    """Return the epoch in which a run begins, and the batches that runs before it have used."""
+    return (options.first_epoch, 0) if saved is None else (saved.point.epoch, saved.batches)
+
+
 def check_can_resume(saved: SavedState, options: IterOptions) -> None:
     """Raise PlanError where a run with these options cannot go on from a state."""
     if why := no_state_of(options):

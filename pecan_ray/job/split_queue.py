@@ -310,6 +310,16 @@ class SplitQueue:
 
     def catch_up(self) -> None:
         """Take notice of splits that were listed since."""
+        self._extend_by_listed()
+        if self._used and not self._lists_used():
+            return
+        if self._not_seen or self._missing:
+            self._take_up()
+        if self._used:
+            self._leave_out_used()
+
+    def _extend_by_listed(self) -> None:
+        """Give places in the order to splits that were listed since."""
         splits = len(self._listing)
         while self._replay and self._replay[0][1] <= splits:
             started, listed = self._replay.popleft()
@@ -317,12 +327,6 @@ class SplitQueue:
         enough = self._shuffling is None or self._listing.complete or splits >= GROWTH * self._seen
         if not self._replay and self._seen < splits and enough:
             self._extend(splits)
-        if self._used and not self._lists_used():
-            return
-        if self._not_seen or self._missing:
-            self._take_up()
-        if self._used:
-            self._leave_out_used()
 
     def _lists_used(self) -> bool:
         """Tell whether all splits of which something was used have a place in the order."""

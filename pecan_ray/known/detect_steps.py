@@ -136,6 +136,10 @@ def _decoded_less(places: list[GeometricStep]) -> tuple[list[str], list[str]]:
     return [first.name], [first.name, resize.name] if resize is not None else []
 
 
+def _resizes(step: KnownStep) -> bool:
+    return isinstance(step, ResizeStep) or (isinstance(step, CropStep) and step.target() is not None)
+
+
 def _in_form(named: list[tuple[str, KnownStep]]) -> tuple[list[tuple[str, KnownStep]], list[KnownStep]]:
     """Return steps, of which those that would be given what they do not work on are no longer known; and the first
     ones, which convert and move pixels.
@@ -143,22 +147,20 @@ def _in_form(named: list[tuple[str, KnownStep]]) -> tuple[list[tuple[str, KnownS
     # Operators are given arrays, by a decoder or by a source.
     form: ImageForm = "array"
     found, leading = list[tuple[str, KnownStep]](), list[KnownStep]()
-    started, resized = True, False
+    started, moved, resized = True, False, False
     for name, step in named:
         # From the first unknown step on nobody knows what a step is given.  Decision 99: what is resized twice may be
         # coarse in between, which one warp would skip.
-        resizes = isinstance(step, ResizeStep) or (isinstance(step, CropStep) and step.target() is not None)
+        resizes = _resizes(step)
         fits = started and form in step.layout and not (resized and resizes)
-        if fits and isinstance(step, ConvertStep) and not any(isinstance(one, GeometricStep) for one in leading):
+        if fits and isinstance(step, ConvertStep) and not moved:
             form = step.gives
             leading.append(step)
         elif fits and isinstance(step, GeometricStep):
             leading.append(step)
-            resized = resized or resizes
+            moved, resized = True, resized or resizes
         else:
             started = False
-        if started:
-            found.append((name, step))
-        else:
-            found.append((name, OtherStep(step.name, step.fn, step.layout, step.wants_rng)))
+        other = OtherStep(step.name, step.fn, step.layout, step.wants_rng)
+        found.append((name, step if started else other))
     return found, leading

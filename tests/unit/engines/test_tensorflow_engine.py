@@ -31,7 +31,7 @@ from pecan_ray.plan.behind import plan_behind
 from pecan_ray.plan.splits import END, Lease
 from pecan_ray.sampling.spans import Spans
 from tests.ray.waiting import until
-from tests.unit.engines.engine_leases import ListedLeases, column, delivered
+from tests.unit.engines.engine_leases import ListedLeases, all_said, column, delivered
 from tests.unit.engines.tensorflow_rig import ROWS, all_of, numbers, refuses, run
 
 
@@ -123,6 +123,16 @@ def test_random_numbers_depend_on_seed_epoch_and_element_alone_and_functions_are
     assert one == drawn(order="relaxed", threads=2)
     assert len(set(one.values())) == ROWS
     assert not set(one.values()) & {*drawn(seed=1).values(), *drawn(epoch=3).values()}
+
+
+def test_functions_are_given_the_epoch_in_each_epoch_of_one_worker() -> None:
+    pipe = numbers().map(lambda i, epoch: i + 1000 * epoch, on="i").filter(lambda i, epoch: i % 1000 >= epoch, on="i")
+    pipe = pipe.batch(16)
+    sources = list(pipe.plan.sources())
+    with closing(TensorFlowEngine(pipe.plan, sources, EngineOptions(order="strict"), HeapSlots())) as engine:
+        for epoch in range(3):
+            batches = all_said(pipe.plan, AllLeases(sources, epoch, 1), engine.batches)
+            assert column(batches) == [1000 * epoch + i for i in range(epoch, ROWS)]
 
 
 def test_what_shuffle_and_mix_draw_does_not_depend_on_the_process_and_its_global_seed() -> None:
