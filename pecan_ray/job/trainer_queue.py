@@ -180,8 +180,9 @@ class TrainerQueue:
         newest = self.latest
         if newest is None or newest.epoch > update.epoch:
             return False
-        in_order = up_to_date and newest.row_range is not None and not update.unordered
-        return (update.merge_leftovers or in_order) and not self.usable(update)
+        # What is for a certain rank stays so when the order is given up, and may be all that is left.
+        in_turn = up_to_date and (newest.row_range is not None or update.unordered)
+        return (update.merge_leftovers or in_turn) and not self.usable(update)
 
     def starved(self, update: TrainerUpdate, workers: Iterable[str]) -> list[str]:
         """Return the workers that may send without room: this rank has no batch to use, and may hold up their rounds.
