@@ -34,7 +34,7 @@ PURE = {
 """Floors without threads, clocks, files, sockets and processes, and what they may import of the standard library."""
 EXCEPTIONS = {
     "pecan_ray/errors.py": {"threading"},  # which thread was interrupted
-    "pecan_ray/job/split_queue.py": {"sys"},  # the largest index
+    "pecan_ray/job/pass_order.py": {"sys"},  # the largest index
     "pecan_ray/plan/deadline.py": {"datetime"},  # as the user says when the job must end
     "pecan_ray/plan/fingerprint.py": {"pathlib", "sys"},  # where a function's module lies
     "pecan_ray/plan/option_types.py": {"os"},  # the type of paths

@@ -11,7 +11,8 @@ from pecan_ray.engines.lease_tracker import LeaseTracker
 from pecan_ray.engines.registry import ENGINES
 from pecan_ray.engines.users_order import UsersOrder, led_to
 from pecan_ray.errors import BatchShapeError, OrderError
-from pecan_ray.job.split_queue import Listing, SplitQueue
+from pecan_ray.job.pass_order import Listing
+from pecan_ray.job.split_queue import SplitQueue
 from pecan_ray.options import EngineName, OnError
 from pecan_ray.plan.empty_pass import EmptyPasses, EmptyPassTracker, endless_passes
 from pecan_ray.plan.operators import Plan

@@ -9,8 +9,9 @@ from typing import Literal, TypeAlias
 
 from pecan_ray.job.lease_sizes import SideBySide, interleave_size
 from pecan_ray.job.ledger_shape import LedgerShape
+from pecan_ray.job.pass_order import Listing
 from pecan_ray.job.resume_point import ResumePoint
-from pecan_ray.job.split_queue import Listing, SplitQueue, WantedSplits
+from pecan_ray.job.split_queue import SplitQueue, WantedSplits
 from pecan_ray.plan.splits import Lease, LeaseKey, Split
 
 NoLease: TypeAlias = Literal["wait", "none"]

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import sys
-from array import array
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence, Set
-from dataclasses import fields, replace
+from dataclasses import replace
 from itertools import islice
-from operator import attrgetter, itemgetter
-from typing import Any, TypeAlias
+from operator import itemgetter
+from typing import TypeAlias
 
-import numpy as np
-import numpy.typing as npt
-
+from pecan_ray.job.pass_order import Listing, PassOrder, Share
 from pecan_ray.job.resume_point import BranchPoint, Cursor, Rest
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, LeaseKey, Split
-from pecan_ray.sampling.order import shuffled
 from pecan_ray.sampling.random_keys import SplitOrder
 from pecan_ray.sampling.spans import Span, Spans
 
-# Without the index, which is the place in the listing.
-_values = attrgetter(*(field.name for field in fields(Split) if field.name != "index"))
 MANY = 1 << 40
 GROWTH = 1.25
 """While a listing goes on, what is listed joins the shuffled order when there are so many times more splits, or when
@@ -30,66 +23,12 @@ MOST_PASSED = 1 << 17
 """So many splits are passed over at most: some 20 MB."""
 MOST_NAMES = 2048
 """Files that are named in one offer."""
-MOST_SPLITS_FORESEEN = 1 << 17
-"""The order of an epoch to come is made for so many splits at most: more of them last for so long that nobody minds
-how it begins."""
-Indices: TypeAlias = npt.NDArray[np.int64]
-Share: TypeAlias = tuple[int, int]
 Keys: TypeAlias = Set[LeaseKey]
 WantedSplits: TypeAlias = "deque[int] | None"
 """Indices of splits that go first, of those that were offered: what was looked for is taken out."""
 
 
-class Listing:
-    """What is known of a source's splits; several queues read it."""
-
-    def __init__(self) -> None:
-        self.complete = False
-        self._elements_before = array("q", [0])
-        """Of each split, as far as all tell how many they hold, and of what comes next."""
-        self._rows: list[tuple[Any, ...]] = []
-        # Bare tuples of values: the garbage collector does not visit them, where a million objects of ours would stop
-        # the job for 0.2 s each time.
-
-    def __getstate__(self) -> dict[str, Any]:
-        # Without the splits: a million of them would stop the job for seconds, and the journal has them already.
-        return {"complete": self.complete, "_rows": [], "_elements_before": array("q", [0])}
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __getitem__(self, index: int) -> Split:
-        return Split(index, *self._rows[index])
-
-    def add(self, page: Sequence[Split]) -> None:
-        """Add a page; raises ValueError where a split is not named by its place."""
-        for place, split in enumerate(page, len(self._rows)):
-            if split.index != place:
-                raise ValueError(f"split {split.index} of {split.path or 'the source'} was listed at place {place}")
-        # Asked before the rows grow, because it compares their number with that of the sums.
-        counted = self.has_counts
-        self._rows.extend(map(_values, page))
-        for split in page if counted else ():
-            if split.elements is None:
-                break
-            self._elements_before.append(self._elements_before[-1] + split.elements)
-
-    @property
-    def has_counts(self) -> bool:
-        """Whether all splits, as far as they are known, tell how many elements they hold."""
-        return len(self._elements_before) == len(self._rows) + 1
-
-    @property
-    def elements(self) -> int:
-        """How many elements the splits hold, where they are counted."""
-        return self._elements_before[-1]
-
-    def elements_before(self, index: int) -> int:
-        """Return how many elements lie before a split, where they are counted."""
-        return self._elements_before[index]
-
-
-class SplitQueue:
+class SplitQueue(PassOrder):
     """Leases that wait in the passes over a source: first those that came back, then what nobody has begun.
 
     Without shuffling splits go in the order of the listing.  With it they go in a random order of all of them; while
@@ -104,9 +43,8 @@ class SplitQueue:
 
         `passes`: so many in each epoch; None: no end.  `order`: how splits are shuffled; None: they come as listed.
         """
-        self._listing, self._branch, self._shuffling, self._passes = listing, branch, order, passes
-        # A share that begins behind all splits has no fresh ones.
-        self._first, self._step = share if share[1] else (sys.maxsize, 1)
+        super().__init__(listing, branch, order, share)
+        self._passes = passes
         self.returned: deque[Lease] = deque()
         """What came back, which goes first."""
         self._not_seen: list[Rest] = []
@@ -119,15 +57,9 @@ class SplitQueue:
 
     def begin(self, epoch: int, pass_index: int) -> None:
         """Begin a pass: all splits wait again; what came back from the pass before still goes first."""
-        self._epoch = epoch
-        self.pass_index = pass_index
-        """The pass at hand: those before it were given out."""
-        self._at = 0
-        self._order: range | Indices = range(0) if self._shuffling is None else np.empty(0, np.int64)
-        self._extensions = array("q")
+        super().begin(epoch, pass_index)
         self._passed: OrderedDict[int, int] = OrderedDict()
         """Offered and not taken, with their places in the order: the one that was looked at longest ago first."""
-        self._seen = self._first
         self._replay: deque[tuple[int, int]] = deque()
         """Of a run before this one, how its order grew: nothing is begun before it has grown so again."""
 
@@ -156,17 +88,6 @@ class SplitQueue:
     def used(self) -> tuple[Rest, ...]:
         """Return what is still to be left out of `cursor` and `remaining_parts`."""
         return tuple(Rest(index, pass_index, spans) for (pass_index, index), spans in sorted(self._used.items()))
-
-    def positions(self, indices: Sequence[int]) -> list[int]:
-        """Return the places in the pass's order of splits that were begun in it."""
-        if not indices:
-            return []  # sooner than by going through all splits
-        if isinstance(self._order, range):
-            return [self._order.index(index) for index in indices]
-        # The inverse of the whole order at once: a search for each split would go through it each time.
-        by_index = np.empty(len(range(self._first, self._seen, self._step)), np.int64)
-        by_index[(self._order - self._first) // self._step] = np.arange(len(self._order))
-        return [int(by_index[(index - self._first) // self._step]) for index in indices]
 
     def __len__(self) -> int:
         fresh = self._fresh()
@@ -218,16 +139,6 @@ class SplitQueue:
             return 0
         return MANY if self._passes is None else max(0, self._passes - self.pass_index - 1)
 
-    @property
-    def num_ordered(self) -> int:
-        """Splits that have a place in the pass's order."""
-        return len(self._order)
-
-    @property
-    def splits(self) -> int:
-        """Number of splits in a pass, as far as they are known."""
-        return len(range(self._first, len(self._listing), self._step))
-
     def peek_splits(self, most: int) -> list[Split]:
         """Return up to so many of the next splits, each once: from now on they go last, but for those that are wanted.
 
@@ -251,16 +162,6 @@ class SplitQueue:
             names += 1 + len(offered[-1].files)
         return offered
 
-    def projected(self, epoch: int, most: int) -> list[Split]:
-        """Return up to so many of the splits that a later epoch begins with; none where that is not known."""
-        if not self._listing.complete or self.splits > MOST_SPLITS_FORESEEN:
-            return []
-        order = np.arange(self._first, len(self._listing), self._step, dtype=np.int64)
-        if self._shuffling is not None:
-            # Decision 78: the seed tells the order of a later epoch already.
-            order = shuffled(order, self._shuffling, epoch, 0, self._branch)
-        return [self._listing[int(index)] for index in order[:most]]
-
     def take(self, wanted: WantedSplits = None, barred: Keys = frozenset(), fresh_first: bool = False) -> Lease | None:
         """Return the next lease, or None if none waits now.
 
@@ -281,21 +182,6 @@ class SplitQueue:
             return self._lease(self._passed.popitem(last=False)[0])
         # A pass is not over while splits are yet to be listed that a run before this one has begun.
         return None if self._replay else self._next_of_any_pass()
-
-    def _begin_next(self) -> tuple[int, int]:
-        """Begin the next split that is fresh; return its index and its place in the order."""
-        if self._at >= len(self._order):
-            self._extend(len(self._listing))
-        self._at += 1
-        return int(self._order[self._at - 1]), self._at - 1
-
-    def _lease(self, index: int) -> Lease:
-        return Lease(self._epoch, self._listing[index], branch=self._branch, pass_index=self.pass_index)
-
-    @property
-    def _not_yet_ordered(self) -> range:
-        """Splits that were listed and have no place in the order yet."""
-        return range(self._seen, len(self._listing), self._step)
 
     def _fresh(self) -> int:
         self.catch_up()
@@ -357,21 +243,6 @@ class SplitQueue:
             self.begin(self._epoch, self.pass_index + 1)
             self.catch_up()
         return self._lease(self._begin_next()[0])
-
-    def _extend(self, listed: int, started: int | None = None) -> None:
-        """Let splits join the order behind those that were begun."""
-        if self._shuffling is None:
-            self._order, self._seen = range(self._first, listed, self._step), listed
-            return
-        started = self._at if started is None else started
-        fresh = np.arange(self._seen, listed, self._step, dtype=np.int64)
-        # Splits that were begun keep their places, because states tell of them by these (decision 33).
-        waiting = np.concatenate((self._order[started:], fresh)) if started < len(self._order) else fresh
-        waiting = shuffled(waiting, self._shuffling, self._epoch, self.pass_index, self._branch)
-        self._order = np.concatenate((self._order[:started], waiting)) if started else waiting
-        self._seen += len(fresh) * self._step
-        # Decision 33: a state holds these pairs, so that the same order comes about in the run that goes on from it.
-        self._extensions.extend((started, listed))
 
     def _take_up(self) -> None:
         """Let begun splits of a run before this one wait, as far as they have places, in the order of their passes."""

@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 
 from pecan_ray.job.ledger import Ledger
 from pecan_ray.job.ledger_shape import LedgerShape
+from pecan_ray.job.pass_order import Listing
 from pecan_ray.job.resume_point import BranchPoint, Rest
-from pecan_ray.job.split_queue import Listing, SplitQueue
+from pecan_ray.job.split_queue import SplitQueue
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, Split
 from pecan_ray.sampling.order import shuffled
 from pecan_ray.sampling.random_keys import SplitOrder, random_key

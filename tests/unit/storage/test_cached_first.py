@@ -12,7 +12,8 @@ import pytest
 from pecan_ray.cache import EvictionPolicy
 from pecan_ray.caching.store import EntryStore
 from pecan_ray.job.lease_requests import LEAST_LOOK
-from pecan_ray.job.split_queue import Listing, SplitQueue
+from pecan_ray.job.pass_order import Listing
+from pecan_ray.job.split_queue import SplitQueue
 from pecan_ray.plan.splits import Split
 from pecan_ray.sampling.random_keys import SplitOrder
 from pecan_ray.storage import BlockCache, co_readers, single_flight
