@@ -16,8 +16,14 @@ def with_epoch_number(plan: Plan, epoch: int) -> Plan:
     """Return the plan for one epoch: functions that are given its number have it."""
     # A constant and no variable: graphs of an epoch that was left may still run with their own number.
     number = tf.constant(epoch, tf.int64)
-    told = [op for op in plan.all_ops() if isinstance(op, ElementOp) and wants_epoch(op.fn)]
-    return with_ops(plan, {op.name: replace(op, fn=functools.partial(op.fn, epoch=number)) for op in told})
+    return with_ops(
+        plan, {op.name: replace(op, fn=functools.partial(op.fn, epoch=number)) for op in ops_told_of_epoch(plan)}
+    )
+
+
+def ops_told_of_epoch(plan: Plan) -> list[ElementOp]:
+    """Return the operators whose functions are given the number of the epoch: a trace of one holds for one epoch."""
+    return [op for op in plan.all_ops() if isinstance(op, ElementOp) and wants_epoch(op.fn)]
 
 
 def of_first_epoch(op: ElementOp) -> dict[str, Tensor]:

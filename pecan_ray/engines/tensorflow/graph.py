@@ -21,7 +21,7 @@ from pecan_ray.engines.lease_replay import passes_before
 from pecan_ray.engines.tensorflow.broadcast_constants import GraphFunction
 from pecan_ray.engines.tensorflow.columns import Tensor, TensorColumns
 from pecan_ray.engines.tensorflow.control_flow import with_control_flow
-from pecan_ray.engines.tensorflow.epochs import of_first_epoch, with_epoch_number
+from pecan_ray.engines.tensorflow.epochs import of_first_epoch, ops_told_of_epoch, with_epoch_number
 from pecan_ray.engines.tensorflow.feed import GraphFeed, unbatch_rows
 from pecan_ray.engines.tensorflow.observed_calls import ObservedCalls
 from pecan_ray.engines.tensorflow.outputs import new_outputs, rows_of_outputs
@@ -86,6 +86,7 @@ class Graph:
         self._last = last_batching(plan)
         self._deterministic = options.order == "strict"
         self._traced: dict[tuple[Any, ...], GraphFunction] = {}
+        self._told_epoch = {op.name for op in ops_told_of_epoch(plan)}
         self._producers: dict[str, str] = {}
         """By column, the operator that has made it last, which a message names."""
         self._epoch, self._seeds = 0, SeedFold(DatasetPass())
@@ -237,8 +238,9 @@ class Graph:
             before = self._seeds.requests
             with fold_seeds(self._seeds):
                 traced = _traced(run, data.element_spec, "/".join(op.name for op in ops))
-            if self._seeds.requests == before:
-                self._traced[key] = traced  # else its seeds are those of this epoch
+            # What it has taken of this epoch, seeds or its number, are constants of the trace.
+            if self._seeds.requests == before and self._told_epoch.isdisjoint(op.name for op in ops):
+                self._traced[key] = traced
         else:
             traced = self._traced[key]
         data = data.map(traced, num_parallel_calls=tf.data.AUTOTUNE, deterministic=self._deterministic)
