@@ -38,7 +38,7 @@ ARGUMENTS: Mapping[str, str] = {
     "num_epochs": "say epochs=...",
     "num_parallel_calls": WORKERS,
     "num_proc": WORKERS,
-    "num_threads": "Config(threads=...) sets the threads of a worker",
+    "num_threads": "Config(threads_per_worker=...) sets the threads of a worker",
     "num_workers": WORKERS,
     "persistent_workers": "one loop of epochs=n keeps its workers",
     "pin_memory": "memory is pinned where device= is a GPU",
@@ -50,7 +50,7 @@ ARGUMENTS: Mapping[str, str] = {
     "reshuffle_each_iteration": "say .shuffle(buffer, reshuffle=...)",
     "shuffle": SHUFFLES,
     "timeout": "Config(worker_timeout_s=...) is how long a worker may be silent",
-    "worker_init_fn": "map(fn, setup=make) calls make() once in each process, and gives fn what it returns",
+    "worker_init_fn": ".map(fn, setup=make) calls make() once in each process, and gives fn what it returns",
 }
 """Arguments."""
 
@@ -59,7 +59,7 @@ METHODS: Mapping[str, str] = {
     "as_numpy_iterator": LOOPS,
     "cache": ".autocache() keeps what was computed, where that saves time",
     "concatenate": ".concat(other)",
-    "decode": "sources.ImageFolder decodes, and .map(pecan.Decode(), on=column) does",
+    "decode": "sources.ImageFolder decodes, and .map(pecan.images.Decode(), on=column) does",
     "enumerate": "a function with a parameter `rng` or `epoch` is given those",
     "interleave": ".flat_map(fn) for elements, .mix(other, weights=[...]) for pipelines",
     "iter_epochs": "pipe.iter_batches(epochs=n)",

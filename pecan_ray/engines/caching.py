@@ -329,13 +329,13 @@ class SplitRecording:
     def _publish(self) -> None:
         """Keep the entry, now that all elements are there, if none was bad."""
         writer = self._writer
+        # A bad element would look like a filtered one in an entry, and no later epoch would tell of it.
         if (
             writer is not None
             and self._length is not None
             and self._lease.key not in self._skipped_positions.with_errors
         ):
             seconds = max(0.0, time.monotonic() - self._started)  # some virtual machines' clocks jump
-            # A bad element would look like a filtered one in an entry, and no later epoch would tell of it.
             entry = writer.finish(self._length)
             self._cache.keep(self._point, self._lease.split, entry, self._length, seconds, anew=self._restart)
         self.drop()

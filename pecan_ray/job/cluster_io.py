@@ -138,7 +138,7 @@ class ClusterIoRegistry:
         """Return the jobs that were not heard for long."""
         # Three reports may be lost, however seldom they are due.
         after = SILENT_S + 3 * self.report_interval_s
-        return [job for job in self.jobs if now - self._last_seen.setdefault(job, now) > after]
+        return [job for job in self.jobs if now - self._last_seen[job] > after]
 
     @property
     def report_interval_s(self) -> float:

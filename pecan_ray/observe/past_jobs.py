@@ -52,7 +52,8 @@ class PastJob:
     @property
     def file_name(self) -> str:
         """Name of its file: those of later jobs sort behind it."""
-        readable = re.sub(r"[^\w.-]+", "_", self.job)[:100]
+        # In bytes, of which a name has 255 at most: a letter may take four.
+        readable = re.sub(r"[^\w.-]+", "_", self.job).encode()[:100].decode(errors="ignore")
         # Milliseconds with leading zeros: by name is by time.
         return f"{int(self.began * 1000):014d}-{readable}.json"
 

@@ -148,8 +148,9 @@ def _tokens(segment: str) -> Iterator[str]:
     at = 0
     while at < len(segment):
         character = segment[at]
-        # Not from the first character on: `[]]` is the class of one bracket, as in a shell.
-        close = segment.find("]", at + 2) if character == "[" else -1
+        # Not from the first member on: `[]]` is the class of one bracket, as in a shell, and `[!]]` of all others.
+        negated = segment.startswith(("!", "^"), at + 1)
+        close = segment.find("]", at + 2 + negated) if character == "[" else -1
         if character == "*":
             yield "*"
         elif character == "?":

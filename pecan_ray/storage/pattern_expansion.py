@@ -62,10 +62,11 @@ def _choices(inside: str) -> Iterator[str]:
         # As in a shell: one bound with a leading zero pads all of them.
         padded = any(re.match(r"-?0[0-9]", bound) for bound in (found[1], found[2]))
         width = max(len(found[1]), len(found[2])) if padded else 0
-        numbers = _closed_range(int(found[1]), int(found[2]), max(1, int(found[3] or 1)))
-        if len(numbers) > MAX_NAMES:
+        first, last, step = int(found[1]), int(found[2]), max(1, int(found[3] or 1))
+        # Not by `len`, which numbers of more than 64 bits overflow.
+        if abs(last - first) // step >= MAX_NAMES:
             raise _too_many("{" + inside + "}")
-        yield from (f"{number:0{width}d}" for number in numbers)
+        yield from (f"{number:0{width}d}" for number in _closed_range(first, last, step))
 
 
 def _closed_range(first: int, last: int, step: int) -> range:

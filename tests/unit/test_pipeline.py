@@ -7,6 +7,7 @@ import functools
 import inspect
 import os
 import pickle
+import re
 import threading
 import traceback
 from typing import Any
@@ -279,6 +280,16 @@ PIPE: Any = numbers(8).batch(2)
 def test_a_word_of_another_loader_is_answered_by_ours(call: Any, error: type[Exception], said: str) -> None:
     with pytest.raises(error, match=said):
         call()
+
+
+def test_what_the_answers_name_exists() -> None:
+    known: dict[str, Any] = {"pipe": PecanPipeline, "pecan": pecan, "functools": functools, "list": list, "make": print}
+    for answer in {*ARGUMENTS.values(), *METHODS.values()}:
+        for path, given in re.findall(r"([\w.]+)\((?=([^()]*))", answer):
+            first, *inner = (f"pipe{path}" if path.startswith(".") else path).split(".")
+            named = functools.reduce(getattr, inner, known.get(first) or getattr(pecan, first))
+            for word in re.findall(r"(\w+)=", given):
+                assert word in inspect.signature(named).parameters, answer
 
 
 def test_no_word_of_others_is_one_of_ours() -> None:

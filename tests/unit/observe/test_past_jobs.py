@@ -33,6 +33,9 @@ def test_a_job_is_found_again_in_a_folder_that_can_be_written(tmp_path: Path, ca
     assert list(past_jobs.past_jobs(tmp_path / "jobs")) == [ENDED]
     (file,) = (tmp_path / "jobs").iterdir()
     assert file.name == "01700000000250-a_b_c-1.json" and json.loads(file.read_text())["format"] == 1
+    long = replace(ENDED, job="写" * 100, began=2e9)
+    keep_job(long, tmp_path / "jobs")
+    assert next(past_jobs.past_jobs(tmp_path / "jobs")) == long, "file systems count a name's bytes"
     (tmp_path / "file").write_text("")
     keep_job(ENDED, tmp_path / "file" / "below")
     for folder in ("file/below", "nowhere"):

@@ -27,6 +27,7 @@ PATTERNS = {
     "**/.git/*": ["b/.git/4.txt"],
     "*/c/*.txt": ["b/c/3.txt"],
     "d[[]1]/*": ["d[1]/5.txt"],
+    "[!]a].txt": ["b.txt"],
     "{b,a}.txt": ["b.txt", "a.txt"],
     "{b/{c,1.txt},a*}": ["b/c/3.txt", "b/1.txt", "a.txt"],
 }
@@ -65,8 +66,9 @@ def test_braces_stand_for_names_each_of_which_must_be_there(place: Place) -> Non
         assert found == (names if "24..005" not in pattern else names[::-1])
     with pytest.raises(SourceNotFoundError, match=r"s-025\.txt"):
         list(storage.list_files(f"{place.root}/s-{{005..030}}.txt"))
-    with pytest.raises(PlanError, match="1,000,000"):
-        list(storage.list_files(f"{place.root}/s-{{0..9999999}}.txt"))
+    for last in ("9999999", "9" * 26):
+        with pytest.raises(PlanError, match="1,000,000"):
+            list(storage.list_files(f"{place.root}/s-{{0..{last}}}.txt"))
 
 
 def test_ranges_streams_and_whole_files_are_what_was_stored(place: Place) -> None:
