@@ -47,6 +47,8 @@ class TrainerWaiting:
     incarnation: str
     met: int = 0
     """So many workers it knows, of those that have come up."""
+    number: int = 0
+    """Of the last orders that it has."""
 
 
 @dataclass(frozen=True)

@@ -192,6 +192,10 @@ class JobRequests:
         # Again, because leases that were just given may have held elements that kill workers.
         self.leave_out(_handle_fatal_elements(self._job, now, done), now, done, keep=True)
 
+    def last_number(self, worker: str, channel: str) -> int:
+        """Return the number of a worker's last question on a channel, 0 where there was none."""
+        return self._calls.last_number(worker, channel)
+
     def forget(self, worker: str) -> None:
         """Drop what a worker has asked that is gone."""
         self._calls.forget(worker)

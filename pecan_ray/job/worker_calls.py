@@ -37,6 +37,11 @@ class WorkerCalls:
             return None
         return self._response(call)
 
+    def last_number(self, worker: str, channel: str) -> int:
+        """Return the number of the last question of a channel, 0 where there was none."""
+        call = self._calls.get((worker, channel))
+        return 0 if call is None else call.request.number
+
     def wait(self, asked: WorkerRequestReceived) -> None:
         """Let a question wait for its answer."""
         self._waiting[asked.worker, asked.channel] = asked

@@ -28,6 +28,7 @@ from pecan_ray.runtime.host_names import with_host_names
 from pecan_ray.runtime.job_arrays import receive
 from pecan_ray.runtime.job_host import JobHost
 from pecan_ray.runtime.journal_file import OFF, JournalPlace, place_of
+from pecan_ray.runtime.journaled_job import cannot_go_on
 from pecan_ray.runtime.worker_owner import Keeping
 
 logger = logging.getLogger("pecan_ray.controller")
@@ -137,7 +138,7 @@ class JobController:
 
     async def listen(self, rank: int, incarnation: str, number: int, met: int) -> bytes:
         """Return a trainer's orders, pickled, as soon as they differ from the ones with that number."""
-        self._host.happened(events.TrainerWaiting(rank, incarnation, met))
+        self._host.happened(events.TrainerWaiting(rank, incarnation, met, number))
         self._raise_rejection(incarnation)
         return await self._host.update_calls.listen(rank, number)
 
@@ -318,8 +319,4 @@ def _resume_job(name: str, place: JournalPlace, keeping: Keeping | None) -> JobH
         job = place.job()
         return None if job is None else JobHost(receive(job, {}), place, keeping, again=True)
     except JournalError as error:
-        raise JournalError(
-            f"the controller of job {name} was lost, and no other one can go on from its journal: {error.message} "
-            "Start the run again, from its last state if there is one.",
-            **error.fields,
-        ) from error
+        raise cannot_go_on(name, error) from error

@@ -20,6 +20,7 @@ from pecan_ray.job.journal import (
     replay,
     snapshot,
 )
+from pecan_ray.job.lost_events import lost_before
 from pecan_ray.job.spec import JobSpec
 from pecan_ray.job.state import JobState, kept_as
 from pecan_ray.runtime.journal_copy import JournalCopy
@@ -130,6 +131,13 @@ class JournaledJob:
         # Decision 37: time goes on where the last event was, because nobody could be heard without a controller.
         return ActiveClock(longest_gap_s, time.monotonic, begin=job.at), job.state
 
+    def lost_before(self, event: events.Event) -> JournalError | None:
+        """Return why the job cannot go on, where others know more of it than its journal did; None: it can."""
+        if self._place is None or not self.restarted or not (known := lost_before(self.state, event)):
+            return None
+        message = f"{self._place.journal} has lost its last entries: {known}."
+        return cannot_go_on(self._spec.name, JournalError(message, path=str(self._place.journal)))
+
     def now(self) -> float:
         """Return the job's time, which stands still while its process does."""
         return self._clock.now()
@@ -225,3 +233,12 @@ class JournaledJob:
         """Wait until a copy that has ended is removed or complete, for as long as that is worth."""
         if self._copy is not None:
             self._copy.join()
+
+
+def cannot_go_on(job: str, why: JournalError) -> JournalError:
+    """Return what the trainers of a job are told whose journal is no use."""
+    return JournalError(
+        f"the controller of job {job} was lost, and no other one can go on from its journal: {why.message} "
+        "Start the run again, from its last state if there is one.",
+        **why.fields,
+    )

@@ -9,6 +9,7 @@ from pecan_ray.job import events, instructions, worker_events
 from pecan_ray.job.active_clock import LONGEST_GAP_S, TICK_S, ActiveClock
 from pecan_ray.job.journal import entries, handled, journal_header, packed, pages, replay, snapshot
 from pecan_ray.job.ledger_check import check_ledger
+from pecan_ray.job.lost_events import lost_before
 from pecan_ray.job.messages import EndData, TrainerReport
 from pecan_ray.job.notification_schedule import NotificationSchedule
 from pecan_ray.job.sharing import ROUND_S
@@ -132,6 +133,7 @@ class JobModel(Party):
         self.go_on()
         if not self.alive:
             return  # it was killed by then, and the message with it
+        must(not (lost := lost_before(self.state, event)), f"its journal has lost nothing, but {lost}")
         epoch, now = self.state.ledger.epoch, self.now()
         done = self.state.handle(event, now)
         if self.world.scenario.rivals:
@@ -190,12 +192,12 @@ class JobModel(Party):
             self._notices.mark_sent(trainer.rank)
             self.world.links.send(trainer, trainer.answered, report.number, self.state.trainer_update(trainer.rank))
 
-    def listened(self, trainer: TrainerModel, event: events.TrainerWaiting, poll: int, known: int) -> None:
+    def listened(self, trainer: TrainerModel, event: events.TrainerWaiting, poll: int) -> None:
         """Keep a trainer's call until there are orders for it that are newer than those that it knows."""
         self.handle(event)
         if not self.alive:
             return
-        self._polls[trainer.rank] = trainer, poll, known
+        self._polls[trainer.rank] = trainer, poll, event.number
         if not self._give_due_orders(trainer.rank):
             self.world.clock.after(HOLD_S, self, self._give_orders, trainer.rank, poll)
 

@@ -170,8 +170,8 @@ class TrainerModel(Party):
         if not job.alive:
             self._job_gone()
             return
-        listens = events.TrainerWaiting(self.rank, self.incarnation, self.state.update.met)
-        self.world.links.send(job, job.listened, self, listens, self._polls, self.state.update.number)
+        listens = events.TrainerWaiting(self.rank, self.incarnation, self.state.update.met, self.state.update.number)
+        self.world.links.send(job, job.listened, self, listens, self._polls)
         self.world.clock.after(POLL_S, self, self._poll_again, self._polls)
 
     def _poll_again(self, poll: int) -> None:

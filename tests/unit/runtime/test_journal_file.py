@@ -22,6 +22,7 @@ from pecan_ray.job import events, journal_slices
 from pecan_ray.job.journal import entries, packed, replay
 from pecan_ray.job.journal_slices import JournalSlice, in_order, next_slice, slice_named
 from pecan_ray.job.ledger_shape import LedgerShape
+from pecan_ray.job.messages import AskAssignment, TrainerReport
 from pecan_ray.job.spec import JobSpec
 from pecan_ray.options import Workers
 from pecan_ray.plan.splits import Split
@@ -67,6 +68,41 @@ def leave(job: JournaledJob) -> None:
     for file in (job._file, job._listings):
         assert file is not None
         file.close()
+
+
+WORKER = "pecan:kept:local-0"
+
+
+def told(number: int, incarnation: str = "i0") -> tuple[events.Event, ...]:
+    """What each sends that had so many answers before."""
+    return (
+        events.TrainerWaiting(0, incarnation, number=number),
+        events.TrainerReported(TrainerReport(0, incarnation, number)),
+        events.WorkerRequestReceived(WORKER, "run", number, AskAssignment()),
+    )
+
+
+def test_a_journal_that_lacks_whole_entries_at_its_end_is_named_by_what_others_know(tmp_path: Path) -> None:
+    job = begun(tmp_path)
+    job.handle(events.RoomFound((("host", 4.0),), (4.0, 4.0)))
+    size = place(tmp_path).journal.stat().st_size
+    orders = job.state.trainer_update(0).number
+    for event in told(1):
+        job.handle(event)
+    leave(job)
+    assert [again(tmp_path).lost_before(event) for event in told(2)[1:]] == [None, None]
+    os.truncate(place(tmp_path).journal, size)
+    other = again(tmp_path)
+    assert [other.lost_before(event) for event in told(1)] == [None, None, None], "as if they had not been answered"
+    assert [other.lost_before(event) for event in told(99, "refused")[:2]] == [None, None]
+    said = (
+        rf"rank 0 has orders of number 99, and the last ones there have number {orders}",
+        "rank 0 sends its report 99, and the last one there is report 0",
+        f"{WORKER} asks its question 99, and the last one there is question 0",
+    )
+    for event, known in zip(told(99), said, strict=True):
+        lost = other.lost_before(event)
+        assert lost is not None and f"{place(tmp_path).journal} has lost its last entries: {known}. Start" in str(lost)
 
 
 def test_what_a_run_before_has_left_is_kept_whole_each_time_and_said(
