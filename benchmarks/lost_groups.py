@@ -35,7 +35,7 @@ KINDS = ("plain", "shuffle", "filter", "strict", "take", "repeat")
 
 
 @dataclass(frozen=True)
-class Run:
+class LostGroupRun:
     """One run, as it was drawn."""
 
     kind: str
@@ -74,14 +74,14 @@ def slowly(i: Any) -> Any:
     return i
 
 
-def draw(seed: int, number: int) -> Run:
+def draw(seed: int, number: int) -> LostGroupRun:
     """Return one of the runs of a seed."""
     chance = random.Random(f"{seed} {number}")
     kind, lag = KINDS[number % len(KINDS)], chance.choice((None, 2, 8))
     elements, epochs = chance.randint(200, 1200), chance.randint(1, 3)
     batches = elements * epochs // BATCH
     kills = sorted(chance.randint(1, max(1, batches // 2)) for _ in range(chance.randint(1, 2)))
-    return Run(kind, elements, chance.randint(2, 4), lag, epochs, tuple(kills))
+    return LostGroupRun(kind, elements, chance.randint(2, 4), lag, epochs, tuple(kills))
 
 
 class Reader:
@@ -94,7 +94,7 @@ class Reader:
         """Return how many batches have come."""
         return self._read
 
-    def read(self, run: Run, name: str) -> tuple[dict[int, Counter[int]], int, int, float]:
+    def read(self, run: LostGroupRun, name: str) -> tuple[dict[int, Counter[int]], int, int, float]:
         """Read all; return the elements of each epoch, batches read and skipped, and the longest wait between two."""
         got: dict[int, Counter[int]] = {}
         longest, order = 0.0, "strict" if run.kind == "strict" else "relaxed"
@@ -122,7 +122,7 @@ def kill_group(name: str) -> bool:
     return True
 
 
-def play(run: Run, name: str) -> Counter[str]:
+def play(run: LostGroupRun, name: str) -> Counter[str]:
     """Play a run; return what was found, by name: counts, and the longest wait in milliseconds."""
     remote: Any = ray.remote(Reader)
     readers = [remote.options(num_cpus=0, max_concurrency=2).remote() for _ in range(run.readers)]
