@@ -75,6 +75,6 @@ def runs_the_example(kernel: Any) -> None:
         shown = outputs(kernel, cell)
         results[cell.splitlines()[-1]] = [content["data"] for kind, content in shown if kind == "execute_result"]
     assert results["seen"][0]["text/plain"] == "1024" and results["rest"][0]["text/plain"] == "256"
-    assert "<table>" in results["pipe.explain()"][0]["text/html"]
+    assert "<pre>" in results["pipe.explain()"][0]["text/html"]
     assert "bottleneck" in results["batches.report()"][0]["text/html"]
     assert all(not cell["outputs"] for cell in notebook["cells"] if cell["cell_type"] == "code"), "it is kept clean"
