@@ -75,6 +75,11 @@ class LedgerShape:
         return self.serial or self.in_order
 
     @property
+    def addressed(self) -> bool:
+        """Whether workers make batches for certain ranks throughout an epoch: each is for one of them alone."""
+        return self.coordinated or (self.world_size > 1 and (self.one_at_a_time or self.in_row_order))
+
+    @property
     def may_divide_splits(self) -> bool:
         """Whether several workers may share a split of known length, so that they end an epoch together."""
         # Decision 91: `autocache` makes an entry of a whole split, so what it keeps is never cut.

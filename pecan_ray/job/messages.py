@@ -319,6 +319,8 @@ class TrainerUpdate:
     """What the job has been waiting for, for long."""
     coordinated: bool = False
     """Batches come in rounds, and are used when these have their turn."""
+    addressed: bool = False
+    """Batches are for certain ranks: nobody else can have one that is for this rank."""
     first_turn: int = 0
     """Number of the first of the"""
     schedule: Turns = ()

@@ -10,7 +10,8 @@ while the loop waits for rows before it.
 
 Workers send against *credits*, so that whatever is under way is received: what a trainer has no room for stays with
 the worker, where other ranks can have it.  The queue is bounded by `prefetch_bytes`, which one message of each worker
-may exceed, and while leftovers are regrouped the batches of that.
+may exceed, and while leftovers are regrouped the batches of that.  Where batches are for certain ranks, so may what
+workers that drain have left for this one.
 """
 
 from __future__ import annotations
@@ -115,7 +116,7 @@ class TrainerState:
         # What waits here must not fill its worker's ring: the batch that is waited for would find no room in that.
         if self.world_size > 1 or self.queue.waiting_for_rows:
             self._transfer_held_memory(done)
-        if self.update.settle:
+        if self.update.settle and not self.update.addressed:
             _let_go(self, done)
         # Most batches come before a wait is worth telling, so waits are not looked at with each of them.
         if self._waiting or now >= self._waiting.due_with(self._awaited()):
@@ -331,7 +332,8 @@ class TrainerState:
 def _let_go(trainer: TrainerState, done: list[TrainerInstruction]) -> None:
     """Settle about workers that drain while other ranks hold this one up, and nothing can be on its way from them.
 
-    Else a batch that such a worker has left might be what those ranks wait for, who have never met it.
+    Else a batch that such a worker has left might be what those ranks wait for, who have never met it.  Of batches with
+    an address all that is left is fetched instead (`TrainerQueue.starved`).
     """
     # It may have room as soon as the job has answered.
     if not trainer.queue or trainer._room(answered=True) or trainer.queue.usable(trainer.update):

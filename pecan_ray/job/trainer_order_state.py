@@ -71,6 +71,7 @@ class TrainerOrderState:
             placement_note=placing,
             waiting_for=waits,
             coordinated=ledger.shape.coordinated,
+            addressed=ledger.shape.addressed,
             first_turn=ledger.rounds.first,
             schedule=ledger.rounds.schedule,
             lost_workers=ledger.rounds.lost_workers,

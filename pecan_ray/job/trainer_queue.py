@@ -185,13 +185,19 @@ class TrainerQueue:
         return (update.merge_leftovers or in_turn) and not self.usable(update)
 
     def starved(self, update: TrainerUpdate, workers: Iterable[str]) -> list[str]:
-        """Return the workers that may send without room: this rank has no batch to use, and may hold up their rounds.
+        """Return the workers that may send without room while this rank has no batch to use.
 
-        Else ranks could fill their queues with different rounds, and each wait for what another one has no room for.
+        Those whose rounds it may hold up: else ranks could fill their queues with different rounds, and each wait for
+        what another one has no room for.  And those that drain: what they have finished for this rank nobody else can
+        have, and it lies in the memory that a batch for another rank needs.
         """
-        if not update.coordinated or self.head is not None:
+        if not update.addressed or self.usable(update):
             return []
-        return [worker for worker in workers if worker not in self._without_turn]
+        return [
+            worker
+            for worker in workers
+            if worker in update.settle or (update.coordinated and worker not in self._without_turn)
+        ]
 
     def revoke(self, worker: str) -> list[ReceivedBatch]:
         """Take out the batches of a worker that have no turn, and never will."""

@@ -90,6 +90,8 @@ class Outbox:
         self._first = self._next = 0
         self._closed, self.left = False, 0
         """Whether no more comes, and before which epoch nothing is kept."""
+        self._readers: set[int] | None = None
+        """The only ranks for which anything is kept; None: all."""
 
     def put(self, produced: Produced, rank: int | None) -> int:
         """Add a batch, for one rank or for whoever may have it; waits while many, or large ones, of this address wait.
@@ -102,8 +104,10 @@ class Outbox:
         """
         nbytes = bytes_of(produced.columns)
         with self._lock:
-            self._room.wait_for(lambda: self._closed or produced.epoch < self.left or self._has_room(rank, nbytes))
-            if produced.epoch < self.left:
+            self._room.wait_for(
+                lambda: self._closed or not self._is_wanted(rank, produced.epoch) or self._has_room(rank, nbytes)
+            )
+            if not self._is_wanted(rank, produced.epoch):
                 _release_slot(produced)
                 return nbytes
             batch = _Waiting(self._next, rank, produced, nbytes)
@@ -176,7 +180,7 @@ class Outbox:
         """Drop the batches of epochs before one, also those that are yet to be put here: nobody wants them."""
         with self._lock:
             self.left = max(self.left, before)
-            dropped = self._drop(lambda rank, batch: batch.produced.epoch < self.left)
+            dropped = self._drop_unwanted()
         # Outside of the lock, since the slots' ring has one of its own.
         for batch in dropped:
             _release_slot(batch.produced)
@@ -187,17 +191,23 @@ class Outbox:
         Else these batches would keep the memory that the next one waits for.  The job has them made again.
         """
         with self._lock:
-            met = {rank for given in self._given.values() for rank, count in given.items() if count}
-            dropped = self._drop(lambda rank, batch: rank is not None and rank not in met)
+            # Also what is yet to be put here: a rank that lacks its first batches would take a later one for the first.
+            if self._readers is None:
+                self._readers = {rank for given in self._given.values() for rank, count in given.items() if count}
+            dropped = self._drop_unwanted()
         for batch in dropped:
             _release_slot(batch.produced)
 
-    def _drop(self, unwanted: Callable[[int | None, _Waiting], bool]) -> list[_Waiting]:
-        """Take batches out, so that there is room for others."""
+    def _is_wanted(self, rank: int | None, epoch: int) -> bool:
+        """Tell whether to keep a batch with an address."""
+        return epoch >= self.left and (rank is None or self._readers is None or rank in self._readers)
+
+    def _drop_unwanted(self) -> list[_Waiting]:
+        """Take out the batches that nobody wants, so that there is room for others."""
         lots = [(rank, batch) for rank, lot in self._batches.items() for batch in lot]
-        dropped = [(rank, batch) for rank, batch in lots if unwanted(rank, batch)]
+        dropped = [(rank, batch) for rank, batch in lots if not self._is_wanted(rank, batch.produced.epoch)]
         for rank in {rank for rank, _ in dropped}:
-            kept = deque(batch for batch in self._batches.pop(rank) if not unwanted(rank, batch))
+            kept = deque(batch for batch in self._batches.pop(rank) if self._is_wanted(rank, batch.produced.epoch))
             self._bytes[rank] = sum(batch.nbytes for batch in kept)
             if kept:
                 self._batches[rank] = kept

@@ -86,26 +86,37 @@ class OutboxModel:
         """What has no room among them."""
         self._attached: list[Stream] = []
         self._dispatching = False
+        self._before = 0
+        self._readers: set[int] | None = None
+        """The only ranks for which anything is kept; None: all."""
 
     def put(self, rank: int | None, made: Made) -> None:
         """Take a batch, as soon as there is room for it."""
-        self.without_room.append((rank, made))
+        if self._is_wanted(rank, made):
+            self.without_room.append((rank, made))
         self._fill()
 
     def leave_epochs(self, before: int) -> None:
         """Drop the batches of epochs before one."""
-        self._batches = deque(item for item in self._batches if item[1].epoch >= before)
-        kept = [item for item in self.without_room if item[1].epoch >= before]
+        self._before = max(self._before, before)
+        self._drop_unwanted()
+
+    def drain(self) -> None:
+        """Drop what is for ranks that were given nothing so far."""
+        if self._readers is None:
+            self._readers = {stream.trainer.rank for stream in self._worker.streams if stream.given}
+        self._drop_unwanted()
+
+    def _is_wanted(self, rank: int | None, made: Made) -> bool:
+        return made.epoch >= self._before and (rank is None or self._readers is None or rank in self._readers)
+
+    def _drop_unwanted(self) -> None:
+        self._batches = deque(item for item in self._batches if self._is_wanted(*item))
+        kept = [item for item in self.without_room if self._is_wanted(*item)]
         waited, self.without_room = len(kept) < len(self.without_room), kept
         self._fill()
         if waited and not kept:  # else it goes on when there is room
             self._worker.go_on()
-
-    def drain(self) -> None:
-        """Drop what is for ranks that were given nothing so far."""
-        met = {stream.trainer.rank for stream in self._worker.streams if stream.given}
-        self._batches = deque(item for item in self._batches if item[0] is None or item[0] in met)
-        self._fill()
 
     def attach(self, stream: Stream) -> None:
         """A trainer reads from here now."""

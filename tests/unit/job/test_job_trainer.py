@@ -16,6 +16,7 @@ from pecan_ray.job.trainer import TrainerState
 from pecan_ray.job.trainer_events import (
     BatchesReceived,
     BatchRequested,
+    CloseStream,
     DeliverBatch,
     Discard,
     EndOfEpoch,
@@ -26,6 +27,7 @@ from pecan_ray.job.trainer_events import (
     RecordedInfo,
     ReportAccepted,
     SendReport,
+    StreamEnded,
     TrainerClosed,
     TrainerEvent,
     TrainerFailed,
@@ -102,6 +104,25 @@ def test_batches_that_wait_for_other_ranks_take_no_memory_from_their_worker() ->
     assert of_kind(TransferMemory, rig.order(allowed=1)) == of_kind(TransferMemory, rig.receive()) == []
     rig.want()
     assert [one.batch.id for one in of_kind(TransferMemory, rig.handle(TrainerTime()))] == []
+
+
+@pytest.mark.parametrize(
+    ("shape", "fetched"), [({}, False), ({"addressed": True}, True), ({"addressed": True, "coordinated": True}, True)]
+)
+def test_what_a_draining_worker_has_left_is_fetched_without_room_if_it_can_be_for_this_rank_alone(
+    shape: dict[str, bool], fetched: bool
+) -> None:
+    rig = TrainerRig(world_size=2, prefetch_bytes=1)
+    rig.order(new_workers=("w",), met=1, **shape)
+    assert not of_kind(Grant, rig.receive()), "there is no room, and the other rank has yet to receive as many"
+    done = rig.order(settle=("w",), new_workers=())
+    assert (of_kind(Grant, done), of_kind(CloseStream, done)) == (
+        ([Grant("w", 1)], []) if fetched else ([], [CloseStream("w")])
+    )
+    if fetched:
+        assert of_kind(Grant, rig.receive()) == [Grant("w", 1)] and not any(report.settled for report in rig.reports)
+        rig.handle(StreamEnded("w"))
+    assert [report.settled for report in rig.reports if report.settled] == [("w",)]
 
 
 def test_closing_gives_back_all_memory_that_of_batches_that_come_later_too() -> None:
