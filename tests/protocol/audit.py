@@ -141,7 +141,10 @@ class Audit:
             before = self.used_pieces.get(epoch, Counter())
             pieces = [piece for key in keys for piece in pieces_of(self.scenario, key)]
             saved = self._saved if self.scenario.numbered else None
-            left = [piece for piece in pieces if saved is not None and not saved.holds(epoch, piece)]
+            outputs = Counter((key, element) for key, element, _ in pieces)
+            left = [
+                piece for piece in pieces if saved is not None and not saved.holds(epoch, piece, outputs[piece[:2]])
+            ]
             self._sequences[epoch] = [piece for piece in pieces if not before["", piece] and piece not in left]
         return self._sequences[epoch]
 

@@ -16,7 +16,7 @@ from pecan_ray.job.resume_point import ResumePoint
 from pecan_ray.job.saved_state import SavedState
 from pecan_ray.job.share_group import Place
 from pecan_ray.plan.splits import OUTPUT_BITS
-from tests.protocol.engine import Made, ModelPiece
+from tests.protocol.engine import WIDTH, Made, ModelPiece
 
 if TYPE_CHECKING:
     from tests.protocol.world import World
@@ -36,11 +36,14 @@ class Saved:
     in_order: bool = False
     """Rows had come in order until then."""
 
-    def holds(self, epoch: int, piece: ModelPiece) -> bool:
-        """Tell whether an output of an only source is to come, as the state says: ranks could not share some."""
-        (branch, pass_index, index), element, _ = piece
+    def holds(self, epoch: int, piece: ModelPiece, outputs: int) -> bool:
+        """Tell whether an output of an only source is to come, as the state says: ranks could not share some.
+
+        `outputs`: of its element; a state may stand between two of them.
+        """
+        (branch, pass_index, index), element, output = piece
         point = self.point.branches[branch]
-        at, cursor = element << OUTPUT_BITS, point.cursor
+        at, cursor = (element << OUTPUT_BITS) + output * (WIDTH // outputs), point.cursor
         parts = (one.spans for one in point.remaining_parts if (one.pass_index, one.index) == (pass_index, index))
         back = any(start <= at < stop for spans in parts for start, stop in spans)
         missing = pass_index == cursor.pass_index and any(start <= index < stop for start, stop in cursor.missing)
