@@ -56,7 +56,7 @@ class JobRequests:
 
     def __init__(self, job: JobCore) -> None:
         self._job, self._ledger = job, job.ledger
-        self._calls, self.split_open_failures = WorkerCalls(), SplitOpenFailures(job, self.leave_out)
+        self.calls, self.split_open_failures = WorkerCalls(), SplitOpenFailures(job, self.leave_out)
         self._seen_changes = -1
         self._static_distributed = False
         self.ordered = job.spec.ordered
@@ -86,7 +86,7 @@ class JobRequests:
     @property
     def idle(self) -> bool:
         """Whether workers wait for an answer."""
-        return len(self._calls) > 0
+        return len(self.calls) > 0
 
     def note_order(self, event: events.OrderKnown) -> None:
         """Note the order of operators, unless it was known."""
@@ -150,7 +150,7 @@ class JobRequests:
             return
         worker.last_seen = now
         # Decision 22: a question may come twice. Then it is answered as before, and what it tells is not noted again.
-        found = self._calls.arrived(event)
+        found = self.calls.arrived(event)
         if not isinstance(found, events.WorkerRequestReceived):
             done += [found] if found is not None else []
             return
@@ -158,9 +158,9 @@ class JobRequests:
         self._note(found, now, done)
         reply = self._reply(found)
         if reply is None:
-            self._calls.wait(found)
+            self.calls.wait(found)
         else:
-            done.append(self._calls.response(found, reply))
+            done.append(self.calls.response(found, reply))
 
     def send_responses(self, now: float, done: list[Instruction]) -> None:
         """Answer the questions that have an answer now."""
@@ -174,7 +174,7 @@ class JobRequests:
             # With many workers each change would ask the ledger once for each that waits. If one of those that are
             # alike waits in vain, all do.
             in_vain: set[Hashable] = set()
-            for asked in self._calls.waiting():
+            for asked in self.calls.waiting():
                 request = asked.request
                 alike = any_will_do(asked.worker, self._ledger.shape, self._ledger.workers)
                 # A worker that is barred from some leases does not wait for the same as the others.
@@ -186,19 +186,15 @@ class JobRequests:
                     continue
                 reply = self._reply(asked)
                 if reply is not None:
-                    done.append(self._calls.response(asked, reply))
+                    done.append(self.calls.response(asked, reply))
                 elif alike:
                     in_vain.add(kind)
         # Again, because leases that were just given may have held elements that kill workers.
         self.leave_out(_handle_fatal_elements(self._job, now, done), now, done, keep=True)
 
-    def last_number(self, worker: str, channel: str) -> int:
-        """Return the number of a worker's last question on a channel, 0 where there was none."""
-        return self._calls.last_number(worker, channel)
-
     def forget(self, worker: str) -> None:
         """Drop what a worker has asked that is gone."""
-        self._calls.forget(worker)
+        self.calls.forget(worker)
 
     def _note(self, asked: events.WorkerRequestReceived, now: float, done: list[Instruction]) -> None:
         """Take over what a question tells, once."""

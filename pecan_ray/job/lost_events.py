@@ -24,7 +24,7 @@ def lost_before(state: JobState, event: events.Event) -> str:
         if report.number > known + 1 and _is_served(state, report.rank, report.incarnation):
             return f"rank {report.rank} sends its report {report.number}, and the last one there is report {known}"
     elif isinstance(event, events.WorkerRequestReceived) and event.worker in state.worker_table.workers:
-        known = state.job_requests.last_number(event.worker, event.channel)
+        known = state.job_requests.calls.last_number(event.worker, event.channel)
         if event.number > known + 1:
             return f"{event.worker} asks its question {event.number}, and the last one there is question {known}"
     return ""

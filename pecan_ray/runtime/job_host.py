@@ -143,12 +143,11 @@ class JobHost:
     def happened(self, event: events.Event) -> None:
         """Let the job know what has happened, and do what it says."""
         self.begin()
-        if self.broken is not None:
-            return
-        if (lost := self._journaled.lost_before(event)) is not None:
+        if self.broken is None and (lost := self._journaled.lost_before(event)) is not None:
             # Not `fail`: its orders would be older than those that the trainers have, which they do not look at.
             logger.error("job %s ends: %s", self.job.spec.name, lost.message)
             self._break(lost)
+        if self.broken is not None:
             return
         with self.tasks.guard_call(f"handling {type(event).__name__}"):
             self._handle(event)

@@ -43,6 +43,13 @@ def validations(train: Any, val: Any) -> Seen:
     return Seen(keras_fit(train, 3, validation_data=val, validation_steps=2).validated)
 
 
+def predictions_of_a_job(train: Any, val: Any) -> Facts:
+    rows_to_predict = val.pipe.to_keras(["i"], **val.options)
+    found = predictions(train.data, rows_to_predict)
+    rows_to_predict.close()  # TensorFlow holds what a model has read
+    return found
+
+
 def predictions(train: Any, rows_to_predict: Any) -> Facts:
     noted = RecordedInfo()
     model, callbacks = keras_model(noted)
@@ -84,7 +91,7 @@ KERAS = (
     ),
     Habit(
         "`predict` behind `fit`",
-        ours(lambda train, val: predictions(train.data, val.pipe.to_keras(["i"], **val.options)), SHUFFLED, PLAIN),
+        ours(predictions_of_a_job, SHUFFLED, PLAIN),
         "every row, in the order of the source",
         {"rows": list(range(N))},
         peers={ON_TF_DATA: lambda: predictions(tf_pairs(SHUFFLED), tf_pairs(PLAIN))},
