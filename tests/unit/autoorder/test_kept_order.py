@@ -38,7 +38,7 @@ def quarter(image: Any) -> Any:
     return image[height // 4 : height - height // 4, width // 4 : width - width // 4].copy()
 
 
-def images(seed: int | None = None, *, side: int = 256, **options: Any) -> pecan.PecanPipeline:
+def images(seed: int | None = None, *, side: int = 400, **options: Any) -> pecan.PecanPipeline:
     noise = np.random.default_rng(0).integers(0, 255, (ELEMENTS, side, side, 3), np.uint8)
     config = pecan.Config(sample_elements=ELEMENTS, **{"reorder": "safe", "sample_seconds": 60.0, **options})
     pipe = pecan.PecanPipeline(pecan.sources.Arrays(image=noise), name="noise", seed=seed, config=config)
