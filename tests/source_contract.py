@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from pecan_ray.errors import PlanError
 from pecan_ray.plan.splits import ColumnarSource, CountingSource, Element, Source, Split, as_columnar
+from pecan_ray.sources.by_index import indexed
 
 
 def same(one: Any, other: Any) -> bool:
@@ -70,6 +72,16 @@ def check_side_by_side(source: Source, splits: list[Split]) -> None:
     assert same(together, alone)
 
 
+def check_by_index(source: Source, expected: list[Element]) -> None:
+    """Check that a source that can be read by numbers gives the elements with these numbers, some of them again."""
+    try:
+        rows = indexed("the contract", source)
+    except PlanError:
+        return
+    indices = [*range(len(expected))[::-2], *range(len(expected))[:2]]
+    assert same(list(rows.rows_at(indices)), [expected[index] for index in indices])
+
+
 def check_contract(source: Source, expected: list[Element], *, splits: int) -> None:
     """Check a source that holds exactly the expected elements in exactly so many splits."""
     check_elements(source, expected, splits=splits)
@@ -82,6 +94,7 @@ def check_contract(source: Source, expected: list[Element], *, splits: int) -> N
     assert copy.identity() == source.identity()
 
     check_side_by_side(source, found)
+    check_by_index(copy, expected)
     for split in found:
         whole = list(source.read(split))
         if (columnar := as_columnar(source)) is not None:

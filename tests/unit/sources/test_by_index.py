@@ -1,4 +1,4 @@
-"""Sources that are read by the indices of a sampler, drawn anew in each pass."""
+"""Sources that are read by the indices of a sampler, drawn anew in each pass; which can be is in the contract."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import pickle
 from collections import Counter
 from collections.abc import Callable
 from itertools import count, cycle
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch.utils.data import (
     BatchSampler,
     Dataset,
@@ -23,10 +25,10 @@ from torch.utils.data import (
 )
 
 import pecan_ray as pecan
-from pecan_ray.errors import BatchShapeError, OpError, PlanError
+from pecan_ray.errors import BatchShapeError, OpError, PlanError, SourceNotFoundError
 from pecan_ray.plan.fingerprint import fingerprint
 from pecan_ray.plan.splits import Lease
-from pecan_ray.sources import Arrays, ByIndex, Items
+from pecan_ray.sources import Arrays, ByIndex, ImageFolder, Items, TextLines
 from tests.source_contract import check_contract
 from tests.unit.engines.engine_leases import ListedLeases, column, delivered, missing, run_engine, whole_leases
 
@@ -83,7 +85,7 @@ def debugged(pipe: Any, epochs: int = 2, **options: Any) -> list[list[int]]:
 SOURCES: dict[str, Any] = {
     "one by one": lambda **given: Pipe.from_torch_dataset(Squares(), **given),
     "several": lambda **given: Pipe.from_torch_dataset(Several(), **given),
-    "arrays": lambda seed=0, **given: Pipe(ByIndex(Arrays(i=np.arange(ROWS)), **given), seed=seed),
+    "arrays": lambda **given: Pipe(Arrays(i=np.arange(ROWS)), **given),
     "items": lambda seed=0, **given: Pipe(ByIndex(Items([{"i": i} for i in range(ROWS)]), **given), seed=seed),
 }
 
@@ -199,6 +201,44 @@ def test_it_keeps_the_contract_of_sources_and_is_told_apart_by_its_sampler() -> 
     assert fingerprint(Pipe(source).plan) == fingerprint(Pipe(same).plan) != fingerprint(Pipe(other).plan)
 
 
+# --- files ----------------------------------------------------------------------------------------------------
+
+
+def images(folder: Path, **how: Any) -> ImageFolder:
+    """Images of one colour, in two folders."""
+    for number in range(ROWS):
+        path = folder / f"{number % 2}" / f"{number:03}.png"
+        path.parent.mkdir(exist_ok=True, parents=True)
+        Image.new("RGB", (2, 2), (number, 0, 0)).save(path)
+    return ImageFolder(folder, split_files=7, **how)
+
+
+def test_files_are_listed_once_and_one_that_cannot_be_read_is_left_out_alone(tmp_path: Path) -> None:
+    pipe = pecan.PecanPipeline(images(tmp_path), shuffle=True)
+    assert len(pipe) == ROWS
+    (tmp_path / "0" / "000.png").rename(tmp_path / "0" / "added.png")
+    with pytest.raises(SourceNotFoundError, match=r"000\.png"):
+        run_engine(pipe.batch(5))
+    assert len(column(run_engine(pipe.batch(5), on_error="skip"), "label")) == ROWS - 1
+
+
+def test_images_of_a_batch_sampler_are_decoded_and_put_together(tmp_path: Path) -> None:
+    source = images(tmp_path, decode=True)
+    pairs = [[0, 1], [26, 25, 27]]
+
+    def reds(elements: list[Any]) -> Any:
+        return {"red": [int(one["image"][0, 0, 0]) for one in elements]}
+
+    first, second = pecan.PecanPipeline(source, batch_sampler=pairs).iter_batches(debug=True)
+    assert first["image"].shape == (2, 2, 2, 3) and second["label"].tolist() == [1, 1, 1]
+    listed = pecan.PecanPipeline(source, batch_sampler=pairs, collate=reds).iter_batches(debug=True)
+    assert [batch["red"] for batch in listed] == [[0, 2], [3, 1, 5]]
+    (one, *_) = pecan.PecanPipeline(source, weights=[0, 1, *[0] * (ROWS - 2)]).iter_batches(debug=True)
+    assert one["image"][0, 0].tolist() == [2, 0, 0]
+
+
+# --- what is refused -------------------------------------------------------------------------------------------
+
 OTHER_RANKS: Any = DistributedSampler(Squares(), num_replicas=2, rank=0)
 ENDLESS: Any = type("Endless", (), {"__iter__": lambda self: cycle(range(ROWS))})()
 """Goes on after an epoch, as samplers of training loops that count steps do."""
@@ -235,15 +275,21 @@ def test_what_is_no_sampler_is_refused_at_once(given: Any, said: str) -> None:
         ByIndex(Arrays(i=np.arange(ROWS)), **given)
 
 
-def test_what_cannot_hold_over_places_is_refused() -> None:
-    pipe = SOURCES["arrays"](shuffle=True)
+def test_what_cannot_hold_over_places_or_be_read_by_numbers_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a\n")
+    rows, pipe = Arrays(i=np.arange(3)), SOURCES["arrays"](shuffle=True)
     mismatches = SOURCES["items"](sampler=lambda epoch, seed: range(5 if epoch < 2 else 6)).batch(2)
     calls: list[tuple[Callable[[], object], str]] = [
         (pipe.autocache, "a sampler gives each split other elements in each epoch"),
         (lambda: pecan.split(pipe, [0.5, 0.5]), "a sampler gives each place another element"),
-        (lambda: ByIndex(pecan.sources.TextLines("missing.txt"), shuffle=True), "which TextLines cannot"),
         (lambda: debugged(mismatches, epochs=3), "gave 6 indices for epoch 2, and 5 for the first ones"),
-        (lambda: Pipe.from_torch_dataset(Squares(), collate=len), "needs a batch_sampler"),
+        (
+            lambda: Pipe(TextLines(tmp_path / "a.txt"), shuffle=True),
+            r"shuffle=\.\.\.\) reads by indices, which TextLines",
+        ),
+        (lambda: Arrays(i=np.arange(3), shuffle=True), r"PecanPipeline\(Arrays\(\.\.\.\), shuffle=\.\.\.\)"),
+        (lambda: Pipe(rows, collate=len), "needs a batch_sampler"),
+        (lambda: Pipe(rows, batch_sampler=[[0]], engine="tensorflow"), "gives the tensorflow engine no batches"),
     ]
     for call, said in calls:
         with pytest.raises(PlanError, match=said):

@@ -50,7 +50,10 @@ def test_a_folder_is_opened_where_it_is_read(tmp_path: Path) -> None:
 
 def test_a_streamed_data_set_is_cut_into_its_shards() -> None:
     plain = [{**one, "n": int(one["n"]), "vector": one["vector"].tolist()} for one in EXPECTED]
-    check_contract(HuggingFace(table().to_iterable_dataset(num_shards=4)), plain, splits=4)
+    streamed = HuggingFace(table().to_iterable_dataset(num_shards=4))
+    check_contract(streamed, plain, splits=4)
+    with pytest.raises(PlanError, match="streamed"):
+        PecanPipeline(streamed, shuffle=True)
 
 
 def test_a_format_that_it_has_stays_and_columns_that_were_chosen_stay_chosen() -> None:

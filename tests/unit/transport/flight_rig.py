@@ -1,4 +1,4 @@
-"""A worker's Flight server without a worker, a client without a job, and a wire between them that can be cut."""
+"""A worker's Flight server without a worker, a client without a job, a wire between them that can be cut, batches."""
 
 from __future__ import annotations
 
@@ -20,6 +20,35 @@ from pecan_ray.transport.flight_server import FlightEndpoint
 from pecan_ray.transport.messages import Message
 from pecan_ray.transport.outbox import Outbox
 from pecan_ray.transport.ring import RingSlots
+
+
+class Memory:
+    """Of a batch; tells how often it was given back."""
+
+    def __init__(self) -> None:
+        self.buffer = memoryview(bytearray(64))
+        self.released = 0
+
+    def release(self) -> None:
+        self.released += 1
+
+
+def batch(number: int, nbytes: int = 8, epoch: int = 0) -> Produced:
+    spans = {(0, 0, epoch): [(number, number + 1)]}
+    return Produced({"x": np.zeros(nbytes, np.uint8)}, spans, 1, epoch, slot=Memory())
+
+
+def number_of(produced: Produced) -> int:
+    ((span,),) = produced.spans.values()
+    return span[0]
+
+
+def outbox_of(batches: list[Produced]) -> Outbox:
+    outbox = Outbox()
+    for one in batches:
+        outbox.put(one, None)
+    outbox.close()
+    return outbox
 
 
 def produce(slots: RingSlots, number: int, columns: dict[str, Any]) -> Produced:

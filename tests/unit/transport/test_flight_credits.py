@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,29 +13,7 @@ from pecan_ray.transport.credits import Credits
 from pecan_ray.transport.flight_lanes import LOT_BYTES, Lane
 from pecan_ray.transport.outbox import Outbox
 from tests.ray.waiting import until
-from tests.unit.transport.flight_rig import Client, Wire, numbered, shut, working
-from tests.unit.transport.outbox_batches import Memory, batch, number_of, outbox_of
-
-
-def test_without_credits_nothing_is_sent_and_the_worker_stops_when_its_memory_is_full() -> None:
-    clients: list[Client] = []
-    ahead: list[int] = []
-
-    def counted() -> Iterator[dict[str, Any]]:
-        for number, columns in enumerate(numbered(400, (256, 256))):
-            ahead.append(number - sum(len(client.messages) for client in clients))
-            yield columns
-
-    with working(counted(), limit=4 << 20) as worker:
-        clients.append(client := Client(worker.endpoint.prepare_client(0), ahead=0))
-        with client.reading():
-            until(lambda: worker.produced >= 12, "the worker did not fill its memory")
-            assert client.messages == []
-            client.reader.grant(3)
-            until(lambda: len(client.lots) == 3, "credits brought nothing")
-            client.reader.grant(1000)
-    assert client.numbers() == list(range(400))
-    assert max(ahead) <= 18, "the worker went on without bound"
+from tests.unit.transport.flight_rig import Client, Memory, Wire, batch, number_of, numbered, outbox_of, shut, working
 
 
 @pytest.mark.parametrize("streams", [1, 3])

@@ -208,14 +208,6 @@ def test_who_sends_more_than_clients_do_is_cut_before_all_has_come(
         assert client.reader.run() is None and client.numbers() == list(range(20))
 
 
-def test_clients_are_never_cut_however_small_the_batches() -> None:
-    with working(numbered(3000, (2, 2)), streams=2) as worker:
-        client = Client(worker.endpoint.prepare_client(0))
-        assert client.reader.run() is None
-        assert worker.endpoint.guard.cut == 0
-    assert MOST_AHEAD >= 1 << 20
-
-
 def test_what_is_no_wish_is_refused_by_name() -> None:
     with working(numbered(1)) as worker:
         address = worker.endpoint.prepare_client(0)

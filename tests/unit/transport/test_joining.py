@@ -53,31 +53,17 @@ def assert_same(found: Any, expected: Any) -> None:
         assert found.tolist() == expected.tolist()
 
 
-def block(first: int) -> dict[str, object]:
-    rows = np.arange(first, first + 4)
-    text = np.array([f"row {row}" for row in rows], object)
-    return {
-        "x": rows,
-        "image": np.repeat(rows[:, None], 3, 1).astype(np.float32),
-        "text": text,
-        "nested": {"a": (rows, text)},
-    }
-
-
-def test_rows_of_all_kinds_of_columns_are_joined_in_order() -> None:
-    batch = joined([(block(0), 2, 4), (block(4), 0, 4), (block(8), 0, 1)])
-    assert batch["x"].tolist() == [2, 3, 4, 5, 6, 7, 8]
-    assert batch["image"].dtype == np.float32 and batch["image"].tolist() == [[row] * 3 for row in range(2, 9)]
-    assert batch["text"].tolist() == [f"row {row}" for row in range(2, 9)]
-    numbers, texts = batch["nested"]["a"]
-    assert numbers.tolist() == batch["x"].tolist() and texts.tolist() == batch["text"].tolist()
-
-
-def test_rows_of_one_block_are_not_copied() -> None:
-    whole = block(0)
-    batch = joined([(whole, 1, 3)])
-    assert batch["x"].tolist() == [1, 2]
-    assert np.shares_memory(batch["x"], whole["x"]) and np.shares_memory(batch["nested"]["a"][0], whole["x"])
+def test_some_rows_of_several_blocks_are_joined_in_order_and_those_of_one_are_not_copied() -> None:
+    blocks: list[dict[str, Any]] = [
+        {"x": np.arange(at, at + 4), "nested": {"a": (np.arange(4) * at,)}} for at in (0, 4)
+    ]
+    first, second = blocks
+    batch = joined([(first, 2, 4), (second, 0, 4), (second, 0, 1)])
+    assert batch["x"].tolist() == [2, 3, 4, 5, 6, 7, 4]
+    assert batch["nested"]["a"][0].tolist() == [0, 0, 0, 4, 8, 12, 0]
+    alone = joined([(second, 1, 3)])
+    assert alone["x"].tolist() == [5, 6] and np.shares_memory(alone["x"], second["x"])
+    assert np.shares_memory(alone["nested"]["a"][0], second["nested"]["a"][0])
 
 
 @pytest.mark.parametrize(

@@ -47,19 +47,6 @@ def test_all_messages_arrive_in_order(messages: list[bytes]) -> None:
         thread.join(10)
 
 
-def test_there_is_a_credit_for_each_that_was_granted_and_none_for_what_was_read(writer: MessageWriter) -> None:
-    with closing(MessageReader(writer.address)) as reader:
-        writer.opened()
-        messages = iter(reader)
-        for _ in range(3):  # before the writer waits
-            reader.grant(1)
-        for number in range(3):
-            assert writer.wait_for_credit() and writer.put(b"%d" % number)
-        assert [next(messages) for _ in range(3)] == [b"0", b"1", b"2"]
-        writer.no_more()
-        assert not writer.wait_for_credit()
-
-
 def test_a_grant_never_blocks_and_loses_no_credit(writer: MessageWriter) -> None:
     with closing(MessageReader(writer.address)) as reader:
         writer.opened()

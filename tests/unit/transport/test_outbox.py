@@ -21,7 +21,7 @@ from pecan_ray.transport.flight_lanes import LOT_BYTES
 from pecan_ray.transport.outbox import MOST_BATCHES, MOST_WAITING, Outbox
 from tests.long_form import examples
 from tests.ray.waiting import ENDS_S, until
-from tests.unit.transport.outbox_batches import Memory, batch, number_of, outbox_of
+from tests.unit.transport.flight_rig import Memory, batch, number_of, outbox_of
 
 
 @contextlib.contextmanager
@@ -70,15 +70,6 @@ def test_who_is_not_to_take_yet_gets_as_many_as_were_asked_for_and_at_the_end_wh
         assert not rest
         outbox.close()
     assert rest == [[MOST_BATCHES, MOST_BATCHES + 1]]
-
-
-def test_who_waits_for_more_delays_nobody_else() -> None:
-    outbox = Outbox()
-    with taking(outbox, 1, most=2, not_before=time.monotonic() + 600) as gathering:
-        with taking(outbox, 0, most=MOST_BATCHES) as hungry:
-            outbox.put(batch(0), 0)
-        assert hungry == [[0]] and not gathering
-        outbox.close()
 
 
 # --- shares ------------------------------------------------------------------------------------------------
@@ -155,22 +146,13 @@ def test_strings_and_nested_columns_count_for_the_bound_in_bytes(column: Any) ->
         outbox.take(0, 1)
 
 
-def test_addressed_batches_and_others_come_in_the_order_in_which_they_were_put() -> None:
+def test_batches_come_in_the_order_in_which_they_were_put_and_what_was_put_back_first_to_its_rank_alone() -> None:
     outbox = Outbox()
     for number, rank in enumerate([None, 0, 1, None, 0, 1]):
         outbox.put(batch(number), rank)
-    assert [number_of(one) for one in outbox.take(0)] == [0, 1, 3, 4]
-    assert [number_of(one) for one in outbox.take(1)] == [2, 5]
-
-
-def test_what_was_put_back_comes_first_and_to_its_rank_alone() -> None:
-    outbox = Outbox()
-    for number in range(4):
-        outbox.put(batch(number), None)
-    failed = outbox.take(0, 2)
-    outbox.put_back(0, failed)
-    assert [number_of(one) for one in outbox.take(1, 1)] == [2]
-    assert [number_of(one) for one in outbox.take(0)] == [0, 1, 3]
+    outbox.put_back(0, outbox.take(0, 2))
+    assert [number_of(one) for one in outbox.take(1)] == [2, 3, 5]
+    assert [number_of(one) for one in outbox.take(0)] == [0, 1, 4]
 
 
 def test_who_wants_no_more_leaves_its_share_to_another() -> None:
