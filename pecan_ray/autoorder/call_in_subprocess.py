@@ -7,15 +7,15 @@ every accelerator that it sees as soon as it computes anything; its devices cann
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import faulthandler
+import functools
 import os
 import signal
 import subprocess
 import sys
-import tempfile
-import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, TypeVar
 
 import cloudpickle
@@ -58,68 +58,38 @@ def needs_own_process(engine: EngineName) -> bool:
     return any(device.device_type != "CPU" for device in tensorflow.config.list_physical_devices())
 
 
-class OwnProcess:
-    """A process for one call."""
-
-    def __init__(self, engine: EngineName) -> None:
-        # Without a name: of a trainer that is killed, nothing stays.
-        self._response_file = tempfile.TemporaryFile(prefix="pecan-")  # noqa: SIM115 - `close` closes it
-        # The same modules have to be found there, whatever the program has done to its own path.
-        paths = [os.getcwd() if path == "" else path for path in sys.path]
-        # Decision 29: not a fork, which would copy locks of the trainer's threads in whatever state they are.
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, engine, str(self._response_file.fileno())],
-            pass_fds=(self._response_file.fileno(),),
-            env={**os.environ, **WITHOUT_ACCELERATORS, "PYTHONPATH": os.pathsep.join(paths)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            start_new_session=True,  # what it starts ends with it, and Ctrl-C is the trainer's
-        )
-        self._end = weakref.finalize(self, _ended, self._process)
-        """Ends it with the program at the latest, which does not wait for a look beside its job."""
-
-    def call(self, payload: bytes, seconds: float) -> Any:
-        """Return what a pickled call returns, or raise what it raises, or `PecanError` where the process does not."""
-        try:
-            _, errors = self._process.communicate(payload, timeout=START_S + seconds + GRACE_S)
-        except subprocess.TimeoutExpired as error:
-            raise PecanError(f"a process of its own has not ended within {error.timeout:.0f} s.") from error
-        self._response_file.seek(0)
-        written = self._response_file.read()
-        if not written or self._process.returncode:
-            words = errors.decode(errors="replace")[-LAST_WORDS:].strip()
-            raise PecanError(f"a process of its own ended {_ending(self._process.returncode)}: {words}")
-        succeeded, result = cloudpickle.loads(written)
-        if not succeeded:
-            raise result
-        return result
-
-    def end(self) -> None:
-        """End the process, and all that it has started: its call fails."""
-        self._end()
-
-    def close(self) -> None:
-        """End it, if it has not ended, and what it has opened here."""
-        self._end()
-        for pipe in (self._process.stdin, self._process.stderr):
-            if pipe is not None:
-                with contextlib.suppress(BrokenPipeError):
-                    pipe.close()
-        self._process.wait()
-        self._response_file.close()
+@contextlib.contextmanager
+def own_process(engine: EngineName) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a process for one call, which ends with this block, or with the program."""
+    # The same modules have to be found there, whatever the program has done to its own path.
+    paths = [os.getcwd() if path == "" else path for path in sys.path]
+    # Decision 29: not a fork, which would copy locks of the trainer's threads in whatever state they are.
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, engine],
+        env={**os.environ, **WITHOUT_ACCELERATORS, "PYTHONPATH": os.pathsep.join(paths)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,  # what it starts ends with it, and Ctrl-C is the trainer's
+    )
+    # A program that ends does not wait for a look beside its job.
+    end = functools.partial(end_process, process)
+    atexit.register(end)
+    try:
+        with process:
+            try:
+                yield process
+            finally:
+                end()
+    finally:
+        atexit.unregister(end)
 
 
-def _ended(process: subprocess.Popen[bytes]) -> None:
+def end_process(process: subprocess.Popen[bytes]) -> None:
+    """End a process, and all that it has started, if it has not ended: its call fails."""
     if process.poll() is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-
-
-def _ending(status: int) -> str:
-    if status >= 0:
-        return f"with status {status}"
-    return f"by {signal.Signals(-status).name}"
 
 
 def can_be_sent(value: object) -> bool:
@@ -139,14 +109,29 @@ def call_in_subprocess(
     """
     payload = dumps((function, arguments, seconds + GRACE_S))
     job = JobEnd() if job is None else job
-    with contextlib.closing(OwnProcess(engine)) as own, job.ends(own.end):
-        found: T = own.call(payload, seconds)
+    with own_process(engine) as process, job.ends(functools.partial(end_process, process)):
+        try:
+            written, errors = process.communicate(payload, timeout=START_S + seconds + GRACE_S)
+        except subprocess.TimeoutExpired as error:
+            raise PecanError(f"a process of its own has not ended within {error.timeout:.0f} s.") from error
+    status = process.returncode
+    if not written or status:
+        words = errors.decode(errors="replace")[-LAST_WORDS:].strip()
+        how = f"by {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
+        raise PecanError(f"a process of its own ended {how}: {words}")
+    succeeded, result = cloudpickle.loads(written)
+    if not succeeded:
+        raise result
+    found: T = result
     return found
 
 
-def serve_call(engine: EngineName, descriptor: str) -> NoReturn:
-    """Be the process: make the call that comes on the standard input, and write its answer to an open file."""
+def serve_call(engine: EngineName) -> NoReturn:
+    """Be the process: make the call that comes on the standard input, and answer on the standard output."""
     faulthandler.enable()
+    # Functions of the user's print elsewhere.
+    answers = os.dup(1)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     try:
         load_framework(engine)
         payload = sys.stdin.buffer.read()
@@ -164,8 +149,7 @@ def serve_call(engine: EngineName, descriptor: str) -> NoReturn:
         except BaseException:  # an exception that cannot be sent
             written = dumps((False, PecanError(describe_error(error))))
     faulthandler.cancel_dump_traceback_later()
-    # In a file and not on the standard output, where functions of the user's print.
-    with open(int(descriptor), "wb") as file:
+    with open(answers, "wb") as file:
         file.write(written)
     sys.stderr.flush()
     os._exit(0)  # threads and handlers of the user's are not waited for

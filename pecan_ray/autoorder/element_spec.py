@@ -114,66 +114,48 @@ def _equal_arrays(first: np.ndarray[Any, Any], second: np.ndarray[Any, Any]) -> 
 
 
 class ElementSpec:
-    """What a number of elements had in common: columns, types, shapes."""
+    """What a number of elements had in common: columns, types, dimensions, and the sides that were fixed."""
 
     def __init__(self) -> None:
-        self._names: set[frozenset[str]] = set()
-        self._form_by_key: dict[str, set[tuple[str, Shape | None]]] = {}
-        """Dtypes, or names of Python types, and shapes, by column."""
+        self._names: list[set[str]] = []
+        self._sides: dict[str, dict[str, list[int | None]]] = {}
+        """By column, and by type and number of dimensions; None for a side that differed."""
 
     def add(self, element: Mapping[str, Any]) -> None:
         """Take one more element into account."""
-        self._names.add(frozenset(element))
+        if element.keys() not in self._names:
+            self._names.append(set(element))
         for name, value in element.items():
-            self._form_by_key.setdefault(name, set()).add(_form(value))
+            kind, shape = _form(value)
+            sides = self._sides.setdefault(name, {}).setdefault(kind, list(shape))
+            sides[:] = [mine if mine == other else None for mine, other in zip(sides, shape, strict=True)]
 
     def difference(self, other: ElementSpec) -> str:
         """Say what another order's elements have that these have not; empty if nothing."""
-        for names in other._names - self._names:
-            # The smallest, so that the message is the same each time: a set has no order.
-            expected = min(self._names, key=sorted, default=frozenset())
-            changed = [f"lacks {name!r}" for name in sorted(expected - names)]
-            changed += [f"has {name!r} too" for name in sorted(names - expected)]
-            return f"the result {' and '.join(changed)}"
-        for name, forms in sorted(other._form_by_key.items()):
-            if found := _difference(self._form_by_key[name], forms):
-                return f"the result differs in column {name!r}: {found}"
+        for names in other._names:
+            if names not in self._names:
+                return f"the result has the columns {sorted(names)} instead of {sorted(self._names[0])}"
+        for name, forms in sorted(other._sides.items()):
+            mine = self._sides[name]
+            for kind, sides in forms.items():
+                if kind not in mine:
+                    return f"the result differs in column {name!r}: it is {kind} instead of {' or '.join(sorted(mine))}"
+                # A side that differed among the user's own results may differ in another order, too.
+                if any(side not in (None, found) for side, found in zip(mine[kind], sides, strict=True)):
+                    return (
+                        f"the result differs in column {name!r}: its shape is {_to_str(sides)} "
+                        f"instead of {_to_str(mine[kind])}"
+                    )
         return ""
 
 
-def _form(value: Any) -> tuple[str, Shape | None]:
+def _form(value: Any) -> tuple[str, Shape]:
+    """Return the type of a value, with its number of dimensions if it has some, and its sides."""
     if not is_columnar(value) and not type_name(value):
-        return type(value).__name__, None
+        return type(value).__name__, ()
     shape: Shape = value.size[::-1] if is_pil_image(value) else tuple(np.shape(value))
-    return type_name(value) or str(np.asarray(value).dtype), shape
-
-
-def _difference(mine: set[tuple[str, Shape | None]], others: set[tuple[str, Shape | None]]) -> str:
-    """Say what of another order's values is not as here: a type, a number of dimensions, a side that was fixed."""
-    known, types = {kind for kind, _ in mine}, {kind for kind, _ in others}
-    if not types <= known:
-        return f"its dtype is {_join(types - known)} instead of {_join(known)}"
-    by_rank = {len(shape): list[Shape]() for _, shape in mine if shape is not None}
-    for _, shape in mine:
-        if shape is not None:
-            by_rank[len(shape)].append(shape)
-    found = (_other_shape(by_rank, shape) for _, shape in others if shape is not None)
-    return next(filter(None, found), "")
-
-
-def _other_shape(by_rank: Mapping[int, Sequence[Shape]], shape: Shape) -> str:
-    if len(shape) not in by_rank:
-        return f"it has {len(shape)} dimensions instead of {_join(by_rank)}"
-    sides = zip(*by_rank[len(shape)], strict=True)
-    # A side that differed among the user's own results may differ in another order, too.
-    fixed = [side[0] if len(set(side)) == 1 else None for side in sides]
-    if all(side in (None, found) for side, found in zip(fixed, shape, strict=True)):
-        return ""
-    return f"its shape is {_to_str(shape)} instead of {_to_str(fixed)}"
-
-
-def _join(values: Iterable[object]) -> str:
-    return " or ".join(sorted(str(value) for value in values))
+    kind = type_name(value) or str(np.asarray(value).dtype)
+    return f"{kind} with {len(shape)} dimensions", shape
 
 
 def _to_str(shape: Sequence[int | None]) -> str:

@@ -7,8 +7,7 @@ comes out on the way, and is what the difference is compared with (`pecan_ray.re
 from __future__ import annotations
 
 import base64
-import struct
-import zlib
+import importlib.util
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
@@ -25,6 +24,7 @@ from pecan_ray.plan.splits import Array
 from pecan_ray.reorder.never import OpProperties, never
 from pecan_ray.reorder.policy import Pair
 from pecan_ray.reorder.relative_bound import CHANNELS, SMALL, Moved
+from pecan_ray.warps import opencv
 
 OpOrder: TypeAlias = tuple[str, ...]
 FIRST_ELEMENTS = 16
@@ -333,40 +333,23 @@ def _shuffled(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 SIDE = 160
 """Pixels of the longer side."""
-COLOURS = {1: 0, 3: 2, 4: 6}
-"""Kinds of PNG by their channels."""
+CHANNELS_OF_PICTURES = (1, 3, 4)
+LEAST_SIDE = 4
 
 
 def thumbnail(array: np.ndarray[Any, Any]) -> str:
-    """Return a picture as a data URL; empty for an array that is none."""
-    image = _as_image(array)
-    if image is None:
+    """Return a picture as a data URL; empty for an array that is none, and where OpenCV is not installed."""
+    if importlib.util.find_spec("cv2") is None or array.dtype.kind not in "uif" or array.ndim not in (2, 3):
         return ""
-    step = max(1, -(-max(image.shape[:2]) // SIDE))
-    small = np.ascontiguousarray(image[::step, ::step])
-    height, width, channels = small.shape
-    # Each row of a PNG begins with its filter, of which 0 is none.
-    rows = np.concatenate([np.zeros((height, 1), np.uint8), small.reshape(height, width * channels)], axis=1)
-    header = struct.pack(">IIBBBBB", width, height, 8, COLOURS[channels], 0, 0, 0)
-    parts = [(b"IHDR", header), (b"IDAT", zlib.compress(rows.tobytes())), (b"IEND", b"")]
-    chunks = [
-        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data)) for name, data in parts
-    ]
-    return "data:image/png;base64," + base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"".join(chunks)).decode()
-
-
-def _as_image(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
-    """Return [height, width, channels] in bytes: floats from their least to their largest value."""
-    if array.dtype.kind not in "uif" or array.ndim not in (2, 3) or min(array.shape[:2]) == 0:
-        return None
-    if array.ndim == 2:
-        array = array[..., None]
-    elif array.shape[-1] not in COLOURS and array.shape[0] in COLOURS:
-        array = np.moveaxis(array, 0, -1)
-    if array.shape[-1] not in COLOURS or min(array.shape[:2]) < max(COLOURS):
-        return None
-    if array.dtype == np.uint8:
-        return array
-    numbers = np.nan_to_num(array.astype(np.float64))
-    low, high = float(numbers.min()), float(numbers.max())
-    return np.asarray((numbers - low) * (255 / max(high - low, 1e-12))).astype(np.uint8)
+    image = np.atleast_3d(array)
+    if image.shape[-1] not in CHANNELS_OF_PICTURES and image.shape[0] in CHANNELS_OF_PICTURES:
+        image = np.moveaxis(image, 0, -1)
+    if image.shape[-1] not in CHANNELS_OF_PICTURES or min(image.shape[:2]) < LEAST_SIDE:
+        return ""
+    step = -(-max(image.shape[:2]) // SIDE)
+    # OpenCV has blue first; how opaque a pixel is, is left out.
+    small = np.nan_to_num(image[::step, ::step, 2::-1]).astype(np.float32)
+    if array.dtype != np.uint8:
+        small = (small - small.min()) * (255 / max(float(np.ptp(small)), 1e-12))
+    file = opencv().imencode(".png", small.astype(np.uint8))[1]
+    return f"data:image/png;base64,{base64.b64encode(file).decode()}"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import math
-import types
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -115,20 +113,12 @@ PACKAGES = ("pecan_ray.autoorder.", "pecan_ray.reorder.")
 
 
 def to_json(value: Any) -> FactJson:
-    """Return a fact as a value that JSON has; raises TypeError for what is none."""
-    if isinstance(value, (bool, str, types.NoneType)):
-        return value
-    if isinstance(value, int):
-        return int(value)
-    if isinstance(value, float):
-        # JSON has neither infinity nor NaN.
-        return float(value) if math.isfinite(value) else {"float": str(value)}
-    if _is_serializable(type(value)):
-        return {"is": f"{type(value).__module__}.{type(value).__qualname__}", **_fields(value)}
-    return _container_to_json(value)
-
-
-def _container_to_json(value: Any) -> FactJson:
+    """Return a fact as a value that `json` can write."""
+    if _is_fact(type(value)):
+        # Only what `__init__` takes: `from_json` makes the object by it.
+        names = getattr(value, "_fields", None) or [one.name for one in dataclasses.fields(value) if one.init]
+        kind = f"{type(value).__module__}.{type(value).__qualname__}"
+        return {"is": kind, **{name: to_json(getattr(value, name)) for name in names}}
     if isinstance(value, (tuple, list)):
         return [to_json(one) for one in value]
     if isinstance(value, (set, frozenset)):
@@ -137,7 +127,7 @@ def _container_to_json(value: Any) -> FactJson:
     if isinstance(value, Mapping):
         # As pairs: JSON makes texts of all keys.
         return {"dict": [[to_json(name), to_json(one)] for name, one in value.items()]}
-    raise TypeError(f"{type(value).__name__} is no fact that can be written")
+    return value
 
 
 def from_json(written: FactJson) -> Any:
@@ -149,8 +139,6 @@ def from_json(written: FactJson) -> Any:
         return tuple(from_json(one) for one in written)
     if not isinstance(written, dict):
         return written
-    if "float" in written:
-        return float(written["float"])
     if "set" in written:
         return frozenset(from_json(one) for one in written["set"])
     if "dict" in written:
@@ -159,27 +147,16 @@ def from_json(written: FactJson) -> Any:
     return kind(**{name: from_json(one) for name, one in written.items() if name != "is"})
 
 
-def _is_serializable(kind: type) -> bool:
-    frozen = dataclasses.is_dataclass(kind) or hasattr(kind, "_fields")
-    return frozen and f"{kind.__module__}.".startswith(PACKAGES)
+def _is_fact(kind: Any) -> bool:
+    """Tell whether a class is one of values that name their parts: a dataclass, or a named tuple."""
+    return isinstance(kind, type) and (dataclasses.is_dataclass(kind) or hasattr(kind, "_fields"))
 
 
-def _fields(value: Any) -> dict[str, FactJson]:
-    # Only what `__init__` takes: `from_json` makes the object by it.
-    if dataclasses.is_dataclass(value):
-        names = [field.name for field in dataclasses.fields(value) if field.init]
-    else:
-        names = list(value._fields)
-    return {name: to_json(getattr(value, name)) for name in names}
-
-
-def _class(path: str) -> type:
+def _class(path: str) -> Any:
     module, _, name = path.rpartition(".")
     # The file may be anybody's: it must not name what is imported and called here.
-    if not f"{module}.".startswith(PACKAGES):
-        raise ValueError(f"{path} is no fact")
-    kind = getattr(importlib.import_module(module), name)
-    if not (isinstance(kind, type) and _is_serializable(kind)):
+    kind = getattr(importlib.import_module(module), name) if f"{module}.".startswith(PACKAGES) else None
+    if not _is_fact(kind):
         raise ValueError(f"{path} is no fact")
     return kind
 

@@ -113,7 +113,10 @@ def test_what_was_refused_is_told_with_its_reason() -> None:
     text = pipeline(reorder="pecan").map(wider, on="image").map(narrow, on="image").explain()
     assert "left the order as it is written" in text.splitlines()[0]
     assert "tried and not done:" in text
-    assert "narrow -> wider: the result differs in column 'image': its dtype is float32 instead of uint8" in text
+    assert (
+        "narrow -> wider: the result differs in column 'image': it is float32 with 3 dimensions instead of uint8"
+        in text
+    )
 
 
 def test_mode_pecan_warns_that_values_may_be_others(caplog: pytest.LogCaptureFixture) -> None:

@@ -177,7 +177,7 @@ def test_retinanet_with_a_cast_that_algorithm_2_would_move_keeps_its_result() ->
     found = order(retinanet.pipeline(images=10), "pecan")
     # Cast first, the normalization would make float32 of it: the order without that move is the paper's.
     assert found.policy_order.order[1] == "cast"
-    assert "dtype is float32 instead of float16" in found.rejected[0].reason
+    assert "is float32 with 3 dimensions instead of float16" in found.rejected[0].reason
     assert found.accepted.order[1:3] == ("random_flip_with_boxes", "normalize")
     assert found.accepted.order.index("cast") > found.accepted.order.index("normalize")
 

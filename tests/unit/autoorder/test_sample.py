@@ -257,11 +257,11 @@ def test_a_spec_says_what_differs_and_equality_is_of_type_and_content() -> None:
     other.add({"x": np.zeros((5, 2), np.float32), "name": "b"})
     assert mine.difference(other) == ""
     for element, said in (
-        ({"x": np.zeros((3, 2), np.float64), "name": "a"}, "dtype is float64 instead of float32"),
+        ({"x": np.zeros((3, 2), np.float64), "name": "a"}, "is float64 with 2 dimensions instead of float32"),
         ({"x": np.zeros((3, 3), np.float32), "name": "a"}, r"shape is [3, 3] instead of [?, 2]"),
-        ({"x": np.zeros(3, np.float32), "name": "a"}, "1 dimensions instead of 2"),
-        ({"x": np.zeros((3, 2), np.float32)}, "lacks 'name'"),
-        ({"x": np.zeros((3, 2), np.float32), "name": b"a"}, "dtype is bytes instead of str"),
+        ({"x": np.zeros(3, np.float32), "name": "a"}, "is float32 with 1 dimensions instead of float32 with 2"),
+        ({"x": np.zeros((3, 2), np.float32)}, "the columns ['x'] instead of ['name', 'x']"),
+        ({"x": np.zeros((3, 2), np.float32), "name": b"a"}, "it is bytes instead of str"),
     ):
         found = ElementSpec()
         found.add(element)

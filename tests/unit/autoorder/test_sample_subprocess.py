@@ -102,9 +102,9 @@ def test_a_sample_changes_nothing_here_and_imports_nothing_from_here(
 
 KILLED = """
 import os, signal
-from pecan_ray.autoorder.call_in_subprocess import OwnProcess
-own = OwnProcess("python")
-os.kill(os.getpid(), signal.SIGKILL)
+from pecan_ray.autoorder.call_in_subprocess import own_process
+with own_process("python"):
+    os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
