@@ -39,7 +39,7 @@ class Loop:
 
 class TfData:
     name = "tf.data"
-    SAME = ("batch", "cache", "prefetch", "repeat", "shuffle", "skip", "take", "unbatch")
+    SAME = ("batch", "cache", "repeat", "shuffle", "skip", "take")
     """Methods that take the same arguments in the same order."""
     OWN = ("noise", "even", "nothing")
 
@@ -67,16 +67,10 @@ class TfData:
     def _head(self, tf: Any, head: Step) -> Any:
         kind, arguments = head
         if kind == "rows":
-            first, column = arguments["first"], arguments["column"]
-            return tf.data.Dataset.range(first, first + arguments["count"]).map(lambda i: {column: i})
+            column, count = arguments["column"], arguments["count"]
+            return tf.data.Dataset.range(count).map(lambda i: {column: i})
         inputs = [self._built(tf, chain) for chain in arguments["inputs"]]
-        if kind == "concat":
-            return inputs[0].concatenate(inputs[1])
-        if kind == "zip":
-            return tf.data.Dataset.zip(*inputs).map(
-                lambda *elements: {k: v for one in elements for k, v in one.items()}
-            )
-        return tf.data.Dataset.sample_from_datasets(inputs, seed=3, stop_on_empty_dataset=True)
+        return tf.data.Dataset.zip(*inputs).map(lambda *elements: {k: v for one in elements for k, v in one.items()})
 
 
 class DataLoader:
@@ -84,9 +78,9 @@ class DataLoader:
 
     def offers(self, chain: Chain) -> bool:
         """Tell whether a chain can be built: a data set by index, shuffled as a whole or not, in batches."""
-        kind, arguments = chain.head
+        _, arguments = chain.head
         names, steps = [name for name, _ in chain.steps], dict(chain.steps)
-        if kind == "mix" or not all(self._indexed(one) for one in arguments.get("inputs", ())):
+        if not all(self._indexed(one) for one in arguments.get("inputs", ())):
             return False
         in_order = [name for name in TORCHS_STEPS if name in names] == names
         shuffle = steps.get("shuffle", {"buffer": WHOLE, "reshuffle": True})
@@ -115,7 +109,7 @@ class DataLoader:
 
 
 def _dataset(chain: Chain) -> Any:
-    from torch.utils.data import ConcatDataset, StackDataset, Subset
+    from torch.utils.data import StackDataset, Subset
 
     kind, arguments = chain.head
     steps = dict(chain.steps)
@@ -123,8 +117,7 @@ def _dataset(chain: Chain) -> Any:
     if kind == "rows":
         data = Numbers(**arguments, noise="noise" in steps)
     else:
-        inputs = [_dataset(one) for one in arguments["inputs"]]
-        data = ConcatDataset(inputs) if kind == "concat" else _Zipped(StackDataset(*inputs))
+        data = _Zipped(StackDataset(*map(_dataset, arguments["inputs"])))
     first = min(steps.get("skip", {"count": 0})["count"], len(data))
     stop = min(steps.get("take", {"count": len(data)})["count"], len(data))
     return data if (first, stop) == (0, len(data)) else Subset(data, range(first, stop))
@@ -133,8 +126,8 @@ def _dataset(chain: Chain) -> Any:
 class Numbers:
     """Elements with numbers, and a random one if it is asked for, as a data set of torch by index."""
 
-    def __init__(self, count: int, column: str, first: int, noise: bool) -> None:
-        self._count, self._column, self._first, self._noise = count, column, first, noise
+    def __init__(self, count: int, column: str, noise: bool) -> None:
+        self._count, self._column, self._noise = count, column, noise
 
     def __len__(self) -> int:
         return self._count
@@ -142,7 +135,7 @@ class Numbers:
     def __getitem__(self, index: int) -> dict[str, Any]:
         import torch
 
-        element: dict[str, Any] = {self._column: index + self._first}
+        element: dict[str, Any] = {self._column: index}
         return {**element, "x": torch.rand([], dtype=torch.float64)} if self._noise else element
 
 

@@ -31,14 +31,6 @@ def steps(data: Any) -> Seen:
     return Seen(keras_fit(data, 3, steps_per_epoch=2).trained)
 
 
-def evaluations(data: Any) -> Seen:
-    noted = RecordedInfo()
-    model, callbacks = keras_model(noted)
-    for _ in range(3):
-        model.evaluate(data, steps=2, verbose=0, callbacks=callbacks)
-    return Seen(noted.validated)
-
-
 def validations(train: Any, val: Any) -> Seen:
     return Seen(keras_fit(train, 3, validation_data=val, validation_steps=2).validated)
 
@@ -75,12 +67,6 @@ KERAS = (
         stats={"distinct": [N] * 4, "equal orders": "abcd", "draws of an element": "other each time"},
         passes=(0, 1, 2, 3),
         **on_keras(fits, RANDOM),
-    ),
-    Habit(
-        "`evaluate(steps=2)` three times",
-        says="the same batches each time",
-        stats={"batches": [[8, 8]] * 3, "equal orders": "aaa"},
-        **on_keras(evaluations, LONG),
     ),
     Habit(
         "`fit(validation_steps=2)`",
@@ -125,6 +111,7 @@ LIGHTNING = (
         {"batches": [[8, 8]] * 3, "equal orders": "abc"},
         peers={ON_LOADER: lambda: limited(train_dataloaders=torch_loader(LONG_SHUFFLED))},
         only=("Lightning",),
+        on_workers=("Lightning",),
         passes=(0, 1, 2),
     ),
     Habit(

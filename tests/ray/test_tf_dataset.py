@@ -13,8 +13,6 @@ import ray
 import pecan_ray as pecan
 from pecan_ray.errors import PlanError, StateError
 from pecan_ray.integrations import InputBackup
-from tests.parity.test_tf_data import alike
-from tests.parity.tf_pipelines import composites, types
 from tests.ray.waiting import until
 
 tf: Any = pytest.importorskip("tensorflow")
@@ -61,23 +59,6 @@ def test_a_dataset_goes_on_from_a_checkpoint_and_its_job_ends_with_it(tmp_path: 
         again.load_state_dict({})
     with pytest.raises(PlanError, match="the rest of an epoch has fewer batches than Keras expects"):
         InputBackup(again, tmp_path / "input.json", save_freq=3)
-
-
-def drawing(num_shards: int, index: int) -> Any:
-    numbers = tf.data.Dataset.range(40).shard(num_shards, index)
-    return numbers.map(lambda n: (n, {"all": types(n), "uneven": composites(n)}, tf.random.uniform([], seed=1)))
-
-
-def test_two_workers_give_all_types_of_elements_each_with_a_number_of_its_own() -> None:
-    config = pecan.Config(progress=False, report_folder="")
-    pipe = pecan.PecanPipeline.from_tf_data(drawing, num_shards=4, config=config)
-    with pipe.iter_batches(workers=pecan.Workers(local=2), epochs=2, format="tf") as batches:
-        elements: list[Any] = list(batches)
-    assert len({float(draw) for *_, draw in elements}) == 80
-    numbers = sorted(elements, key=lambda element: int(element[0]))
-    for wanted, (ours, again) in zip(drawing(1, 0), zip(numbers[::2], numbers[1::2], strict=True), strict=True):
-        alike(ours[:2], wanted[:2])
-        alike(again[:2], wanted[:2])
 
 
 def recorded(most: int | None, seen: list[int]) -> Any:
