@@ -57,7 +57,7 @@ class JobModel(Party):
         """Pages of listings likewise."""
         self._clock = ActiveClock(LONGEST_GAP_S, lambda: world.clock.now)
         if before is None:
-            self.state = world.job_state(world.spec, self.now())
+            self.state = JobState(world.spec, self.now())
         else:
             self.journal, self.listings = before.journal, before.listings
             self.state = self._replayed(before)

@@ -10,6 +10,7 @@ from pecan_ray.errors import ClusterError
 from pecan_ray.job import events
 from pecan_ray.job import trainer_events as told
 from pecan_ray.job.messages import LeftOutElement, TrainerReport, TrainerUpdate
+from pecan_ray.job.trainer import TrainerState
 from tests.protocol.audit import must
 from tests.protocol.clock import Party
 from tests.protocol.engine import Made
@@ -34,7 +35,7 @@ class TrainerModel(Party):
         self.incarnation = f"i{rank}"
         self.step_s = scenario.steps_s[rank % len(scenario.steps_s)]
         joins = scenario.shape.joins
-        self.state = world.trainer_state(
+        self.state = TrainerState(
             rank, scenario.ranks, self.incarnation, scenario.prefetch_bytes, world.clock.now, joins
         )
         self.time_factor = 1.0

@@ -12,6 +12,7 @@ from pecan_ray.job.events import LossCause
 from pecan_ray.job.heartbeat import BEATS, HEARTBEAT_S, Heartbeat
 from pecan_ray.job.lease_sizes import SideBySide
 from pecan_ray.job.messages import Placement, Reply, SplitOpenFailure, WorkerProgress
+from pecan_ray.job.worker import WorkerState
 from pecan_ray.job.worker_channels import RUN
 from pecan_ray.plan.splits import AtWork, Lease, Origin
 from tests.protocol.clock import Party
@@ -37,8 +38,7 @@ class WorkerModel(Party):
         self.streams: list[Stream] = []
         scenario = world.scenario
         self._beat_s = min(HEARTBEAT_S, HUNG_AFTER_S / BEATS) / 2
-        heartbeat = Heartbeat(HUNG_AFTER_S)
-        self.state = world.worker_state(scenario.shape, heartbeat, HUNG_AFTER_S)
+        self.state = WorkerState(scenario.shape, Heartbeat(HUNG_AFTER_S), HUNG_AFTER_S)
         self.outbox = OutboxModel(self)
         self._requested: dict[str, told.AskJob] = {}
         """What was not answered, by channel."""

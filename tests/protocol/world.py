@@ -10,9 +10,6 @@ from random import Random
 from pecan_ray.errors import PlanError
 from pecan_ray.job import events
 from pecan_ray.job.spec import JobSpec
-from pecan_ray.job.state import JobState
-from pecan_ray.job.trainer import TrainerState
-from pecan_ray.job.worker import WorkerState
 from pecan_ray.options import AutoWorkers, Workers
 from tests.protocol.audit import Audit, ViolationError
 from tests.protocol.check_ending import check_ending
@@ -57,17 +54,9 @@ class HistoryOutcome:
 class World:
     """Everything in one history."""
 
-    def __init__(
-        self,
-        scenario: Scenario,
-        job_state: type[JobState] = JobState,
-        trainer_state: type[TrainerState] = TrainerState,
-        worker_state: type[WorkerState] = WorkerState,
-        saved: Saved | None = None,
-    ) -> None:
+    def __init__(self, scenario: Scenario, saved: Saved | None = None) -> None:
         """`saved`: the run goes on there."""
         self.scenario = scenario
-        self.job_state, self.trainer_state, self.worker_state = job_state, trainer_state, worker_state
         self.clock = Clock(scenario.seed)
         self.links = Links(self.clock, scenario.delay_s, scenario.lost, scenario.doubled)
         self._saved = saved

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.protocol import Scenario, SplitModel, World
-from tests.protocol.scenario import DEADLY
+from tests.protocol.scenario import DEADLY, Scenario, SplitModel
 from tests.protocol.shrink import described
+from tests.protocol.world import World
 
 
 def played(scenario: Scenario) -> World:

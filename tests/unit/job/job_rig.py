@@ -54,7 +54,6 @@ class JobRig:
         self.spec = JobSpec("job", shape, workers or Workers(1), **options)
         self.job = JobState(self.spec, 0.0)
         self.now = 0.0
-        self.log: list[tuple[float, events.Event]] = []
         self.done: list[list[Instruction]] = []
         self._requested: dict[tuple[str, str], int] = {}
         self._reported: dict[int, int] = {}
@@ -62,7 +61,6 @@ class JobRig:
     def handle(self, event: events.Event, after: float = 0.0) -> list[Instruction]:
         """Let the job take an event, so many seconds after the one before."""
         self.now += after
-        self.log.append((self.now, event))
         done = self.job.handle(event, self.now)
         self.done.append(done)
         check_ledger(self.job.ledger)

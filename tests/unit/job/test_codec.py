@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pecan_ray.errors import ClusterError, JournalError, OpError, PecanError
-from pecan_ray.job import codec, events
+from pecan_ray.job import events
 from pecan_ray.job.codec import FORMAT_VERSION, MESSAGES, JobMessage, decode, encode
 from pecan_ray.job.events import Event, JobFailed, SplitPageReceived, TrainerRegistered
 from pecan_ray.job.instructions import Instruction
@@ -124,25 +124,20 @@ def test_an_error_keeps_its_type_message_and_fields_and_in_words_what_cannot_be_
     assert isinstance(back, JobFailed) and str(back.error) == "ValueError: no way"
 
 
-DAMAGED: tuple[Any, ...] = (
-    None,
-    [],
-    {"rank": 1},
-    {"rank": "one", "incarnation": "t", "node": "n"},
-    {"rnak": 1},
-    {"rank": {}},
-)
-
-
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        *(
-            ({"version": version}, f"format {version!r} cannot be read: this is format {FORMAT_VERSION}")
-            for version in (None, 0, FORMAT_VERSION + 1, "1")
+        (
+            {"version": FORMAT_VERSION + 1},
+            f"format {FORMAT_VERSION + 1} cannot be read: this is format {FORMAT_VERSION}",
         ),
-        *(({"type": name}, "no event and no instruction") for name in (None, "TrainerWent", "object", 7, ["x"])),
-        *(({"fields": fields}, "TrainerRegistered in a journal is damaged") for fields in DAMAGED),
+        ({"version": str(FORMAT_VERSION)}, "cannot be read"),
+        ({"type": "object"}, "no event and no instruction"),
+        ({"type": ["x"]}, "no event and no instruction"),
+        ({"fields": None}, "TrainerRegistered in a journal is damaged"),
+        ({"fields": {"rank": 1}}, "TrainerRegistered in a journal is damaged"),
+        ({"fields": {"rank": "one", "incarnation": "t", "node": "n"}}, "TrainerRegistered in a journal is damaged"),
+        ({"fields": {"rnak": 1}}, "TrainerRegistered in a journal is damaged"),
     ],
 )
 def test_another_version_an_unknown_type_and_damage_are_refused(changes: dict[str, object], match: str) -> None:
@@ -156,18 +151,8 @@ def test_a_field_that_is_left_out_has_its_default() -> None:
     assert decode(written) == TrainerRegistered(0, "t", "n")
 
 
-def test_what_cannot_be_written_is_refused_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    @dataclasses.dataclass(frozen=True)
-    class Odd:
-        value: complex
-
-    Odd.__annotations__["value"] = complex
-    monkeypatch.setitem(codec.MESSAGES, "Odd", Odd)
-    cases: list[tuple[Any, str]] = [
-        (SplitPageReceived(0, (Split(0, payload=lambda: None),)), "cannot be written"),
-        (Split(0), "Split is no event"),
-        (Odd(1j), "complex"),
-    ]
-    for message, match in cases:
-        with pytest.raises(JournalError, match=match):
-            encode(message)
+def test_what_cannot_be_written_is_refused_and_named() -> None:
+    with pytest.raises(JournalError, match="cannot be written"):
+        encode(SplitPageReceived(0, (Split(0, payload=lambda: None),)))
+    with pytest.raises(JournalError, match="Split is no event"):
+        encode(Split(0))  # type: ignore[arg-type]  # none

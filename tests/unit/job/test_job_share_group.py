@@ -17,7 +17,6 @@ from pecan_ray.job.share_group import (
     Finish,
     LeaveBehind,
     MoveToDisk,
-    Place,
     Produce,
     SendEntry,
     ShareGroup,
@@ -163,16 +162,6 @@ def test_a_late_reader_with_max_lag_waits_for_the_next_epoch() -> None:
         play.wish("late")
     assert [entry[1:] for entry in play.got["late"]] == all_of(1)
     assert play.produced == 2 * EACH, "it shares the second epoch of the first reader"
-
-
-def test_where_nobody_reads_the_rest_of_an_epoch_a_run_begins_anew() -> None:
-    play = GroupPlay(capacity=2, max_lag=2)
-    play.join("first", 3)
-    play.read("first", EACH + 3)
-    play.join("late", 2)
-    play.do(play.group.leave("first"))
-    assert play.read("late") == all_of(0, 1)
-    assert play.runs == [BeginRun(3, restart_from=0), BeginRun(2, restart_from=2)] and play.group.place == Place(4)
 
 
 def test_a_later_reader_of_one_program_gets_no_epoch_again_that_is_still_kept() -> None:

@@ -16,18 +16,14 @@ from pecan_ray.job.trainer import TrainerState
 from pecan_ray.job.trainer_events import (
     BatchesReceived,
     BatchRequested,
-    CloseStream,
     DeliverBatch,
     Discard,
     EndOfEpoch,
-    Grant,
-    OpenStream,
     RaiseError,
     ReceivedBatch,
     RecordedInfo,
     ReportAccepted,
     SendReport,
-    StreamEnded,
     TrainerClosed,
     TrainerEvent,
     TrainerFailed,
@@ -106,25 +102,6 @@ def test_batches_that_wait_for_other_ranks_take_no_memory_from_their_worker() ->
     assert [one.batch.id for one in of_kind(TransferMemory, rig.handle(TrainerTime()))] == []
 
 
-@pytest.mark.parametrize(
-    ("shape", "fetched"), [({}, False), ({"addressed": True}, True), ({"addressed": True, "coordinated": True}, True)]
-)
-def test_what_a_draining_worker_has_left_is_fetched_without_room_if_it_can_be_for_this_rank_alone(
-    shape: dict[str, bool], fetched: bool
-) -> None:
-    rig = TrainerRig(world_size=2, prefetch_bytes=1)
-    rig.order(new_workers=("w",), met=1, **shape)
-    assert not of_kind(Grant, rig.receive()), "there is no room, and the other rank has yet to receive as many"
-    done = rig.order(settle=("w",), new_workers=())
-    assert (of_kind(Grant, done), of_kind(CloseStream, done)) == (
-        ([Grant("w", 1)], []) if fetched else ([], [CloseStream("w")])
-    )
-    if fetched:
-        assert of_kind(Grant, rig.receive()) == [Grant("w", 1)] and not any(report.settled for report in rig.reports)
-        rig.handle(StreamEnded("w"))
-    assert [report.settled for report in rig.reports if report.settled] == [("w",)]
-
-
 def test_closing_gives_back_all_memory_that_of_batches_that_come_later_too() -> None:
     rig = TrainerRig()
     rig.receive(2)
@@ -163,23 +140,6 @@ def test_an_epoch_ends_once_when_the_job_goes_on_to_the_next_one_and_its_batches
 
 
 # --- what it tells ---------------------------------------------------------------------------------------------
-
-
-def test_an_epoch_ends_where_a_batch_of_the_next_one_waits_which_is_not_used_by_that() -> None:
-    rig = TrainerRig()
-    rig.receive(1, epoch=0)
-    rig.receive(1, epoch=1)
-    assert [one.batch.id for one in of_kind(DeliverBatch, rig.handle(BatchRequested(within=0)))] == [0]
-    ended = rig.handle(BatchRequested(within=0))
-    assert of_kind(EndOfEpoch, ended) and not of_kind(DeliverBatch, ended) and rig.state.yielded == 1
-    assert [one.batch.id for one in of_kind(DeliverBatch, rig.handle(BatchRequested(within=1)))] == [1]
-
-
-def test_a_stream_is_opened_to_each_newcomer_once_with_a_credit() -> None:
-    rig = TrainerRig()
-    opened = [OpenStream("a"), Grant("a", 1), OpenStream("b"), Grant("b", 1)]
-    assert rig.order(new_workers=("a", "b"), met=2)[:4] == opened
-    assert of_kind(OpenStream, rig.order(new_workers=("b", "c"), met=3)) == [OpenStream("c")]
 
 
 def test_a_report_tells_how_the_trainer_is_doing() -> None:

@@ -7,18 +7,14 @@ from dataclasses import replace
 from typing import Literal
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pecan_ray.job.dropped import DroppedData
-from pecan_ray.job.lease_sizes import SideBySide, cut, elements_in, interleave_size, lot
+from pecan_ray.job.lease_sizes import SideBySide, elements_in, interleave_size, lot
 from pecan_ray.job.ledger import Ledger
 from pecan_ray.job.ledger_check import check_ledger
 from pecan_ray.job.ledger_shape import Assignment, LedgerShape
-from pecan_ray.job.leftovers import Group, Leftovers, by_element, merged
 from pecan_ray.job.pending_leases import WorkerLeaseState
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, Split
-from pecan_ray.sampling.spans import Spans
 
 
 def ledger_of(
@@ -97,23 +93,6 @@ def test_a_lot_is_half_of_an_even_share_in_whole_batches_and_completes_what_was_
     assert lot(90, 4, 100, 99) == 1
 
 
-@given(st.integers(2, 40), st.data())
-def test_both_parts_of_a_lease_that_is_cut_hold_all_of_it_once(length: int, data: st.DataObject) -> None:
-    spans = Spans([(0, END)])
-    for hole in data.draw(st.lists(st.integers(0, length - 1), max_size=5)):
-        spans.remove(hole << OUTPUT_BITS, (hole + 1) << OUTPUT_BITS)
-    lease = Lease(0, Split(0, elements=length), tuple(spans))
-    count = elements_in(lease)
-    assert count is not None
-    if count < 2:
-        return
-    place = data.draw(st.integers(1, count - 1))
-    mine, rest = cut(lease, place)
-    assert (elements_in(mine), elements_in(rest)) == (place, count - place)
-    assert tuple(Spans([*mine.spans, *rest.spans])) == lease.spans
-    assert rest.spans[-1][1] == END, "what lies behind the length that is told is asked for as well"
-
-
 @pytest.mark.parametrize(
     ("splits", "rows", "workers", "batch", "rounds"),
     [(16, 900, 12, 240, 5), (16, 1600, 16, 256, 7), (3, 700, 4, 64, 9)],
@@ -188,47 +167,3 @@ def test_pieces_of_known_length_are_half_a_share_at_most_and_leave_the_end_of_an
     assert left == splits * rows - sum(elements_in(lease) or 0 for lease in held)
     assert not interleave_size(SideBySide(10, 1, workers), 1, 10 * workers, batch), "too little for ten that share it"
     check_ledger(ledger)
-
-
-def elements_of(group: Group) -> list[tuple[int, int]]:
-    units = [unit for lease in group.leases for unit in by_element(lease)]
-    return [(unit.split.index, unit.spans[0][0] >> OUTPUT_BITS) for unit in units]
-
-
-def filled(leftovers: Leftovers, counts: list[int]) -> Leftovers:
-    for index, count in enumerate(counts):
-        leftovers.add(Lease(0, Split(index), spans=()), [(0, count << OUTPUT_BITS)])
-    return leftovers
-
-
-def test_a_lease_has_a_unit_for_each_element_each_part_of_one_and_an_end_that_nobody_knows() -> None:
-    element, quarter = 1 << OUTPUT_BITS, 1 << (OUTPUT_BITS - 2)
-    spans = ((0, quarter), (2 * quarter, element + quarter), (5 * element, END))
-    units = by_element(Lease(0, Split(0), spans=spans))
-    assert [unit.spans[0] for unit in units] == [
-        (0, quarter),
-        (2 * quarter, element),
-        (element, element + quarter),
-        (5 * element, END),
-    ]
-    lease = Lease(3, Split(7), spans=((0, 4 * element),), branch=1, pass_index=2)
-    assert merged(by_element(lease)) == (lease,), "what meets again is one"
-
-
-@given(st.lists(st.integers(0, 40), max_size=6), st.integers(2, 9), st.integers(1, 8), st.booleans())
-def test_groups_share_everything_out_once(counts: list[int], ranks: int, batch: int, only_full: bool) -> None:
-    leftovers = filled(Leftovers(ranks, batch, only_full=only_full), counts)
-    given_out: list[tuple[int, int]] = []
-    left_out = 0
-    for _ in range(200):
-        left_out += leftovers.distribute()
-        if not leftovers.groups:
-            break
-        sizes = [len(elements_of(group)) for group in leftovers.groups]
-        assert [group.rank for group in leftovers.groups] == list(range(ranks))
-        assert min(sizes) > 0 and max(sizes) <= batch and max(sizes) - min(sizes) <= 1
-        while leftovers.groups:
-            given_out += elements_of(leftovers.groups.popleft())
-    assert all(count == 1 for count in Counter(given_out).values())
-    assert len(given_out) + left_out == sum(counts)
-    assert left_out < (ranks * batch if only_full else ranks)

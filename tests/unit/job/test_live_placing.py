@@ -12,7 +12,7 @@ from pecan_ray.job import events
 from pecan_ray.job.job_sampler import WORKER_BYTES, JobSampler, available_cpus
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.messages import TrainerProgress, WorkerProgress
-from pecan_ray.job.policy_runner import DISCARDED, MOST_STEPS, PolicyRunner, begin, worker_capacity
+from pecan_ray.job.policy_runner import DISCARDED, PolicyRunner, begin, worker_capacity
 from pecan_ray.job.room import HostUse, Room
 from pecan_ray.job.windows import StepTotals
 from pecan_ray.job.worker_table import WorkerTable
@@ -202,14 +202,6 @@ def test_a_controller_that_fails_is_told_of_once_and_counted(monkeypatch: pytest
     )
 
 
-def test_numbers_that_were_fixed_stay() -> None:
-    rig = auto_rig()
-    rig.begin()
-    rig.handle(events.ScaleRequested(1, 0))
-    starving(rig, 6.0)
-    assert rig.job.worker_table.target == Deployment(1, 0) and not rig.job.placement.decides
-
-
 # --- bounds, and the papers' windows -------------------------------------------------------------------------
 
 
@@ -258,9 +250,3 @@ def test_while_workers_may_still_come_a_paper_s_policy_is_not_asked() -> None:
         totals = batches(papers, totals, 10, 0.4)
         step = papers.decide(Deployment(0, 1), totals.seconds, awaited)
         assert step is not None and (step.decision.phase == "discarded") is bool(awaited)
-
-
-def test_remote_workers_are_waited_for_longer_than_local_ones_and_the_timeline_is_bounded() -> None:
-    assert (placing().patience("remote"), placing().patience("local")) == (180.0, 30.0)
-    assert placing(patience_s=5.0).patience("local") == 5.0
-    assert placing().timeline.maxlen == MOST_STEPS

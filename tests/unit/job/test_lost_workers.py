@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -10,19 +10,15 @@ import pytest
 
 from pecan_ray.errors import ClusterError, OpError
 from pecan_ray.job import events
-from pecan_ray.job.fatal_elements import PIECES, split_into_parts
 from pecan_ray.job.instructions import DrainWorker, Instruction, KillWorker
 from pecan_ray.job.losses import MOST_IN_A_ROW, TOGETHER_S, Loss, Losses
 from pecan_ray.job.messages import WorkerProgress
 from pecan_ray.job.start_worker import StartWorker
-from pecan_ray.job.suspicion import OP
 from pecan_ray.options import OnError, Workers
-from pecan_ray.plan.splits import END, OUTPUT_BITS, AtWork, Lease, Origin, Split, origin_of
-from pecan_ray.sampling.spans import Spans
-from tests.protocol import Scenario
-from tests.protocol.scenario import HANGING
+from pecan_ray.plan.splits import AtWork, Origin, origin_of
+from tests.protocol.scenario import HANGING, Scenario
 from tests.unit.job.job_histories import played, split_of
-from tests.unit.job.job_rig import JobRig, elements, of_kind, said
+from tests.unit.job.job_rig import JobRig, of_kind, said
 
 
 def started(done: list[Instruction]) -> list[str]:
@@ -76,39 +72,6 @@ def test_a_batch_begins_the_count_anew_and_workers_of_one_node_that_are_lost_tog
 # --- workers whose end is announced -----------------------------------------------------------------------------
 
 
-def leave(*nodes: str, seconds: float | None = 120.0) -> events.NodesLeave:
-    return events.NodesLeave(tuple((node, seconds) for node in nodes))
-
-
-@pytest.fixture
-def two_nodes() -> Iterator[JobRig]:
-    """A job with two remote workers, each on a node of its own; at the end nobody counts as lost."""
-    made = JobRig(workers=Workers(0, 2))
-    first, second = made.come()
-    made.place(first, "spot")
-    made.place(second, "firm")
-    made.list_splits(4)
-    yield made
-    assert made.job.stats(0.0).workers_lost == 0
-
-
-def test_a_worker_of_a_node_that_leaves_drains_when_another_one_runs_in_its_place(two_nodes: JobRig) -> None:
-    rig = two_nodes
-    leaver, stayer = rig.job.worker_table.workers
-    done = rig.handle(leave("spot"))
-    assert len(started(done)) == 1 and not of_kind(DrainWorker, done), "it works until then"
-    assert "spot is taken away in 120 s" in said(done)
-    rig.assign(leaver)
-    (lease,) = rig.take(leaver)
-    (another,) = started(done)
-    assert of_kind(DrainWorker, rig.place(another, "new")) == [DrainWorker(leaver)]
-    rig.acknowledge(leaver, lease, 0)
-    assert of_kind(KillWorker, rig.report(settled=(leaver,))) == [KillWorker(leaver)]
-    rig.assign(stayer)
-    assert rig.take(stayer)[0].spans[0][0] == elements(1)[0], "what it did not deliver comes first"
-    assert rig.handle(leave("spot")) == [], "it is said again, and nothing follows"
-
-
 def test_workers_that_are_asked_to_end_one_after_the_other_end_the_job_before_a_batch_comes() -> None:
     rig, told = JobRig(workers=Workers(1)), WorkerProgress(sigterm_received=True)
     (worker,) = rig.begin(splits=4)
@@ -119,10 +82,23 @@ def test_workers_that_are_asked_to_end_one_after_the_other_end_the_job_before_a_
     assert "asked to end (SIGTERM)" in str(rig.job.error)
 
 
+def test_a_worker_that_is_gone_when_the_next_controller_looks_for_it_is_replaced_and_nobody_is_blamed() -> None:
+    rig = JobRig()
+    (worker,) = rig.begin()
+    rig.handle(events.ControllerRestarted())
+    for _ in range(4 * MOST_IN_A_ROW):
+        (another,) = started(rig.handle(events.WorkerLost(worker, "restart", "it is gone")))
+        rig.handle(events.WorkerFailed(worker, ValueError("its controller was gone")))
+        worker = another
+    assert rig.job.error is None and rig.job.worker_table.losses.count == 0
+    rig.handle(events.WorkerFailed(worker, ValueError("no such luck")))
+    assert str(rig.job.error) == "no such luck", "of one that was not lost"
+
+
 def test_workers_of_a_trainers_own_node_work_as_long_as_it_is_there_and_are_not_replaced() -> None:
     rig = JobRig(workers=Workers(2))
     first, second = rig.begin(splits=4)
-    done = rig.handle(leave("node"))
+    done = rig.handle(events.NodesLeave((("node", 120.0),)))
     assert "with it rank 0" in said(done) and "state_dict()" in said(done)
     assert not started(done) and not of_kind(DrainWorker, done)
     assert not started(rig.handle(events.WorkerLost(first, "process")))
@@ -200,15 +176,6 @@ def test_a_storage_at_which_two_workers_hang_ends_the_job_and_takes_no_element_f
     assert rig.job.bad.count == 0
 
 
-def test_workers_that_hang_one_after_the_other_end_the_job_with_what_the_last_one_hung_at() -> None:
-    rig, worker = begun()
-    loading = WorkerProgress(stuck="it has been loading for {seconds}", stuck_s=31.0, at=AtWork("loading"))
-    for number in range(MOST_IN_A_ROW + 1):
-        rig.handle(events.WorkerPlaced(worker, f"node-{number}", 1))
-        worker = next(iter(started(rig.handle(events.WorkerProgressReported(worker, loading), after=31.0))), "")
-    assert "since it hangs: it has been loading for 31 s. Config(hung_after_s=...)" in str(rig.job.error)
-
-
 # --- whole jobs -------------------------------------------------------------------------------------------------
 
 ONE = Scenario(sources=((split_of(300), split_of(300, 177), split_of(300)),), batch_size=8, element_s=0.001, window=4)
@@ -242,16 +209,6 @@ def test_one_sequence_ends_with_the_reason_where_workers_do_not_name_the_element
     assert "since it hangs: map works on it for 20 s" in str(error)
 
 
-@pytest.mark.parametrize("ranks", [1, 3])
-def test_a_deadly_element_is_kept_once_by_one_trainer_or_raised_by_name(ranks: int) -> None:
-    world = played(replace(ONE, on_error="quarantine", ranks=ranks, epochs=2, local=2))
-    kept = [one for trainer in world.trainers for one in trainer.quarantined]
-    assert [one.origin for one in kept] == [Origin(epoch, 0, 0, 1, 177) for epoch in range(2)]
-    assert {(one.op, one.where) for one in kept} == {(OP, "element 177 of split 1")}
-    error = played(replace(ONE, on_error="raise", ranks=ranks)).job.state.error
-    assert error is not None and error.args[0].startswith("element 177 of split 1 cannot be processed")
-
-
 @pytest.mark.parametrize("on_error", ["raise", "skip"])
 @pytest.mark.parametrize(("splits", "ranks", "workers"), [((100,) * 3, 1, 2), ((300,), 1, 5), ((7,) * 30, 3, 1)])
 def test_processes_that_die_again_and_again_and_get_on_are_no_reason_to_end(
@@ -261,19 +218,3 @@ def test_processes_that_die_again_and_again_and_get_on_are_no_reason_to_end(
     leaky = replace(ONE, sources=(source,), leaks_after=25, batch_size=10, on_error=on_error, window=2)
     world = played(replace(leaky, local=workers, ranks=ranks))
     assert world.job.state.bad.count == 0 and world.deaths > 5
-
-
-@pytest.mark.parametrize("length", [None, 0, 1, 5, 1000])
-@pytest.mark.parametrize(
-    "spans", [((0, END),), ((3 << OUTPUT_BITS, 9 << OUTPUT_BITS), (20 << OUTPUT_BITS, END)), ((5, 9),)]
-)
-def test_pieces_are_a_whole_lease_and_become_single_elements(
-    length: int | None, spans: tuple[tuple[int, int], ...]
-) -> None:
-    depth, leases = 0, [Lease(0, Split(0, elements=length), spans)]
-    while len(pieces := split_into_parts(leases)) > 1:
-        assert len(pieces) <= 2 * PIECES
-        together = Spans(span for bundle in pieces for one in bundle for span in one.spans)
-        assert together == Spans(span for one in leases for span in one.spans)
-        leases, depth = list(pieces[len(pieces) // 2]), depth + 1
-    assert depth <= 6

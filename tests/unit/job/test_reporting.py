@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from pecan_ray.job.active_clock import ActiveClock
 from pecan_ray.job.credits import FEW_AHEAD, MOST_AHEAD, MessageQuota
 from pecan_ray.job.heartbeat import BEATS, Heartbeat
-from pecan_ray.job.messages import TrainerProgress
 from pecan_ray.job.notification_schedule import MANY_TRAINERS, NotificationSchedule
 from pecan_ray.job.outgoing import (
     CLOSING_PER_TRAINER_S,
@@ -78,20 +77,6 @@ def test_of_many_trainers_each_reports_less_often() -> None:
     assert outgoing.due(Need(held=True, full=True)) == 0.0, "it can do nothing until the others have told"
 
 
-@pytest.mark.parametrize(("trainers", "again"), [(2, False), (1000, True)])
-def test_a_trainer_of_many_says_so_too_when_its_queue_has_become_full(trainers: int, again: bool) -> None:
-    outgoing, held, full = Outgoing(0, trainers, "t", 0.0), Need(held=True), Need(held=True, full=True)
-    assert outgoing.due(held) <= 10.0
-    report = outgoing.next(10.0, held, 0, TrainerProgress())
-    assert report.held and not report.full
-    outgoing.note_acknowledged(1, 10.0)
-    assert (outgoing.due(full) <= 10.0) is again, "few are told at once that others go on"
-    if again:
-        assert outgoing.next(10.0, full, 0, TrainerProgress()).full
-        outgoing.note_acknowledged(2, 10.0)
-        assert outgoing.due(full) > 10.0
-
-
 def test_of_many_trainers_each_tells_others_when_hardly_anything_is_left() -> None:
     few, many = (Outgoing(0, trainers, "t", 0.0) for trainers in (2, 1000))
     for number in range(12):
@@ -113,19 +98,6 @@ def test_of_many_trainers_those_that_may_only_use_more_are_told_later_and_who_kn
     notices.changed((3,), 1, 10.0)
     assert not notices.is_due(3, 2, 2, 1e9) and not notices.is_due(3, 2, 3, 1e9)
     assert notices.is_due(3, 0, 3, 0.0), "who knows nothing is told at once"
-
-
-def test_every_stream_begins_with_one_credit_as_soon_as_there_is_room() -> None:
-    book = MessageQuota(100)
-    assert book.opened("c", True) == {"c": 1}
-    for worker in "bad":
-        assert book.opened(worker, False) == {}
-    book.closed("d")
-    assert book.freed(False) == {}
-    assert book.freed(True) == {"a": 1, "b": 1}
-    assert book.freed(True) == {}, "each has one"
-    book.closed("c")
-    assert book.used("c", 10, 10, True) == {}, "its stream is over"
 
 
 def test_one_fast_worker_sends_a_few_messages_ahead_and_no_more_are_under_way_than_fit() -> None:

@@ -130,39 +130,29 @@ START = ResumePoint(0, (BranchPoint(),), used_batches=5)
 LONG = tuple(Split(index, elements=10) for index in range(4))
 
 
-def job_of(shape: LedgerShape, start: ResumePoint | None) -> tuple[JobRig, str]:
+def said(rig: JobRig) -> list[str]:
+    return [one.text for one in rig.job.story if one.kind == "state"]
+
+
+@pytest.mark.parametrize(
+    ("shape", "start", "behind", "text"),
+    [
+        (SHAPE, START, 5, "are not made again: it begins behind the elements that went into them"),
+        (replace(SHAPE, counts=False), START, 0, "are made again, and left out"),
+        (SHAPE, replace(START, bad=(7,)), 0, "are made again, and left out"),
+    ],
+    ids=["it counts", "it does not count", "bad elements were left out"],
+)
+def test_a_plan_that_counts_begins_behind_what_all_ranks_have_and_another_one_is_made_again(
+    shape: LedgerShape, start: ResumePoint, behind: int, text: str
+) -> None:
     rig = JobRig(shape, start=start, on_error="skip", error_budget=1.0)
     (worker,) = rig.come()
     rig.place(worker)
     rig.handle(events.SplitPageReceived(0, LONG))
     rig.handle(events.ListingEnded(0))
-    return rig, worker
-
-
-def said(rig: JobRig) -> list[str]:
-    return [one.text for one in rig.job.story if one.kind == "state"]
-
-
-def test_a_plan_that_counts_begins_behind_what_all_ranks_have() -> None:
-    rig, worker = job_of(SHAPE, START)
-    assert rig.assign(worker) == Assignment(0, delivered=(3, 2), repeated=True, behind=5)
-    (text,) = said(rig)
-    assert text.endswith(
-        "the 5 batches of epoch 0 that were used before are not made again: it begins behind the "
-        "elements that went into them"
-    )
-
-
-@pytest.mark.parametrize(
-    ("shape", "start"),
-    [(replace(SHAPE, counts=False), START), (SHAPE, replace(START, bad=(7,)))],
-    ids=["it does not count", "bad elements were left out"],
-)
-def test_another_plan_and_one_with_bad_elements_is_made_again(shape: LedgerShape, start: ResumePoint) -> None:
-    rig, worker = job_of(shape, start)
-    assert rig.assign(worker) == Assignment(0, delivered=(3, 2), repeated=True, behind=0)
-    (text,) = said(rig)
-    assert text.endswith("the 5 batches of epoch 0 that were used before are made again, and left out")
+    assert rig.assign(worker) == Assignment(0, delivered=(3, 2), repeated=True, behind=behind)
+    assert said(rig)[0].endswith(f"the 5 batches of epoch 0 that were used before {text}")
 
 
 @pytest.mark.parametrize("found", [False, True])

@@ -1,18 +1,21 @@
-"""A run that is cut off and goes on from its state, in simulation: nothing is lost, and nothing comes twice."""
+"""States of a job: what they are taken of, and when those of several ranks cannot be merged."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from pecan_ray import merge_states
+from pecan_ray.errors import StateError
 from pecan_ray.job import events
 from pecan_ray.job.delivery_log import MOST_STEPS, MOST_UNUSED, Delivery, DeliveryLog
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.messages import EndData, ReceivedBatches
 from pecan_ray.job.resume import resume_point
+from pecan_ray.job.resume_point import BranchPoint, Cursor, KnownListing, Rest, ResumePoint, Step
+from pecan_ray.job.saved_state import SavedState
 from pecan_ray.plan.splits import Lease
 from tests.unit.job.job_rig import JobRig, elements
 
@@ -39,27 +42,8 @@ def test_ranks_that_ask_after_the_same_batches_are_told_the_same_words() -> None
     assert rig.job.resume_point(1) is None, "nobody asks for it any more, so it is not kept"
 
 
-# --- the log --------------------------------------------------------------------------------------------------
-
-
-def delivery_records(*ids: int, epoch: int = 0) -> list[Delivery]:
-    return [Delivery(one, epoch, {}) for one in ids]
-
-
-def ids(found: Iterable[Delivery]) -> list[int]:
-    return sorted(one.id for one in found)
-
-
 # Orders of operators.
 FIRST, SECOND, USERS = (("crop", "parse"),), (("parse", "flip", "crop"),), (("parse", "crop"),)
-
-
-def reordered(epochs: int = 3) -> tuple[JobRig, str]:
-    """A job of two elements in each epoch, whose operators were put in another order."""
-    rig = JobRig(LedgerShape(epochs=epochs), ordered=False, op_order=USERS)
-    (worker,) = rig.begin(splits=2)
-    rig.handle(events.OrderKnown(changed=True, order=FIRST))
-    return rig, worker
 
 
 def deliver(rig: JobRig, worker: str, kept: int) -> Lease:
@@ -78,7 +62,9 @@ def order_at(rig: JobRig, batches: int) -> Any:
 
 
 def test_a_state_tells_the_order_of_operators_of_the_epoch_in_which_it_stands() -> None:
-    rig, worker = reordered()
+    rig = JobRig(LedgerShape(epochs=3), ordered=False, op_order=USERS)
+    (worker,) = rig.begin(splits=2)
+    rig.handle(events.OrderKnown(changed=True, order=FIRST))
     assert order_at(rig, 0) == (0, FIRST)
     rig.assign(worker)
     first = deliver(rig, worker, kept=1)
@@ -98,7 +84,7 @@ def test_a_state_tells_the_order_of_operators_of_the_epoch_in_which_it_stands() 
 def test_of_many_ranks_less_is_kept_of_each(ranks: int, kept: int) -> None:
     log = DeliveryLog(ranks)
     for rank in range(ranks):
-        log.received(rank, 20, delivery_records(*range(20)))
+        log.received(rank, 20, [Delivery(one, 0, {}) for one in range(20)])
     assert len(list(log.before(20))) == kept
     log.used([20] * ranks)
     for rank in range(ranks):
@@ -106,14 +92,39 @@ def test_of_many_ranks_less_is_kept_of_each(ranks: int, kept: int) -> None:
     assert len(list(log.before(log.first_known))) == kept, "the first state that may be asked for has all of its steps"
 
 
-def test_a_rank_that_is_alone_need_not_tell_of_what_it_has_used_but_for_the_last_ones() -> None:
-    log = DeliveryLog(1)
-    log.used([20])
-    last = range(21 - MOST_UNUSED, 23)
-    log.received(0, 22, delivery_records(*last))
-    assert ids(log.beyond(last[0] - 1)) == [*last], "those ahead, and one of an interrupted wait"
-    assert log.has_all(last[0] - 1) and not log.has_all(last[0] - 2)
-    log.used([1000])
-    log.received(0, 1001, delivery_records(999, 1000, 1001))
-    assert log.has_all(1001) and ids(log.beyond(1000)) == [1001] and ids(log.beyond(1001)) == []
-    assert ids(log.beyond(998)) == [999, 1000, 1001]
+# --- states that cannot be merged -----------------------------------------------------------------------------
+
+
+def step(*numbers: int, epoch: int = 0) -> Step:
+    """What each rank had: one element of split 0."""
+    return Step(epoch, tuple(((Rest(0, 0, (elements(number),)),),) for number in numbers))
+
+
+def state_after(
+    batches: int, *steps: Step, epoch: int = 0, remaining_parts: tuple[Rest, ...] = (), **other: Any
+) -> SavedState:
+    point = ResumePoint(
+        epoch, (BranchPoint(Cursor(0, 1), remaining_parts),), (KnownListing(1, True, ("aa",)),), steps=steps
+    )
+    return replace(SavedState(point, batches, 3, "python", (("source Arrays", "ab"),)), **other)
+
+
+MANY = state_after(9, *(step(2 * n, 2 * n + 1) for n in reversed(range(1, 9))))
+
+
+@pytest.mark.parametrize(
+    ("states", "said"),
+    [
+        ([], "there are no states"),
+        ([{"model": 1}], "no state of pecan_ray"),
+        ([MANY, state_after(0)], "have used 0 to 9 batches, and a state of this job knows the last 8"),
+        ([state_after(8, seed=4), MANY], "the state of rank 1 is of another pipeline or seed"),
+        ([state_after(8), state_after(8), MANY], "3 states of 2 ranks"),
+        ([state_after(0), state_after(2, step(2, 3, epoch=1), step(0, 1), epoch=1)], "begun epoch 1"),
+        ([state_after(8, order="strict"), replace(MANY, order="strict")], "one sequence"),
+        ([state_after(2, remaining_parts=(Rest(0, 0, (elements(9),)),)), state_after(2)], "of another run"),
+    ],
+)
+def test_what_cannot_be_merged_is_refused_by_what_is_in_the_way(states: list[Any], said: str) -> None:
+    with pytest.raises(StateError, match=said):
+        merge_states([one.to_json() if isinstance(one, SavedState) else one for one in states])

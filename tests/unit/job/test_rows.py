@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from pecan_ray.job import events
-from pecan_ray.job.blocks import RowRange
 from pecan_ray.job.lease_sizes import elements_in
 from pecan_ray.job.ledger import Ledger
 from pecan_ray.job.ledger_check import check_ledger
-from pecan_ray.job.ledger_shape import Assignment, LedgerShape
-from pecan_ray.job.messages import AskLeases, EndAssignment, LeftOutElement, SplitOpenFailure
-from pecan_ray.job.resume_point import BranchPoint, Cursor, Rest, ResumePoint
+from pecan_ray.job.ledger_shape import LedgerShape
+from pecan_ray.job.messages import AskLeases, LeftOutElement, SplitOpenFailure
 from pecan_ray.job.row_order import row_order
-from pecan_ray.job.row_sequence import RowSequence
 from pecan_ray.job.slow_head import SlowHead
-from pecan_ray.job.suspicion import CRASHED
-from pecan_ray.job.trainer_events import ReceivedBatch
 from pecan_ray.options import AutoWorkers, IterOptions, Workers
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.shape import plan_shape
-from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, Split
+from pecan_ray.plan.splits import Split
 from pecan_ray.sources import Arrays, TextLines
 from tests.unit.job.job_rig import JobRig, elements, said
 
@@ -38,21 +32,16 @@ ONE, REMOTE = Workers(local=1), Workers(local=0, remote=1)
 @pytest.mark.parametrize(
     ("pipe", "options", "kept", "why"),
     [
-        (PLAIN, {"workers": REMOTE}, True, "whatever the workers"),
         (PLAIN, {"workers": AutoWorkers()}, True, "whatever the workers"),
         (FILTERED.batch(4).repeat(2), {"workers": AutoWorkers()}, True, "whatever the workers"),
-        (FILTERED, {"workers": REMOTE}, True, "whatever the workers"),
-        (WHOLE, {"workers": ONE}, True, "no operator shuffles, and one worker makes them"),
         (LINES, {"workers": REMOTE}, True, "no operator shuffles, and one worker makes them"),
         (PLAIN, {"workers": ONE, "sharding": "static"}, True, "no operator shuffles, and one worker makes them"),
         (PLAIN, {"workers": ONE, "order": "relaxed"}, False, 'as order="relaxed" says'),
         (WHOLE, {"workers": Workers(local=2)}, False, "bool leaves elements out, and dict works on whole batches"),
         (PADDED, {"workers": Workers(local=2)}, False, "padded_batch makes batches of rows that are known to one"),
-        (ROWS.flat_map(list), {"workers": AutoWorkers()}, True, "whatever the workers"),
         (ROWS.flat_map(list).batch(2).map(dict), {"workers": AutoWorkers()}, False, "list makes several elements"),
         (ROWS.autocache(), {"workers": AutoWorkers()}, False, "autocache keeps what whole splits give"),
         (LINES, {"workers": AutoWorkers()}, False, "TextLines learns how many elements its splits hold by"),
-        (PLAIN, {"workers": AutoWorkers(), "on_error": "skip"}, True, "whatever the workers"),
         (
             ROWS.batch(2).map(dict),
             {"workers": AutoWorkers(), "on_error": "skip"},
@@ -70,7 +59,6 @@ ONE, REMOTE = Workers(local=1), Workers(local=0, remote=1)
         ),
         (PLAIN, {"workers": Workers(local=2), "order": "strict"}, True, 'as order="strict" asks for'),
         (SHUFFLED, {"workers": ONE}, False, "the pipeline shuffles, mixes or makes buckets"),
-        (PLAIN.mix(PLAIN, weights=[1, 1]), {"workers": ONE}, False, "the pipeline shuffles, mixes or makes buckets"),
         (FIRSTS, {"workers": AutoWorkers()}, True, "one worker runs it"),
     ],
 )
@@ -80,17 +68,11 @@ def test_the_order_in_force_and_its_reason(pipe: PecanPipeline, options: dict[st
     assert why in found.why
 
 
-def test_scaling_up_is_told() -> None:
-    found = row_order(IterOptions(workers=ONE), plan_shape(LINES.plan), workers=2)
-    assert "as workers finish them, since scale() has asked for several" in found.why
-
-
-def test_an_order_that_the_job_has_given_up_is_told() -> None:
-    found = row_order(IterOptions(), plan_shape(PLAIN.plan), given_up="a split was longer")
-    assert found.kept and "as workers finish them from now on: a split was longer" in found.why
-
-
-def test_debug_mode_says_its_order() -> None:
+def test_the_order_is_told_where_it_ends_while_a_job_runs_and_in_debug_mode() -> None:
+    several = row_order(IterOptions(workers=ONE), plan_shape(LINES.plan), workers=2)
+    assert "as workers finish them, since scale() has asked for several" in several.why
+    given_up = row_order(IterOptions(), plan_shape(PLAIN.plan), given_up="a split was longer")
+    assert given_up.kept and "as workers finish them from now on: a split was longer" in given_up.why
     assert PLAIN.iter_batches(debug=True).explain().endswith("order: batches come in one sequence.")
 
 
@@ -123,116 +105,21 @@ def test_the_order_is_given_up_where_a_split_is_not_counted_is_shorter_than_it_t
     assert f"{worker} cannot open split 0" in rig.job.stats(rig.now).order_given_up
 
 
-def numbered_ledger(start: ResumePoint | None = None, *, promised: bool = False, joined: bool = False) -> Ledger:
-    ledger = Ledger(
-        LedgerShape(in_row_order=True, joined=joined, order_required=promised, batch_size=2, epochs=1), start
-    )
+def numbered_ledger(joined: bool = False) -> Ledger:
+    ledger = Ledger(LedgerShape(in_row_order=True, joined=joined, batch_size=2, epochs=1))
     ledger.add_splits(0, [Split(index, elements=4) for index in range(3)])
     ledger.end_listing(0)
     return ledger
 
 
-BEHIND = Rest(0, 0, (elements(1),))
-"""An element that was not used, before others that were."""
-
-
-@pytest.mark.parametrize("remaining_parts", [(BEHIND, Rest(1, 0, ((elements(3)[0], END),))), (BEHIND,)])
-def test_a_state_of_which_rows_behind_others_are_used_cannot_go_on_in_order(remaining_parts: tuple[Rest, ...]) -> None:
-    ledger = numbered_ledger(ResumePoint(0, (BranchPoint(Cursor(taken=2), remaining_parts),)))
-    ledger.join("w")
-    ledger.next_assignment("w")
-    assert "goes on from a state" in ledger.runs.given_up
-
-
-def test_a_state_behind_whose_rows_the_epochs_remainder_was_dropped_goes_on_in_order() -> None:
-    remaining_parts = (Rest(1, 0, ((elements(1)[0], END),)), Rest(2, 0, ((0, elements(1)[1]),)))
-    shape = LedgerShape(in_row_order=True, order_required=True, batch_size=5, drop_remainder=True, epochs=1)
-    ledger = Ledger(shape, ResumePoint(0, (BranchPoint(Cursor(taken=3), remaining_parts),)))
-    ledger.add_splits(0, [Split(index, elements=4) for index in range(3)])
-    ledger.end_listing(0)
-    ledger.join("w")
-    ledger.next_assignment("w")
-    run = ledger.take_run("w", 100) or ()
-    assert not ledger.runs.fatal_reason and [lease.row for lease in run] == [-1, 3], "rows of their first elements"
-    ledger.ack(0, "w", 0, {lease.key: lease.spans for lease in run})
-    assert ledger.take_run("w", 100) == () and ledger.assignment_ended("w", {}) == "flush"
-    assert ledger.finished
-
-
 @pytest.mark.parametrize(("expected", "rows"), [(1, 12), (2, 3)])
 def test_the_first_worker_leaves_rows_to_those_that_are_being_started(expected: int, rows: int) -> None:
     """Else a short epoch is one run: what comes a moment later would stand by until the next epoch."""
-    ledger = Ledger(LedgerShape(in_row_order=True, joined=True, batch_size=2, epochs=1), None)
-    ledger.add_splits(0, [Split(index, elements=4) for index in range(3)])
-    ledger.end_listing(0)
+    ledger = numbered_ledger(joined=True)
     ledger.join("first")
     ledger.next_assignment("first")
     run = ledger.take_run("first", 100, expected) or ()
     assert sum(elements_in(lease) or 0 for lease in run) == rows
-
-
-def die(ledger: Ledger, worker: str) -> None:
-    """Let a worker come and die with the first run that it is given."""
-    ledger.join(worker)
-    ledger.next_assignment(worker)
-    assert ledger.take_run(worker, 100)
-    ledger.lost(worker, died=CRASHED)
-    ledger.settled(0, worker)
-
-
-@pytest.mark.parametrize("promised", [False, True])
-def test_a_batch_that_workers_die_of_alone_ends_the_order_and_nothing_else_does(promised: bool) -> None:
-    ledger = numbered_ledger(promised=promised)
-    die(ledger, "a")
-    die(ledger, "b")
-    ledger.join("c")
-    ledger.next_assignment("c")
-    (lease,) = ledger.take_run("c", 100) or ()
-    assert lease.spans == ((elements(0)[0], elements(1)[1]),), "two have died with it, and with more"
-    assert ledger.take_run("c", 100) == (), "it works on nothing else"
-    ledger.ack(0, "c", 0, {lease.key: lease.spans})
-    for worker in "def":
-        assert ledger.runs.kept and not ledger.runs.fatal_reason
-        die(ledger, worker)
-    assert "worked on rows 2 to 3 of epoch alone" in (ledger.runs.fatal_reason if promised else ledger.runs.given_up)
-    assert ledger.runs.kept == promised
-
-
-def test_of_joined_rows_an_element_that_workers_die_of_alone_yields_nothing_at_its_place() -> None:
-    ledger = numbered_ledger(joined=True)
-    for worker in "abc":  # the last one of the batch alone
-        die(ledger, worker)
-    alone: list[tuple[int, bool]] = []
-    for worker in "defgh":
-        ledger.join(worker)
-        ledger.next_assignment(worker)
-        (lease,) = ledger.take_run(worker, 100) or ()
-        alone.append((lease.spans[0][0] >> OUTPUT_BITS, lease.left_out))
-        if alone[-1] == (1, False):
-            ledger.lost(worker, died=CRASHED)
-            ledger.settled(0, worker)
-        else:
-            ledger.ack(0, worker, 0, {lease.key: lease.spans})
-    assert alone == [(0, False), (1, False), (1, False), (1, True), (2, False)] and ledger.runs.kept
-    assert [one.element for one in ledger.fatal_elements.found] == [1]
-
-
-def test_of_joined_rows_what_a_worker_cannot_open_is_for_others_and_yields_nothing_where_none_can() -> None:
-    rig = JobRig(LedgerShape(in_row_order=True, joined=True, batch_size=2), Workers(2), on_error="skip")
-    one, other = rig.come()
-    for worker in (one, other):
-        rig.place(worker)
-    rig.handle(events.SplitPageReceived(0, (Split(0, elements=4), Split(1, elements=4))))
-    rig.handle(events.ListingEnded(0))
-    for worker in (one, other):
-        rig.assign(worker)
-        (lease,) = rig.take(worker, 4)
-        assert (lease.split.index, lease.spans[0][0], lease.left_out) == (0, 0, False)
-        failure = SplitOpenFailure(lease.key, lease.spans, LeftOutElement("0", "read", "split 0", "it is not there"))
-        rig.response(worker, EndAssignment(0, {}, split_open_failures=(failure,)))
-    rig.assign(one)
-    (lease,) = rig.take(one, 4)
-    assert (lease.split.index, lease.left_out) == (0, True) and rig.job.stats(rig.now).order_given_up == ""
 
 
 def test_rows_that_all_wait_for_belong_to_a_second_worker_and_are_used_once() -> None:
@@ -272,96 +159,6 @@ def test_a_worker_is_late_by_what_workers_need_and_not_by_their_start_or_the_ste
         now += step_s
         head.look(ledger, 1, now)
     assert head.look(ledger, 0, now + 1.1) == "late"
-
-
-def test_rows_that_each_worker_was_late_with_are_given_to_one_that_has_ended_its_assignment() -> None:
-    ledger = numbered_ledger()
-    for worker in ("one", "other"):
-        ledger.join(worker)
-        ledger.next_assignment(worker)
-    ((first,), _) = (ledger.take_run(worker, 2) or () for worker in ("one", "other"))
-    for row in (0, 2):
-        assert ledger.seconds.help(ledger.workers, row)
-    for worker in ("one", "other"):
-        assert ledger.take_run(worker, 2) == (), "it may be at work on what waits"
-        ledger.assignment_ended(worker, {})
-    assert isinstance(ledger.next_assignment("one"), Assignment)
-    (again,) = ledger.take_run("one", 2) or ()
-    assert (again.key, again.spans) == (first.key, first.spans)
-    check_ledger(ledger)
-
-
-def test_ranks_get_batches_in_turn_and_share_the_round_that_lacks_one() -> None:
-    ledger = Ledger(LedgerShape(in_row_order=True, world_size=2, batch_size=2, epochs=1))
-    ledger.add_splits(0, [Split(0, elements=10)])
-    ledger.join("one")
-    assert isinstance(ledger.next_assignment("one"), Assignment)
-    taken: list[Lease] = []
-    while run := ledger.take_run("one", 8):
-        taken += run
-    assert taken[-1].spans[0][1] == elements(8)[0], "two rows are for both ranks"
-    ledger.end_listing(0)
-    in_turn = []
-    for number in (1, 0, 2, 3):
-        ledger.ack(number % 2, "one", 0, {taken[0].key: [elements(2 * number, 2)]}, 1, 2)
-        in_turn.append(ledger.rows_in_turn)
-    assert in_turn == [0, 4, 6, 8]
-    ledger.assignment_ended("one", {})
-    shares: list[tuple[int, int]] = []
-    for rank in range(2):
-        assert ledger.next_assignment("one") == Assignment(0, rank=rank)
-        lease = ledger.take("one")
-        assert isinstance(lease, Lease) and lease.row == 0
-        shares += lease.spans
-        assert ledger.assignment_ended("one", {lease.key: lease.spans}) == "flush"
-        ledger.ack(rank, "one", 0, {lease.key: lease.spans}, 1, 1)
-    assert shares == [elements(8, 1), (elements(9)[0], END)] and not ledger.left_out_elements and ledger.finished
-
-
-def test_a_remainder_that_two_workers_drop_is_counted_once() -> None:
-    ledger = Ledger(LedgerShape(in_row_order=True, batch_size=2, drop_remainder=True, epochs=1))
-    ledger.add_splits(0, [Split(0, elements=3)])
-    ledger.end_listing(0)
-    remaining_parts: list[Lease] = []
-    ledger.join("late")
-    ledger.join("quick")
-    for worker in ("late", "quick"):
-        ledger.next_assignment(worker)
-        for _ in range(2):
-            remaining_parts += ledger.take_run(worker, 2) or ()
-        ledger.seconds.help(ledger.workers, 0)
-    assert [lease.spans for lease in remaining_parts[:2]] == [lease.spans for lease in remaining_parts[2:]]
-    for worker in ("late", "quick"):
-        ledger.consumed(worker, 0, {remaining_parts[1].key: remaining_parts[1].spans}, left_out=1)
-        assert ledger.left_out_elements == 1
-        assert [held.rest().spans for held in ledger.workers["quick"].pending_leases.values()] == [
-            remaining_parts[2].spans
-        ]
-
-
-def test_of_two_batches_of_the_same_rows_the_first_one_is_used_and_both_wait_for_their_turn() -> None:
-    sequence = RowSequence()
-    other = ReceivedBatch(0, "v", 0, {}, 2, 1, row_range=RowRange(2, 4))
-    again, first = replace(other, id=1, worker="w"), replace(other, id=2, row_range=RowRange(0, 2))
-    assert not sequence.add_batch(other) and not sequence.add_batch(again)
-    assert list(sequence.lose("v")) == [other], "the other one is kept"
-    assert sequence.add_batch(first) == [first, again]
-    assert not sequence.add_batch(other) and sequence.duplicate_batches() == [other]
-    assert sequence.nbytes == 0
-
-
-def test_batches_that_wait_are_let_go_in_order_when_it_is_given_up_and_dropped_with_their_epoch() -> None:
-    sequence = RowSequence()
-    late = [
-        ReceivedBatch(row, "w", epoch, {}, 2, 1, row_range=RowRange(row, row + 2))
-        for epoch, row in ((0, 6), (0, 2), (1, 4))
-    ]
-    assert [sequence.add_batch(batch) for batch in late] == [()] * 3
-    assert sequence.leave(1) == [late[1], late[0]]
-    assert sequence.release_all() == [late[2]]
-    again = ReceivedBatch(9, "v", 1, {}, 2, 1, row_range=RowRange(4, 6))
-    assert not sequence.add_batch(again) and sequence.duplicate_batches() == [again], "another worker has brought it"
-    assert sequence.add_batch(fresh := replace(again, row_range=RowRange(2, 4))) == [fresh]
 
 
 def test_a_worker_that_fails_ends_the_job_when_the_rows_before_have_come() -> None:

@@ -58,33 +58,9 @@ def through_json(state: SavedState) -> SavedState:
     return SavedState.from_json(json.loads(json.dumps(state.to_json())))
 
 
-def intervals_of(numbers: set[int]) -> tuple[tuple[int, int], ...]:
-    """Intervals between each two of these; the last one may have no end."""
-    bounds = sorted(numbers)
-    return tuple(Spans(zip(bounds[::2], [*bounds[1::2], END], strict=False)))
-
-
-intervals = st.sets(st.integers(0, 1 << 40), max_size=40).map(intervals_of)
-several_rests = st.lists(
-    st.builds(Rest, st.integers(0, 1 << 20), st.integers(0, 3), intervals),
-    max_size=20,
-    unique_by=lambda rest: (rest.pass_index, rest.index),
-).map(lambda remaining_parts: sorted(remaining_parts, key=lambda rest: (rest.pass_index, rest.index)))
-places = intervals.map(lambda some: some[:-1])
-
-
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=20))
 def test_merged_intervals_are_those_of_a_set(spans: list[tuple[int, int]]) -> None:
     assert merged(spans) == tuple(Spans(spans))
-
-
-@given(several_rests, places, st.integers(1, 9))
-def test_what_was_saved_comes_back(remaining_parts: list[Rest], missing: Any, ranks: int) -> None:
-    """Also what each rank had last."""
-    had = tuple((tuple(remaining_parts[rank::ranks]), ()) for rank in range(ranks))
-    branch = BranchPoint(Cursor(1, 7, missing, ((0, 4), (3, 70))), tuple(remaining_parts))
-    for state in (a_state(branch), a_state(branch, branch, steps=(Step(2, had), Step(1, had[::-1])))):
-        assert through_json(state) == state
 
 
 def held_in_a_buffer(buffer: int, split_elements: int) -> tuple[Rest, ...]:
@@ -114,10 +90,9 @@ def test_a_buffers_elements_cost_at_most_a_byte_each_in_however_many_files_they_
     assert SavedState.from_json(json.loads(written)) == state
 
 
-@pytest.mark.parametrize("files", [100_000, 1_000_000])
-def test_a_thousand_of_many_files_that_are_half_read_leave_a_state_of_less_than_64_kib(files: int) -> None:
+def test_a_thousand_of_a_million_files_that_are_half_read_leave_a_state_of_less_than_64_kib() -> None:
     """Of 32 workers with 32 files open each; one element of each, in another thread, is not ready."""
-    random = Random(0)
+    random, files = Random(0), 1_000_000
     places = tuple((start, start + 5) for start in range(0, files, files // 1024))
     begun = [random.randrange(10, 1000) for _ in range(1024)]
     remaining_parts = [
@@ -144,14 +119,11 @@ def test_a_state_that_a_version_before_has_saved_is_read() -> None:
     ("damage", "said"),
     [
         (lambda state: {**state, "epoch": 3}, "damaged"),
-        (lambda state: {**state, "more": 1}, "damaged"),
         (lambda state: {name: state[name] for name in state if name != "sources"}, "damaged"),
         (lambda state: {**state, "pecan_ray_state": 3}, "format 3"),
         (lambda state: {"model": 1}, "no state of pecan_ray"),
         (lambda state: [state], "no state of pecan_ray"),
-        (lambda state: None, "no state of pecan_ray"),
         (lambda state: {"pecan_ray_state": 1, 1: 2}, r"cannot be read|damaged"),
-        (lambda state: {"pecan_ray_state": 1, "x": object()}, r"cannot be read|damaged"),
         (lambda state: {"pecan_ray_state": 1, "sources": 7}, r"cannot be read|damaged"),
     ],
 )

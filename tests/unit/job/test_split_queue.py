@@ -9,7 +9,6 @@ import tracemalloc
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,9 +18,9 @@ from hypothesis import strategies as st
 from pecan_ray.job.ledger import Ledger
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.pass_order import Listing
-from pecan_ray.job.resume_point import BranchPoint, Rest
+from pecan_ray.job.resume_point import BranchPoint
 from pecan_ray.job.split_queue import SplitQueue
-from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, Split
+from pecan_ray.plan.splits import Lease, Split
 from pecan_ray.sampling.order import shuffled
 from pecan_ray.sampling.random_keys import SplitOrder, random_key
 from tests.long_form import some_later
@@ -101,10 +100,6 @@ def test_what_came_back_goes_first_the_latest_before_the_others_until_the_pass_b
     assert len(queue) == 5
     queue.clear()
     assert sorted(drain(queue)) == [0, 1, 2, 3]
-    own = queue_of(4, None, (0, 0))
-    assert not own and own.take() is None, "it has what is put back alone"
-    own.put_back(Lease(0, Split(2)))
-    assert drain(own) == [2]
 
 
 @pytest.mark.parametrize("seed", [None, SEED])
@@ -173,84 +168,6 @@ def test_each_split_waits_once_whatever_is_offered_and_a_state_knows_it(
     add(again, len(listing))
     again.complete = listing.complete = True
     assert sorted(drain(other)) == sorted(lease.split.index for lease in queue)
-
-
-LENGTH = 3
-"""Elements of a split."""
-
-
-@given(
-    st.sampled_from([SplitOrder(SEED), None]),
-    st.booleans(),
-    st.integers(1, 2),
-    st.lists(st.integers(1, 9), min_size=1, max_size=3),
-    st.randoms(use_true_random=False),
-)
-def test_what_was_used_after_a_state_does_not_come_again(
-    shuffling: SplitOrder | None, counted: bool, passes: int, listed: list[int], chance: random.Random
-) -> None:
-    """A state, and what was used since: a run that goes on from both gives exactly what was not used."""
-
-    def grow(listing: Listing, count: int) -> None:
-        length = LENGTH if counted else None
-        listing.add([Split(len(listing) + number, elements=length) for number in range(count)])
-
-    def positions(lease: Lease) -> list[tuple[int, int, int]]:
-        within = [at for at in range(LENGTH) for start, end in lease.spans if start <= at << OUTPUT_BITS < end]
-        return [(lease.pass_index, lease.split.index, at) for at in within]
-
-    def use_some() -> None:
-        if (lease := queue.take()) is not None:
-            begun.append(lease)
-        for one in chance.sample(begun, chance.randint(0, len(begun))):
-            used.update(chance.sample(found := positions(one), chance.randint(0, len(found))))
-
-    def rests(found: set[tuple[int, int, int]]) -> Iterator[Rest]:
-        for pass_index, index in sorted({one[:2] for one in found}):
-            of = sorted(at for *key, at in found if key == [pass_index, index])
-            yield Rest(index, pass_index, tuple((at << OUTPUT_BITS, at + 1 << OUTPUT_BITS) for at in of))
-
-    listing, begun, used = Listing(), list[Lease](), set[tuple[int, int, int]]()
-    queue = SplitQueue(listing, 0, shuffling, passes=passes)
-    for count in listed:
-        grow(listing, count)
-        use_some()
-    listing.complete = chance.random() < 0.5
-    for _ in range(chance.randint(0, 20)):
-        use_some()
-    missing = {one for lease in begun for one in positions(lease)} - used
-    point = BranchPoint(queue.cursor(), (*rests(missing), *queue.remaining_parts()))
-    before = set(used)
-    listing.complete = True
-    for _ in range(chance.randint(0, 20)):
-        use_some()
-    again = Listing()
-    other = SplitQueue(again, 0, shuffling, passes=passes)
-    other.go_on(0, replace(point, used=tuple(rests(used - before))))
-    for _ in range(len(listing)):
-        grow(again, 1)
-        other.catch_up()
-        if chance.random() < 0.2:  # a state of this run
-            point = BranchPoint(other.cursor(), tuple(other.remaining_parts()), other.used())
-            other = SplitQueue(again, 0, shuffling, passes=passes)
-            other.go_on(0, point)
-    again.complete = True
-    came: list[tuple[int, int, int]] = []
-    while (lease := other.take()) is not None:
-        came += positions(lease)
-    each = {(number, split, at) for number in range(passes) for split in range(len(listing)) for at in range(LENGTH)}
-    assert sorted(came) == sorted(each - used)
-
-
-def test_what_is_left_of_a_used_split_keeps_its_end() -> None:
-    """By the end the trainer knows, where it joins rows, that those of the next split follow."""
-    listing = Listing()
-    listing.add([Split(index, elements=LENGTH) for index in range(3)])
-    queue = SplitQueue(listing, 0, None)
-    part, whole = (0, 2 << OUTPUT_BITS), (0, LENGTH << OUTPUT_BITS)
-    queue.go_on(0, BranchPoint(used=(Rest(0, 0, (part,)), Rest(1, 0, (whole,)))))
-    assert queue.take() == Lease(0, listing[0], ((2 << OUTPUT_BITS, END),))
-    assert queue.take() == Lease(0, listing[2]) and not queue
 
 
 DRAWS, SPLITS = 2000, 12

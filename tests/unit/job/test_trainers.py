@@ -8,12 +8,14 @@ import pytest
 
 from pecan_ray.errors import ClusterError, RankTakenError, StaleJobError
 from pecan_ray.job import events
-from pecan_ray.job.instructions import EndJob, KillWorker, LookForTrainers, RejectTrainer, TellTrainers
+from pecan_ray.job.instructions import EndJob, KillWorker, Log, LookForTrainers, RejectTrainer, TellTrainers
 from pecan_ray.job.ledger_shape import LedgerShape
-from pecan_ray.job.messages import ReceivedBatches, TrainerProgress, TrainerReport
+from pecan_ray.job.messages import ReceivedBatches, TrainerReport
 from pecan_ray.job.registration import Registration, Rejected, Retry
+from pecan_ray.job.rounds import Rounds, expand_rounds
 from pecan_ray.job.start_worker import StartWorker
 from pecan_ray.job.trainers import Trainers
+from pecan_ray.options import Workers
 from tests.unit.job.job_rig import JobRig, of_kind
 
 TIMEOUT_S = 60.0
@@ -39,24 +41,6 @@ def test_a_rank_that_runs_something_else_is_told_in_which_part(
     (refused,) = of_kind(RejectTrainer, rig.handle(came(1, **theirs)))
     assert told in str(refused.error) and "rank 1" in str(refused.error)
     assert not of_kind(RejectTrainer, rig.handle(came(1, **mine))), "it may come again as the others are"
-
-
-@pytest.mark.parametrize("killed", [False, True])
-def test_a_rank_that_is_gone_with_batches_it_has_not_used_ends_the_others_though_all_is_delivered(killed: bool) -> None:
-    rig = JobRig(LedgerShape(world_size=2), trainer_timeout_s=30.0)
-    rig.come()
-    rig.handle(events.ListingEnded(0))
-    rig.report(1, progress=TrainerProgress(queued=3))
-    assert rig.job.trainer_update(0).finished
-    if killed:
-        rig.handle(events.TrainerWaiting(0, "t0"), after=20.0)
-        done = rig.handle(events.TimePassed(), after=11.0)
-        assert "rank 1 on node node has not been heard" in str(rig.job.error)
-    else:
-        done = rig.handle(events.TrainerLeft(1, "t1", unused=3))
-        assert "rank 1 has left before the end" in str(rig.job.error)
-    assert isinstance(rig.job.error, ClusterError) and not of_kind(EndJob, done)
-    assert of_kind(TellTrainers, done) == [TellTrainers((0,))]
 
 
 def test_a_job_ends_itself_when_nobody_comes_or_all_are_silent_and_turns_away_who_comes_then() -> None:
@@ -189,19 +173,6 @@ def pass_time(rig: JobRig, seconds: float, state: events.ProcessState | None, sp
     return asked
 
 
-def ended(rig: JobRig) -> bool:
-    return any(of_kind(EndJob, done) for done in rig.done)
-
-
-def test_the_only_trainer_is_waited_for_as_long_as_its_process_exists() -> None:
-    rig = begun_job()
-    assert pass_time(rig, 3600.0, "exists") <= 4 * 60, "not asked all the time"
-    assert not ended(rig) and rig.job.error is None
-    rig.handle(events.TrainerWaiting(0, "t0"))
-    pass_time(rig, 10.0, None, speaks=(0,))
-    assert not ended(rig)
-
-
 @pytest.mark.parametrize("state", [None, "ended"])
 def test_where_nobody_can_answer_and_where_it_has_ended_the_deadline_holds(state: events.ProcessState | None) -> None:
     rig = begun_job(2)
@@ -213,29 +184,6 @@ def test_where_nobody_can_answer_and_where_it_has_ended_the_deadline_holds(state
     assert why in str(rig.job.error) and "rank 0 on node node has not been heard for 61 s" in str(rig.job.error)
 
 
-def test_the_others_are_told_for_whom_they_wait() -> None:
-    rig = begun_job(2)
-    pass_time(rig, 40.0, "exists", speaks=(1,))
-    assert not [one.text for one in rig.job.story if "If nobody can tell" in one.text], "the answer came in time"
-    (said,) = [text for text in rig.job.trainer_update(1).waiting_for if "rank 0" in text]
-    assert "rank 0 on node node has said nothing for" in said and "its process exists, and is waited for" in said
-    rig.handle(events.TrainerWaiting(0, "t0"))
-    pass_time(rig, 2.0, "exists", speaks=(0, 1))
-    assert not [text for text in rig.job.trainer_update(1).waiting_for if "has said nothing" in text]
-
-
-def test_another_run_does_not_take_the_place_of_a_process_that_stands_still() -> None:
-    rig = begun_job(2)
-    pass_time(rig, 30.0, "exists")
-    asked = of_kind(LookForTrainers, rig.handle(events.TrainerRegistered(0, "new", "node")))
-    for _ in range(10):
-        for one in (one for looks in asked for one in looks.trainers):
-            rig.handle(events.TrainerChecked(one.rank, one.incarnation, "exists"))
-        done = rig.handle(events.TrainerRegistered(0, "new", "node"), after=1.0)
-        asked = of_kind(LookForTrainers, done)
-        assert isinstance(of_kind(RejectTrainer, done)[0].error, RankTakenError) and not of_kind(EndJob, done)
-
-
 def test_another_run_takes_the_place_of_one_whose_processes_have_ended_at_once() -> None:
     rig = begun_job(2)
     pass_time(rig, 2.0, None)
@@ -245,3 +193,43 @@ def test_another_run_takes_the_place_of_one_whose_processes_have_ended_at_once()
         rig.handle(events.TrainerChecked(one.rank, one.incarnation, "ended"))
     done = rig.handle(events.OtherRunRegistered("new"), after=0.2)
     assert isinstance(of_kind(RejectTrainer, done)[0].error, StaleJobError) and of_kind(EndJob, done)
+
+
+# --- rounds ---------------------------------------------------------------------------------------------------
+
+
+def turns(rounds: Rounds, used: int = 0) -> list[str]:
+    rounds.schedule_rounds(used)
+    return list(expand_rounds(rounds.first, rounds.schedule, rounds.first))
+
+
+def test_workers_have_their_turns_one_after_the_other_and_nobody_waits_for_a_slow_one() -> None:
+    rounds = Rounds(2)
+    for worker, made in (("a", 4), ("b", 2)):
+        for rank in range(2):
+            rounds.received(rank, worker, made)
+    assert turns(rounds) == ["a", "b", "a", "b", "a", "a"]
+    for worker in ("a", "b"):
+        for rank in range(2):
+            rounds.received(rank, worker, 1)
+    assert turns(rounds)[6:] == ["b", "a"], "after a it is the turn of b"
+
+
+def test_ranks_that_others_wait_for_are_named_after_some_seconds_and_in_the_report() -> None:
+    rig = JobRig(LedgerShape(world_size=3, coordinated=True), Workers(1), say_after_s=5.0)
+    (worker,) = rig.begin()
+    rig.assign(worker)
+    (lease,) = rig.take(worker)
+    for rank in (0, 2):
+        rig.acknowledge(worker, lease, rank, rank=rank)
+    rig.report(0, held=True)
+    rig.now += 3.0
+    assert not of_kind(Log, rig.report(2, held=True))
+    rig.now += 4.0
+    rig.report(0, held=True)
+    rig.handle(events.TimePassed())
+    said = [one.text for one in of_kind(Log, rig.handle(events.TimePassed(), after=5.5))]
+    assert any(text.startswith("rank 1 must yet receive a batch of the round") for text in said), said
+    rig.acknowledge(worker, lease, 1, rank=1)
+    assert rig.job.stats(rig.now).held_up[1] == pytest.approx(12.5)
+    assert rig.job.ledger.allowed() == 1

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from pecan_ray.job.assignment_batches import AssignmentBatches
-from pecan_ray.job.blocks import RowRange
 from pecan_ray.job.heartbeat import Heartbeat
 from pecan_ray.job.lease_sizes import SideBySide
 from pecan_ray.job.ledger_shape import Assignment, LedgerShape
@@ -17,20 +15,14 @@ from pecan_ray.job.worker_events import (
     AskJob,
     AssignmentFinished,
     BatchProduced,
-    DrainRequested,
-    DropEpochs,
-    EndWork,
-    EpochsLeft,
     FetchSplits,
     FindLocalSplits,
     LeaseRequested,
     LoadPlan,
     LocalSplitsFound,
     ProvideLease,
-    PutOut,
     ReplyReceived,
     RunAssignment,
-    StopAssignment,
     TellJob,
     WorkerEvent,
     WorkerInstruction,
@@ -143,82 +135,11 @@ def test_the_next_lot_is_asked_for_while_half_of_one_is_left_and_lasts_as_long_a
     )
 
 
-def test_none_beside_others_is_no_end() -> None:
-    rig = Rig(LedgerShape(serial=True))
-    rig.begin(Assignment(0))
-    asked: list[tuple[int, int, int]] = []
-
-    def take(reading: int, *replies: tuple[Lease, ...]) -> list[int | None]:
-        done = rig.handle(LeaseRequested(0, SideBySide(4, reading)))
-        for reply in replies:
-            request = rig.request("take:0")
-            assert isinstance(request, AskLeases)
-            asked.append((request.streams, request.reading, request.most))
-            done += rig.reply("take:0", reply)
-        return given(done)
-
-    assert [take(0, leases(0, 1)), take(1), take(2, ()), take(1, ())] == [[0], [1], [None], [None]]
-    assert [take(0, leases(2)), take(0, ()), take(0)] == [[2], [None], [None]]
-    assert asked == [(4, 0, 4), (4, 2, 2), (4, 1, 3), (4, 0, 4), (4, 0, 4)]
-
-
 def test_in_one_sequence_leases_beside_others_are_waited_for() -> None:
     rig = Rig(one_sequence=True)
     rig.begin(Assignment(0))
     rig.handle(LeaseRequested(0, SideBySide(4, 1)))
     assert isinstance(asked := rig.request("take:0"), AskLeases) and (asked.streams, asked.reading) == (1, 0)
-
-
-def test_an_answer_that_comes_after_the_assignment_was_left_is_not_for_the_next_one() -> None:
-    rig = Rig()
-    rig.begin(Assignment(0))
-    rig.handle(LeaseRequested(0))
-    assert rig.handle(EpochsLeft(1)) == [DropEpochs(1)]
-    assert rig.handle(BatchProduced(Batch())) == [ProvideLease(0, None), StopAssignment(for_good=False)]
-    rig.reply(RUN, Assigned(Assignment(1)))
-    assert given(rig.handle(LeaseRequested(0))) == [], "the channel is not free before its answer has come"
-    assert given(rig.reply("take:0", leases(0))) == []
-    assert isinstance(asked := rig.request("take:0"), AskLeases) and asked.epoch == 1
-    assert given(rig.reply("take:0", leases(1))) == [1]
-
-
-def test_a_drained_worker_takes_no_lease_makes_no_batch_and_ends() -> None:
-    rig = Rig()
-    rig.begin(Assignment(0))
-    rig.handle(LeaseRequested(0))
-    assert rig.handle(DrainRequested()) == [ProvideLease(0, None)] == rig.handle(LeaseRequested(0))
-    assert rig.handle(BatchProduced(Batch())) == [StopAssignment(for_good=True), EndWork()]
-    assert rig.state.over
-
-
-def test_rows_are_numbered_where_they_follow_each_other() -> None:
-    rig = Rig(LedgerShape(in_row_order=True))
-    rig.begin(Assignment(0))
-    rig.take((Lease(0, Split(0, elements=2), row=10),))
-
-    def row(*spans: Span, rows: int) -> int | None:
-        (done,) = rig.handle(
-            BatchProduced(Batch(rows=rows, spans={KEY: [(a << OUTPUT_BITS, b << OUTPUT_BITS) for a, b in spans]}))
-        )
-        assert isinstance(done, PutOut)
-        return None if done.row_range is None else done.row_range.begin
-
-    assert row((0, 2), rows=2) == 10 and row((1, 2), rows=1) == 11
-    assert row((0, 2), rows=1) is None, "others come between"
-    assert row((1, 3), rows=2) is None, "the split is longer than it told"
-
-
-def test_a_batch_is_for_the_rank_whose_turn_it_is_and_numbered_by_the_rows_of_that() -> None:
-    shape = LedgerShape(in_row_order=True, world_size=3, batch_size=2)
-
-    def put_out(first: int, rank: int | None = None) -> tuple[int | None, RowRange | None]:
-        put = AssignmentBatches(Assignment(0, rank), shape).put_out(Batch(), RowRange(first, first + 1))
-        assert isinstance(put, PutOut)
-        return put.rank, put.row_range
-
-    assert [put_out(first) for first in (0, 2, 10)] == [(0, RowRange(0, 1)), (1, RowRange(0, 1)), (2, RowRange(2, 3))]
-    assert put_out(13, rank=1) == (1, RowRange(4, 5)), "a share of the last round"
-    assert put_out(3) == (None, None), "a split is longer than it told"
 
 
 def test_an_engine_is_built_for_another_version_or_beginning_of_the_plan() -> None:
