@@ -115,9 +115,9 @@ class Batches(EpochLoops[BatchT]):
         self._session: Session | ShareSession | None = None
         self._here: InProcessRun | None = None
         self._stream: Iterator[Any] = iter(())  # its batches
-        self._row_order = functools.partial(row_order, options, shape_of_job(plan, engine, options.on_error))
+        self._shape = functools.partial(shape_of_job, plan, engine, options.on_error)
         self._length: Callable[[], int] = lambda: run_length(name, plan, options, saved)
-        self._progress = Progress(name, config.progress, RecentSpeed.of_job(plan, options, saved))
+        self._progress = Progress(name, config.progress, functools.partial(RecentSpeed.of_job, plan, options, saved))
         self._on_fallback: Callable[[str], None] | None = None
         self.provenance: Provenance | None = None
         """Which data the batch that was yielded last holds."""
@@ -155,7 +155,7 @@ class Batches(EpochLoops[BatchT]):
                 allow_changed_source=allow_changed_source,
                 keep=quarantine_writer(self._quarantine, saved),
             )
-            ordered = self._start_workers(session, plan, order)
+            ordered = self._start_workers(session, order)
         self._take_over(ordered)
         self._clock.enter("trained")
 
@@ -181,7 +181,7 @@ class Batches(EpochLoops[BatchT]):
         self._clock.enter("trained")
         note_running(self)
 
-    def _start_workers(self, session: Session, plan: Plan, order: Callable[[], Ordered]) -> Ordered:
+    def _start_workers(self, session: Session, order: Callable[[], Ordered]) -> Ordered:
         """Let workers begin, once the order of operators is found; return it."""
         if getattr(self._options.workers, "prices", None) is not None:
             self._progress.dollars = session.cost_query
@@ -189,12 +189,12 @@ class Batches(EpochLoops[BatchT]):
         self._clock.enter("order")
         try:
             # The first rank looks for all of them, while the workers start.
-            ordered = Ordered(plan) if self._options.rank else order()
+            ordered = Ordered() if self._options.rank else order()
             self._looks_end = ordered.end.finish
             self._clock.enter("controller")
-            changed = None if ordered.plan is plan else ordered.plan
             times = ordered.row_seconds, ordered.op_seconds
-            session.begin(changed, ordered.order, *times, decoders=ordered.decoders, order_text=ordered.order_text())
+            text = ordered.order_text()
+            session.begin(ordered.plan, ordered.order, *times, decoders=ordered.decoders, order_text=text)
         except BaseException as error:
             self._failure = describe_error(error)
             self.close()
@@ -470,7 +470,8 @@ class Batches(EpochLoops[BatchT]):
             return "" if run is None else str(run.placement)
         facts = self._session.stats()
         running = facts.deployments[-1][1].workers if facts.deployments else None
-        return f"{explain_with_next_step(facts)}\n  order: {self._row_order(running, facts.order_given_up).why}"
+        order = row_order(self._options, self._shape(), running, facts.order_given_up)
+        return f"{explain_with_next_step(facts)}\n  order: {order.why}"
 
     def close(self) -> None:
         """End the job; its last state and its report can still be asked for."""

@@ -11,8 +11,8 @@ from pecan_ray.options import EngineName
 from pecan_ray.peer_names import explain_foreign_arguments
 from pecan_ray.plan.arguments import a_function, buckets, positive
 from pecan_ray.plan.grouping import BucketByLength, GroupBy, Tail
-from pecan_ray.plan.operators import Batch, Collate, Function, Gather, Op, PaddedBatch, Plan, Unbatch, method_name
-from pecan_ray.plan.option_types import of_kind, settle
+from pecan_ray.plan.operators import Batch, Collate, Function, Gather, Op, PaddedBatch, Plan, Unbatch
+from pecan_ray.plan.option_types import of_kind
 from pecan_ray.plan.own_attributes import function_name
 from pecan_ray.plan.renaming import free_name
 
@@ -30,7 +30,11 @@ class BatchingMethods(ABC):
 
     @abstractmethod
     def _with(self, plan: Plan) -> Self:
-        """Return the pipeline with another plan."""
+        """Return the pipeline with another plan,"""
+
+    @abstractmethod
+    def _then(self, op: Op) -> Self:
+        """and with an operator behind it."""
 
     def batch(self, size: int, drop_remainder: bool = False, *, collate: Function | None = None) -> Self:
         """Stack `size` elements into a batch with a leading dimension; images and tensors become arrays.
@@ -171,10 +175,6 @@ class BatchingMethods(ABC):
         return self._then(Unbatch(name=self._unique("unbatch"), same_rows=same_rows))
 
     # --- inside --------------------------------------------------------------------------------------------
-
-    def _then(self, op: Op) -> Self:
-        settle(op, method_name(op))
-        return self._with(self._plan.then(op))
 
     def _unique(self, name: str | None, fn: Function | None = None) -> str:
         taken = {op.name for op in self._plan.all_ops()}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 from pecan_ray.autoorder.accepted import Ordered
@@ -71,19 +70,19 @@ class InProcessRun:
         if ranks > 1:
             logger.warning("%s: debug=True: rank %d of %d gets all batches, not a part", self._name, rank, ranks)
         plan = self._plan
-        if ordered.plan is not plan:
+        if ordered.plan is not None:
             self._users_order = UsersOrder(ordered.plan, run_order_of(plan), lambda: plan)
         batches = self._batches(ordered, note_reverted)
         return one_batch(batches, self._plan, self._options, self._is_left) if self._options.headspace else batches
 
     def _batches(self, ordered: Ordered, note_reverted: Callable[[str], None]) -> Iterator[Any]:
-        plan, end = self._plan, self._options.end_epoch
+        end, running = self._options.end_epoch, ordered.plan or self._plan
         users_order = self._users_order
         for epoch in self._epochs():
             before = self.elements
             if users_order is not None and users_order.taken:
-                ordered, users_order = replace(ordered, plan=plan), None
-            for produced in self._epoch(ordered.plan, epoch, users_order):
+                running, users_order = self._plan, None
+            for produced in self._epoch(running, epoch, users_order):
                 if self._is_left(epoch):
                     break
                 if users_order is not None and users_order.reason:

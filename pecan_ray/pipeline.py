@@ -41,8 +41,8 @@ from pecan_ray.peer_names import LOOPS, explain_foreign_arguments, why_no_method
 from pecan_ray.pipeline_operators import OperatorMethods
 from pecan_ray.plan.arguments import natural, positive
 from pecan_ray.plan.fingerprint import fingerprint
-from pecan_ray.plan.operators import Function, Join, Plan, as_written
-from pecan_ray.plan.option_types import of_kind
+from pecan_ray.plan.operators import Function, Join, Op, Plan, as_written, method_name
+from pecan_ray.plan.option_types import of_kind, settle
 from pecan_ray.plan.pass_dependent_choices import why_choices_move
 from pecan_ray.plan.rounds import check_rounds_supported
 from pecan_ray.plan.shape import num_batches
@@ -447,6 +447,10 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
         self._saved(state, options, debug)
         given = {**vars(options), "sharding": sharding, "debug": debug, "allow_changed_source": other}
         return functools.partial(self.iter_batches, state=state, **given)
+
+    def _then(self, op: Op) -> PecanPipeline:
+        settle(op, method_name(op))
+        return self._with(self._plan.then(op))
 
     def _with(self, plan: Plan) -> PecanPipeline:
         # Without `__init__`, which begins with a source.

@@ -15,16 +15,15 @@ what has failed `forbidden`.
 from __future__ import annotations
 
 import functools
-import heapq
 import itertools
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from pecan_ray.errors import PlanError
-from pecan_ray.reorder.profile import ProfiledOp, check_ops, sections
+from pecan_ray.reorder.profile import ProfiledOp, sections
 
 Mode: TypeAlias = Literal["strict", "safe", "pecan", "off"]
 
@@ -71,13 +70,10 @@ class OrderPlan:
 
 
 Pair: TypeAlias = tuple[str, str]
-Commutes: TypeAlias = Callable[[Pair], bool] | Collection[Pair]
-"""Which two ops may be exchanged in modes "strict" and "safe": a question asked once, with names in the user's order,
-or the pairs themselves, in any order."""
+Commutes: TypeAlias = Callable[[Pair], bool]
+"""Which two ops may be exchanged in modes "strict" and "safe"; asked once, with names in the user's order."""
 Constraint: TypeAlias = tuple[int, int]
 """Indices of ops: the first must stay before the second."""
-Needs: TypeAlias = Mapping[int, Collection[int]]
-"""Op -> the ops of its section that must run before it."""
 LARGEST = 1e100
 """Bound on a product of factors: a thousand ops that double the data must not overflow."""
 LEAST_RATE = 1e-200
@@ -88,7 +84,7 @@ def auto_order(
     ops: Iterable[ProfiledOp],
     mode: Mode = "pecan",
     *,
-    commutes: Commutes = (),
+    commutes: Commutes = lambda pair: False,
     forbidden: Collection[Pair] = (),
     neutral_band: float = 0.0,
 ) -> OrderPlan:
@@ -100,23 +96,23 @@ def auto_order(
 
     Raises `PlanError` for unknown modes or names, and for two ops of one name.
     """
-    ops = check_ops(ops)
+    ops = tuple(ops)
+    _check(ops, mode, forbidden, neutral_band)
     names = [op.name for op in ops]
-    _check(names, mode, forbidden, neutral_band)
     order, moves = list(range(len(ops))), list[Move]()
     # Each pair is asked about once: an answer may cost runs on the sample.
-    may = functools.cache(commutes if callable(commutes) else functools.partial(_among, commutes))
+    may = functools.cache(commutes)
     for section in sections(ops) if mode != "off" else ():
         needs = [*dependencies(ops, section), *_forbidden(names, forbidden, section)]
         # Both look at factors and times alone; what would make the pipeline fail is taken out of it behind them.
         desired = (algorithm2 if mode == "pecan" else by_saving)(ops, section, neutral_band)
-        arranged = nearest_valid_order(desired, _needs(needs))
+        arranged = nearest_valid_order(desired, needs)
         # Only exchanges of this order are asked about.  Each round adds constraints and takes none away, so this ends.
         while mode != "pecan" and (
             rejected := [(a, b) for a, b in _reversed_pairs(arranged) if not may((names[a], names[b]))]
         ):
             needs += rejected
-            arranged = nearest_valid_order(desired, _needs(needs))
+            arranged = nearest_valid_order(desired, needs)
         order[section.start : section.stop] = arranged
         moves += moves_with_reason(ops, section, arranged, neutral_band)
     return OrderPlan(
@@ -124,24 +120,20 @@ def auto_order(
         order=tuple(names[index] for index in order),
         mode=mode,
         moves=tuple(moves),
-        fixed=fixed_ops(ops),
+        # Those that keep their place, with the reasons (Pecan §5.2).
+        fixed=tuple(Fixed(op.name, op.fixed_reason) for op in ops if op.fixed_reason),
         forbidden=frozenset((first, second) for first, second in forbidden),
         neutral_band=neutral_band,
     )
 
 
-def revalidate(old: OrderPlan, new_ops: Iterable[ProfiledOp]) -> OrderPlan | None:
+def revalidate(old: OrderPlan, ops: Sequence[ProfiledOp]) -> OrderPlan | None:
     """Return the plan of mode "pecan" for the next epoch, or None to go on with `old` (Pecan §5.2).
 
-    `new_ops` are the same ops, in any order, with the factors of a whole pass in the order `old`.  A changed verdict
-    changes the order.  What `old` was forbidden stays so.  The plan's `reason` says what changed; run it on the sample
-    before adopting it.
+    `ops` are those of `old`, with the factors of a whole pass.  A changed verdict changes the order.  What `old` was
+    forbidden stays so.  The plan's `reason` says what changed; run it on the sample before adopting it.
     """
-    found = {op.name: op for op in check_ops(new_ops)}
-    if found.keys() != set(old.order):
-        raise PlanError(f"revalidate: the plan has the ops {sorted(old.order)}, but got {sorted(found)}.")
     band = old.neutral_band
-    ops = [found[op.name] for op in old.ops]
     reasons = [
         f"{new.name!r} {_describe_band(new, band)} (factor {new.inflation:.3g}), not {_describe_band(past, band)} "
         f"({past.inflation:.3g})"
@@ -207,33 +199,26 @@ def _bounded_product(one: float, other: float) -> float:
 
 
 def dependencies(ops: Sequence[ProfiledOp], section: Sequence[int]) -> Iterator[Constraint]:
-    """Yield what would make a pipeline fail, or a column mean something else; what follows from others may be missing.
+    """Yield what would make a pipeline fail, or a column mean something else.
 
     That both ops write column `image` forbids nothing: augmentations may be exchanged (Pecan §3.2).  With a before b in
     the user's order, b stays behind a if a *defines* a column (creates it, or writes it without reading it) that b
     reads, writes or drops; if b drops a column that a reads or writes, or a one that b defines anew; and if b defines a
     column that a reads or writes.  An op of which no column is known is under no constraint.
     """
-    owners: dict[str, int] = {}
-    users: dict[str, list[int]] = {}
-    for index in section:
-        op = ops[index]
-        for column in op.reads | op.writes | op.creates | op.drops:
-            if column in owners:
-                yield owners[column], index
-            if column in op.defines or column in op.drops:
-                # Whoever uses the column from here on has to follow its new owner, and so those before it.
-                yield from ((user, index) for user in users.pop(column, ()))
-                owners[column] = index
-            else:
-                users.setdefault(column, []).append(index)
+    known = [index for index in section if ops[index].columns]
+    for first, second in itertools.combinations(known, 2):
+        a, b = ops[first], ops[second]
+        if a.columns & (b.defines | b.drops) or b.columns & (a.defines | a.drops):
+            yield first, second
 
 
-def _among(pairs: Collection[Pair], pair: Pair) -> bool:
-    return pair in pairs or pair[::-1] in pairs
-
-
-def _check(names: Sequence[str], mode: Mode, forbidden: Collection[Pair], neutral_band: float) -> None:
+def _check(ops: Sequence[ProfiledOp], mode: Mode, forbidden: Collection[Pair], neutral_band: float) -> None:
+    if other := next((op for op in ops if not isinstance(op, ProfiledOp)), None):
+        raise PlanError(f"auto_order needs ProfiledOp(name, inflation, ...), but got {type(other).__name__}.")
+    names = [op.name for op in ops]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise PlanError(f"two ops are named {twice!r}: give each op a name of its own.")
     if mode not in get_args(Mode):
         raise PlanError(f"mode must be one of {', '.join(map(repr, get_args(Mode)))}, but got {mode!r}.")
     if not 0 <= neutral_band < 1:
@@ -242,30 +227,20 @@ def _check(names: Sequence[str], mode: Mode, forbidden: Collection[Pair], neutra
         raise PlanError(f"forbidden names the op {unknown[0]!r}, but there are only {list(names)}.")
 
 
-def nearest_valid_order(desired: Sequence[int], needs: Needs) -> list[int]:
-    """Return the order nearest to `desired` in which every op follows those that it needs.
+def nearest_valid_order(desired: Sequence[int], constraints: Iterable[Constraint]) -> list[int]:
+    """Return the order nearest to `desired` that holds to the constraints.
 
-    Again and again the op that is wanted first, of those whose needs have run.  O((n + constraints) log n).
+    Again and again the op that is wanted first, of those before which nothing more has to run.
     """
-    if not needs:
-        return list(desired)
-    place = {index: number for number, index in enumerate(desired)}
-    waiting = {index: len(set(needs.get(index, ()))) for index in desired}
-    unlocks: dict[int, list[int]] = {}
-    for index in desired:
-        for other in set(needs.get(index, ())):
-            unlocks.setdefault(other, []).append(index)
-    ready = [place[index] for index in desired if not waiting[index]]
-    heapq.heapify(ready)
-    out: list[int] = []
-    while ready:
-        index = desired[heapq.heappop(ready)]
-        out.append(index)
-        for follower in unlocks.get(index, ()):
-            waiting[follower] -= 1
-            if not waiting[follower]:
-                heapq.heappush(ready, place[follower])
-    return out
+    needs: dict[int, set[int]] = {index: set() for index in desired}
+    for first, second in constraints:
+        needs[second].add(first)
+    # A dict keeps the order in which ops were taken.
+    taken: dict[int, None] = {}
+    while len(taken) < len(desired):
+        index = next(one for one in desired if one not in taken and needs[one] <= taken.keys())
+        taken[index] = None
+    return list(taken)
 
 
 def _forbidden(names: Sequence[str], pairs: Collection[Pair], section: range) -> list[Constraint]:
@@ -274,20 +249,8 @@ def _forbidden(names: Sequence[str], pairs: Collection[Pair], section: range) ->
     return [(first, second) for first, second in found if first in section and second in section and first != second]
 
 
-def _needs(constraints: Iterable[Constraint]) -> dict[int, set[int]]:
-    needs: dict[int, set[int]] = {}
-    for first, second in constraints:
-        needs.setdefault(second, set()).add(first)
-    return needs
-
-
 def _reversed_pairs(order: Sequence[int]) -> list[Constraint]:
     return [(b, a) for number, a in enumerate(order) for b in order[number + 1 :] if b < a]
-
-
-def fixed_ops(ops: Iterable[ProfiledOp]) -> tuple[Fixed, ...]:
-    """Return the ops that keep their place, with the reasons (Pecan §5.2)."""
-    return tuple(Fixed(op.name, op.fixed_reason) for op in ops if op.fixed_reason)
 
 
 def ops_to_move(

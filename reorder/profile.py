@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import Literal, TypeAlias
@@ -75,6 +76,11 @@ class ProfiledOp:
         raise PlanError(f"op {self.name!r}: {what} must be {rule}, but got {value!r}.{hint}")
 
     @property
+    def columns(self) -> frozenset[str]:
+        """Columns that it has to do with."""
+        return self.reads | self.writes | self.creates | self.drops
+
+    @property
     def defines(self) -> frozenset[str]:
         """Columns whose content it makes afresh: created, or written without being read."""
         # A column that is written without being read has nothing of its old content left.
@@ -106,27 +112,8 @@ def _names(op: str, what: str, value: Iterable[str]) -> frozenset[str]:
     return frozenset(value)
 
 
-def sections(ops: Iterable[ProfiledOp]) -> list[range]:
+def sections(ops: Sequence[ProfiledOp]) -> list[range]:
     """Return the stretches of free ops between fixed ones, as ranges of indices in the user's order."""
-    found: list[range] = []
-    start = stop = 0
-    for op in ops:
-        if op.fixed_reason:
-            found.append(range(start, stop))
-            start = stop + 1
-        stop += 1
-    found.append(range(start, stop))
+    fixed = [number for number, op in enumerate(ops) if op.fixed_reason]
+    found = (range(before + 1, end) for before, end in itertools.pairwise([-1, *fixed, len(ops)]))
     return [section for section in found if section]
-
-
-def check_ops(ops: Iterable[ProfiledOp]) -> tuple[ProfiledOp, ...]:
-    """Return the ops as a tuple; raises `PlanError` for two of one name or something else than a ProfiledOp."""
-    out = tuple(ops)
-    seen: set[str] = set()
-    for op in out:
-        if not isinstance(op, ProfiledOp):
-            raise PlanError(f"auto_order needs ProfiledOp(name, inflation, ...), but got {type(op).__name__}.")
-        if op.name in seen:
-            raise PlanError(f"two ops are named {op.name!r}: give each op a name of its own.")
-        seen.add(op.name)
-    return out

@@ -107,7 +107,7 @@ def moved(
     """
     if (told := _compare_dtypes(user, exchanged)) is not None:
         return told
-    first, second = _numbers(_plain(user)), _numbers(_plain(exchanged))
+    first, second = _numbers(user), _numbers(exchanged)
     # Told by itself: a difference of infinities is no number, and would count as nothing below.
     if (np.isfinite(first) != np.isfinite(second)).any():
         return Moved(math.inf, why="other values of it are infinite or NaN")
@@ -134,15 +134,17 @@ def _compare_dtypes(user: Array, exchanged: Array) -> Moved | None:
     """Return what needs no amounts: other shapes and dtypes, equal results, and numbers that are names."""
     if user.shape != exchanged.shape or user.dtype != exchanged.dtype:
         return Moved(math.inf, why=f"it becomes {_to_str(exchanged)} instead of {_to_str(user)}")
-    if user.dtype.kind not in "biufc" and _plain(user).dtype.kind not in "biufc":
-        return EQUAL if bool((user == exchanged).all()) else Moved(math.inf, why="it becomes another one")
     u, x = _plain(user), _plain(exchanged)
+    if u.dtype.kind not in "biufc":
+        return EQUAL if bool((user == exchanged).all()) else Moved(math.inf, why="it becomes another one")
     if np.array_equal(u, x, equal_nan=u.dtype.kind in "fc"):
         return EQUAL
     if not names_things(user):
         return None
-    if u.dtype.kind == "f" and _close(u, x):
-        return EQUAL
+    if u.dtype.kind == "f":
+        largest = float(np.abs(u[np.isfinite(u)]).max(initial=0.0))
+        if np.allclose(u, x, rtol=0.0, atol=ROUNDING * largest, equal_nan=True):
+            return EQUAL
     return Moved(math.inf, why="its numbers differ, and have to be equal, as classes, boxes and labels have")
 
 
@@ -184,7 +186,7 @@ def step_of(given: Sequence[Array], made: Sequence[Array]) -> float:
 
 
 def _max_offset(arrays: Sequence[Array]) -> float:
-    ends = [_numbers(_plain(one)) for one in arrays if one.size]
+    ends = [_numbers(one) for one in arrays if one.size]
     ends = [one[np.isfinite(one)] for one in ends]
     known = [(float(one.min()), float(one.max())) for one in ends if one.size]
     return max((high for _, high in known), default=0.0) - min((low for low, _ in known), default=0.0)
@@ -192,8 +194,7 @@ def _max_offset(arrays: Sequence[Array]) -> float:
 
 def _value_change(user: Array, u: npt.NDArray[np.float64], without: Array, least: float) -> npt.NDArray[np.float64]:
     """Return by how much an operator moves each value, a change of unit apart."""
-    w = np.nan_to_num(_numbers(_plain(without)), nan=0.0, posinf=0.0, neginf=0.0)
-    u = np.nan_to_num(u, nan=0.0, posinf=0.0, neginf=0.0)
+    u, w = _finite(u), _finite(_numbers(without))
     plain = np.abs(u - w)
     spreads = float(u.std()), float(w.std())
     upright = float(((u - u.mean()) * (w - w.mean())).mean()) >= 0.0  # a negative is another unit, too
@@ -249,11 +250,6 @@ def _rounding(array: Array, numbers: npt.NDArray[np.float64]) -> float:
     return (HALF if array.dtype.itemsize < WIDE else ROUNDING) * largest
 
 
-def _close(a: Array, b: Array) -> bool:
-    largest = float(np.abs(a[np.isfinite(a)]).max(initial=0.0))
-    return bool(np.allclose(a, b, rtol=0.0, atol=ROUNDING * largest, equal_nan=True))
-
-
 def _plain(array: Array) -> Array:
     """Return an array that NumPy computes with: dates as integers, types of other libraries as floats."""
     if array.dtype.kind in "mM":
@@ -265,6 +261,7 @@ def _plain(array: Array) -> Array:
 
 def _numbers(array: Array) -> npt.NDArray[np.float64]:
     """Return parts of complex numbers side by side, and all as floats."""
+    array = _plain(array)
     if array.dtype.kind == "c":
         return np.stack([array.real, array.imag], axis=-1).astype(np.float64)
     return array.astype(np.float64)

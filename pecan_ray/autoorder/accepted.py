@@ -73,11 +73,6 @@ class OpSequenceOrder:
     """and in the user's."""
 
     @property
-    def detected_changes(self) -> tuple[ColumnDifference, ...]:
-        """By how much the columns of the results differ by what decoders take over, in what is run."""
-        return self.taken_over.detected_changes
-
-    @property
     def whole_speedup(self) -> float | None:
         """The whole pipeline's seconds in the user's order over those in the adopted one; None: not measured."""
         return None if self.speedup is None else whole_speedup(self.share, self.speedup)
@@ -112,6 +107,7 @@ def whole_speedup(share: float, speedup: float) -> float:
     return 1.0 / max(1.0 - share * (1.0 - 1.0 / max(speedup, 1e-12)), 1e-12)
 
 
+AS_WRITTEN = "AutoOrder left the order as it is written"
 VALUES_MAY_DIFFER = 'mode "pecan" compares no values: those of this order may be others than those of yours'
 
 
@@ -243,11 +239,8 @@ class Ordering:
     def _found(self) -> str:
         """Say what was adopted, or why nothing was."""
         told = [_describe_order(stretch) for stretch in self.sequences if stretch.accepted.changed]
-        if told:
-            return "; ".join(told)
         reasons = [stretch.rejected[0].reason for stretch in self.sequences if stretch.rejected]
-        why = f": {reasons[0]}" if reasons else ""
-        return f"AutoOrder left the order as it is written{why}"
+        return "; ".join(told) or ": ".join([AS_WRITTEN, *reasons[:1]])
 
 
 def _describe_order(stretch: OpSequenceOrder) -> str:
@@ -261,10 +254,7 @@ def _describe_order(stretch: OpSequenceOrder) -> str:
 
 
 def _where(plan: OrderPlan, move: Move) -> str:
-    place = plan.order.index(move.name)
-    if move.to < move.from_:
-        return f"before {plan.order[place + 1]}"
-    return f"behind {plan.order[place - 1]}"
+    return f"before {plan.order[move.to + 1]}" if move.to < move.from_ else f"behind {plan.order[move.to - 1]}"
 
 
 class ReorderResult(NamedTuple):
@@ -290,7 +280,8 @@ ReorderAfterEpoch: TypeAlias = Callable[[Mapping[str, OpCount]], ReorderResult |
 class Ordered:
     """What AutoOrder has decided."""
 
-    plan: Plan
+    plan: Plan | None = None
+    """To run in the place of the user's; None: that is run as it is written."""
     order: OpOrders = ()
     """Of the operators, before decoders took over what follows them."""
     notes: tuple[str, ...] = ()

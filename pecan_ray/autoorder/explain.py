@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
-from pecan_ray.autoorder.accepted import VALUES_MAY_DIFFER, OpSequenceOrder, Ordering
+from pecan_ray.autoorder.accepted import AS_WRITTEN, OpSequenceOrder, Ordering
 from pecan_ray.autoorder.exchange_check import ExchangeResult
-from pecan_ray.autoorder.op_samples import OpSample
-from pecan_ray.autoorder.rewrites import ROWS_AT_ONCE, Pushed
+from pecan_ray.autoorder.op_samples import OpSample, to_json
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.operators import ElementOp, Op, Plan
 
@@ -51,28 +49,15 @@ class Row:
 
 
 class OrderReport(str):
-    """A text that a notebook shows as HTML; `ordering` holds the facts.
+    """A text that a notebook shows as HTML: it prints as it is, also at a prompt."""
 
-    It prints as it is: ``print(pipe.explain())``, and ``pipe.explain()`` at a prompt, show the table.
-    """
-
-    ordering: Ordering
-    name: str
-
-    def __new__(cls, name: str, ordering: Ordering) -> OrderReport:
-        made = super().__new__(cls, as_text(name, ordering))
-        made.ordering, made.name = ordering, name
-        return made
+    page = ""
 
     def __repr__(self) -> str:
         return str(self)
 
     def _repr_html_(self) -> str:
-        return as_html(self.name, self.ordering)
-
-    def to_json(self) -> str:
-        """Return the facts as JSON."""
-        return as_json(self.name, self.ordering)
+        return self.page
 
 
 def explain(name: str, ordering: Ordering, format: ExplainFormat = "text") -> str:
@@ -80,10 +65,11 @@ def explain(name: str, ordering: Ordering, format: ExplainFormat = "text") -> st
     if format not in get_args(ExplainFormat):
         known = ", ".join(map(repr, get_args(ExplainFormat)))
         raise PlanError(f"explain: format must be one of {known}, but got {format!r}.")
-    if format == "text":
-        # A text of a class of its own, which a notebook shows otherwise.
-        return OrderReport(name, ordering)
-    return as_html(name, ordering) if format == "html" else as_json(name, ordering)
+    if format == "json":
+        return as_json(name, ordering)
+    report = OrderReport(as_text(name, ordering))
+    report.page = as_html(report, ordering)
+    return report if format == "text" else report.page
 
 
 def rows(ordering: Ordering) -> list[Row]:
@@ -120,65 +106,42 @@ def _why_not_sampled(op: Op, ordering: Ordering) -> str:
 
 def describe_speedup(stretch: OpSequenceOrder) -> str:
     """Say what a new order, and what is rewritten, is worth; empty for the user's own."""
-    messages, found = list[str](), stretch.measured
+    messages = list[str]()
     decoding = stretch.taken_over.measured or stretch.users_taken_over.measured
     if decoding is not None and stretch.taken_over.pushed:
         rewritten = " and ".join(one.description() for one in stretch.taken_over.pushed)
         messages.append(f"that {rewritten}: {decoding.description()}")
-    if stretch.accepted.changed and found is not None:
-        messages.append(
-            f"measured {found.speedup:.2f}x (±{found.error:.2f}; {_milliseconds(found.seconds_before)} -> "
-            f"{_milliseconds(found.seconds_after)} per element, on {found.elements} elements)"
-        )
-    if (messages or stretch.accepted.changed) and stretch.whole_speedup is not None:
+    if stretch.accepted.changed and stretch.measured is not None:
+        messages.append(f"the new order: {stretch.measured.description()}")
+    if messages and stretch.whole_speedup is not None:
         messages.append(
             f"the whole pipeline {stretch.whole_speedup:.2f}x, of whose time these take {stretch.share:.0%}"
         )
     return ", ".join(messages)
 
 
-def _changes(ordering: Ordering) -> Iterator[tuple[str, list[str]]]:
-    """Yield what differs from the user's order, and what was refused, each with a heading, as far as there is any."""
-    detected_changes, rejected = list[str](), list[str]()
-    for stretch in ordering.sequences:
-        detected_changes += [exchange.description() for exchange in stretch.exchanges]
-        detected_changes += [f"what decoders take over changes {one.description()}" for one in stretch.detected_changes]
-        rejected += [f"{' -> '.join(one.order)}: {one.reason}" for one in stretch.rejected]
-    for heading, told in (
-        ("results beside those of the order as it is written", detected_changes),
-        ("tried and not done", rejected),
-    ):
-        if told:
-            yield heading, told
-
-
 def as_text(name: str, ordering: Ordering) -> str:
     """Return a table and what was refused, for a terminal."""
-    lines = [
-        f"{name}: {_summary_line(ordering)}",
-        f"  before: {' -> '.join(_names(ordering.before))}",
-    ]
+    summary = ordering.summary() or f"{AS_WRITTEN}: it is switched off, or there are no two operators to exchange"
+    lines = [f'{name} (mode "{ordering.mode}"): {summary}', f"  before: {' -> '.join(_names(ordering.before))}"]
     if ordering.changed:
         lines.append(f"  now:    {' -> '.join(_names(ordering.plan))}")
     lines += [f"  {message}" for stretch in ordering.sequences if (message := describe_speedup(stretch))]
     lines += ["", *_table([HEADINGS, *(row.columns() for row in rows(ordering))])]
-    for heading, told in _changes(ordering):
-        lines += ["", f"{heading}:", *(f"  {one}" for one in told)]
-    if notes := _notes(ordering):
-        lines += ["", *(f"note: {note}" for note in notes)]
+    differences, rejected = list[str](), list[str]()
+    for stretch in ordering.sequences:
+        differences += [one.description() for one in stretch.exchanges]
+        differences += [
+            f"what decoders take over changes {one.description()}" for one in stretch.taken_over.detected_changes
+        ]
+        rejected += [f"{' -> '.join(one.order)}: {one.reason}" for one in stretch.rejected]
+    if differences:
+        lines += ["", "results beside those of the order as it is written:", *(f"  {one}" for one in differences)]
+    if rejected:
+        lines += ["", "tried and not done:", *(f"  {one}" for one in rejected)]
+    if ordering.notes:
+        lines += ["", *(f"note: {note}" for note in ordering.notes)]
     return "\n".join(lines)
-
-
-def _summary_line(ordering: Ordering) -> str:
-    if not ordering.sequences:
-        if not ordering.final:
-            return ordering.notes[0]
-        why = "it is switched off" if ordering.mode == "off" else "there are no two operators to exchange"
-        return f"AutoOrder left the order as it is written: {why}"
-    did = "changed the order" if ordering.changed else "left the order as it is written"
-    elements = max(stretch.sample.elements for stretch in ordering.sequences)
-    warned = f". {VALUES_MAY_DIFFER}" if ordering.may_change_values else ""
-    return f'AutoOrder (mode "{ordering.mode}") {did}; sampled {elements} elements in {ordering.seconds:.1f} s{warned}'
 
 
 def _table(cells: list[tuple[str, ...]]) -> list[str]:
@@ -195,11 +158,11 @@ def _table(cells: list[tuple[str, ...]]) -> list[str]:
     return lines
 
 
-def as_html(name: str, ordering: Ordering) -> str:
-    """Return the same as HTML, for a notebook: with pictures of the most different elements."""
+def as_html(text: str, ordering: Ordering) -> str:
+    """Return a text as HTML, for a notebook, with pictures of the most different elements."""
     pictures = [_image_html(one) for stretch in ordering.sequences for one in stretch.exchanges if all(one.images)]
     # Names of operators, files and elements are anybody's texts.
-    return f"<pre>{html.escape(as_text(name, ordering))}</pre>{''.join(pictures)}"
+    return f"<pre>{html.escape(text)}</pre>{''.join(pictures)}"
 
 
 def _image_html(one: ExchangeResult) -> str:
@@ -211,21 +174,20 @@ def _image_html(one: ExchangeResult) -> str:
 
 
 def as_json(name: str, ordering: Ordering) -> str:
-    """Return the same as JSON, with numbers as they were measured."""
-    return json.dumps(
-        {
-            "pipeline": name,
-            "mode": ordering.mode,
-            "changed": ordering.changed,
-            "seconds": ordering.seconds,
-            "before": _names(ordering.before),
-            "after": _names(ordering.plan),
-            "operators": [_row_json(row) for row in rows(ordering)],
-            "stretches": [_op_sequence_json(stretch) for stretch in ordering.sequences],
-            "notes": _notes(ordering),
-        },
-        indent=2,
-    )
+    """Return the same as JSON, with numbers as they were measured; of stretches all that is kept with an order."""
+    facts = {
+        "pipeline": name,
+        "mode": ordering.mode,
+        "changed": ordering.changed,
+        "summary": ordering.summary(),
+        "seconds": ordering.seconds,
+        "before": _names(ordering.before),
+        "after": _names(ordering.plan),
+        "operators": [_row_json(row) for row in rows(ordering)],
+        "stretches": to_json(ordering.sequences),
+        "notes": ordering.notes,
+    }
+    return json.dumps(facts, indent=2)
 
 
 def _row_json(row: Row) -> dict[str, Any]:
@@ -239,37 +201,6 @@ def _row_json(row: Row) -> dict[str, Any]:
     return facts | {"factor": factor, "microseconds": None if seconds is None else 1e6 * seconds}
 
 
-def _pushed_json(pushed: Sequence[Pushed]) -> dict[str, Any]:
-    return {
-        "in_rows": next((one.ops for one in pushed if one.rule == ROWS_AT_ONCE), ()),
-        "taken_over": [one.ops for one in pushed if one.rule != ROWS_AT_ONCE],
-    }
-
-
-def _op_sequence_json(stretch: OpSequenceOrder) -> dict[str, Any]:
-    adopted, found = stretch.accepted, stretch.measured
-    return {
-        "before": stretch.names,
-        "after": adopted.order,
-        "elements": stretch.sample.elements,
-        "measured_speedup": found and found.speedup,
-        "measured": found and asdict(found),
-        "share": stretch.share,
-        "whole_speedup": stretch.whole_speedup,
-        **_pushed_json(stretch.taken_over.pushed),
-        "differences": [asdict(one) for one in stretch.detected_changes],
-        "exchanges": [asdict(one) for one in stretch.exchanges],
-        "moves": [{**move._asdict(), "from": move.from_} for move in adopted.moves],
-        "fixed": [fixed._asdict() for fixed in adopted.fixed],
-        "refused": [asdict(one) for one in stretch.rejected],
-    }
-
-
-def _notes(ordering: Ordering) -> list[str]:
-    """Return what is to be told besides, and where the order comes from."""
-    return [*ordering.notes, *([f"this order: {ordering.origin}"] if ordering.origin else [])]
-
-
 def _names(plan: Plan) -> list[str]:
     return [op.name for op in plan.all_ops()]
 
@@ -281,7 +212,3 @@ def _bytes(count: float) -> str:
             return f"{count:.3g} {unit}"
         count /= 1000
     return f"{count:.3g} TB"
-
-
-def _milliseconds(seconds: float) -> str:
-    return f"{1e3 * seconds:.3g} ms"

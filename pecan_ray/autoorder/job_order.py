@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import logging
 import math
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import wait
 from dataclasses import replace
 
@@ -26,7 +27,7 @@ from pecan_ray.autoorder.late_look import JobEnd, LateLook
 from pecan_ray.autoorder.op_samples import costs_of
 from pecan_ray.autoorder.order import order_plan, uses_subprocess
 from pecan_ray.autoorder.order_check import order_rejection, reorder_after_epoch
-from pecan_ray.autoorder.order_request import LEAST_RUNS, JobSize, OrderRequest, mode_under, runs_allowed
+from pecan_ray.autoorder.order_request import ELEMENTS, LEAST_RUNS, SECONDS, JobSize, OrderRequest, runs_allowed
 from pecan_ray.autoorder.rewrites import apply_rewrites
 from pecan_ray.engines.available_cpus import available_cpus
 from pecan_ray.engines.counting import OpCount
@@ -35,6 +36,7 @@ from pecan_ray.options import Config, EngineName
 from pecan_ray.plan.fingerprint import describe_operators, describe_plan
 from pecan_ray.plan.op_sequences import OpOrders, op_order_of, op_sequences
 from pecan_ray.plan.operators import Autocache, ElementOp, Plan
+from pecan_ray.reorder import Mode
 
 logger = logging.getLogger("pecan_ray")
 
@@ -68,9 +70,9 @@ class JobOrder:
         """`seeded`: the user has given the seed, so that two runs have equal results."""
         self._plan, self._name, self._engine, self._seed = plan, name, engine, seed
         self._config, self._seeded = config, seeded
-        # A seed does not switch the search off, and bounds what it may change
-        # (docs/decisions/autoorder.md#149-a-seed-and-an-order).
-        self._mode = mode_under(config, seeded=seeded)
+        # A seed does not switch the search off, and bounds what it may change: which orders a look finds depends on
+        # what a machine measures (docs/decisions/autoorder.md#149-a-seed-and-an-order).
+        self._mode: Mode = "strict" if seeded and config.reorder == "safe" else config.reorder
         folder = default_order_folder() if config.order_folder is None else config.order_folder
         self._folder = OrderFolder(folder) if os.fspath(folder) else None
         self._found: Ordering | None = None
@@ -91,13 +93,9 @@ class JobOrder:
 
     @functools.cached_property
     def _key(self) -> str:
-        sources = list(self._plan.sources())
-        return order_key(
-            (*self.parts, ("switches", _switches(self._config))),
-            sources,
-            self._engine,
-            self._mode,
-        )
+        switches = f"exchanges={self._config.reorder_exchanges} rewrites={self._config.reorder_rewrites}"
+        parts = (*self.parts, ("switches", switches))
+        return order_key(parts, list(self._plan.sources()), self._engine, self._mode)
 
     @property
     def movable(self) -> bool:
@@ -124,14 +122,9 @@ class JobOrder:
                     "Config(order_file=...), or pin the order of the state."
                 )
             return self
-        other = self._copy_for(self._config)
+        other = copy.copy(self)
         other._state_pins = state
         return other
-
-    def _copy_for(self, config: Config, *, seeded: bool | None = None) -> JobOrder:
-        """Return another one for the same pipeline, which has found nothing yet."""
-        seeded = self._seeded if seeded is None else seeded
-        return JobOrder(self._plan, name=self._name, engine=self._engine, seed=self._seed, config=config, seeded=seeded)
 
     def check(self) -> None:
         """Raise `PlanError` where a pinned order does not fit."""
@@ -146,8 +139,7 @@ class JobOrder:
         """
         pinned, end = self._pinned() is not None, JobEnd()
         if not (pinned or self._can_change):
-            text = functools.partial(as_json, self._name, Ordering(self._plan, self._plan, self._mode))
-            return Ordered(self._plan, op_order_of(self._plan), order_text=text, end=end)
+            return Ordered(order=op_order_of(self._plan), order_text=self._text_as_written, end=end)
         try:
             return self._decide(end, skip_bad=skip_bad, once=once, job=job)
         except BaseException as error:  # whatever a user's function, object or source can raise
@@ -158,7 +150,10 @@ class JobOrder:
                 raise
             message = _ended_with(error)
             logger.warning("%s: %s", self._name, message)
-            return Ordered(self._plan, op_order_of(self._plan), (message.partition("\n")[0],))
+            return Ordered(order=op_order_of(self._plan), notes=(message.partition("\n")[0],))
+
+    def _text_as_written(self) -> str:
+        return as_json(self._name, Ordering(self._plan, self._plan, self._mode))
 
     @property
     def _can_change(self) -> bool:
@@ -178,17 +173,20 @@ class JobOrder:
         messages = [text for text in (ordering.summary(), *told) if text]
         # Warnings are what changes values, or makes random ones the same in each epoch.
         loud = (*keeps.frozen, *([ordering.summary()] if ordering.may_change_values else ()))
-        self._log(messages, loud)
+        for text in messages:
+            logger.log(logging.WARNING if text in loud else logging.INFO, "%s: %s", self._name, text)
+        row_s = ordering.row_seconds()
         pinned = self._config.order_file is not None or self._state_pins is not None
         look = None if once or pinned else self._after_epoch(ordering, end, skip_bad=skip_bad)
         # A pinned order stays the user's, also where this job could not run in it.
         reverted = None if pinned else functools.partial(self._replace, self._plan)
         return Ordered(
-            keeps.plan,
+            None if keeps.plan is self._plan else keeps.plan,
             order,
             tuple(messages),
             ordering.op_seconds(),
-            _row_seconds(ordering, late=beside is not None and not ordering.final),
+            # A look that goes on has taken too long to tell.
+            math.inf if row_s is None and beside is not None and not ordering.final else row_s,
             reorder_after_epoch=look,
             background_search=beside,
             on_fallback=reverted,
@@ -197,10 +195,6 @@ class JobOrder:
             order_text=functools.partial(as_json, self._name, ordering),
             end=end,
         )
-
-    def _log(self, messages: Collection[str], loud: Collection[str]) -> None:
-        for text in messages:
-            logger.log(logging.WARNING if text in loud else logging.INFO, "%s: %s", self._name, text)
 
     def order_text(self, *, again: bool = False) -> Ordering:
         """Return the order with what was measured of every operator; `again`: look anew, whatever is kept."""
@@ -230,7 +224,9 @@ class JobOrder:
         A seed does not matter here: an order that is pinned is the same each time.
         """
         if self._seeded:
-            self._copy_for(replace(self._config, order_file=None), seeded=False).save(path, again=again)
+            config = replace(self._config, order_file=None)
+            other = JobOrder(self._plan, name=self._name, engine=self._engine, seed=self._seed, config=config)
+            other.save(path, again=again)
             return
         found = self.order_text(again=again)
         KeptOrder.of(found, self._name, self._key).save(path)
@@ -268,18 +264,26 @@ class JobOrder:
         return (SEEDED,) if bounded and _can_move(self._plan) else ()
 
     def _request(self, *, skip_bad: bool, sample_all: bool = False, job: JobSize | None = None) -> OrderRequest:
-        request = OrderRequest.under(self._config, self._plan, self._engine, self._seed, self._mode)
-        return replace(request, skip_bad=skip_bad, sample_all=sample_all, job=job)
+        config = self._config
+        return OrderRequest(
+            self._plan,
+            self._engine,
+            self._mode,
+            self._seed,
+            ELEMENTS if config.sample_elements is None else config.sample_elements,
+            SECONDS if config.sample_seconds is None else config.sample_seconds,
+            skip_bad=skip_bad,
+            sample_all=sample_all,
+            # Where the user has bounded the look, the job does not.
+            job=job if config.sample_elements is None and config.sample_seconds is None else None,
+            exchanges=config.reorder_exchanges,
+            rewrites=config.reorder_rewrites,
+        )
 
     def _command_request(self) -> OrderRequest:
         """Return the request of a command, which no job waits for."""
         request = self._request(skip_bad=False, sample_all=True)
         return replace(request, seconds=ASKED_TIMES * request.seconds)
-
-    def _bound(self, job: JobSize | None) -> JobSize | None:
-        """Return the job that bounds a look; None where the user has bounded it."""
-        by_default = self._config.sample_elements is None and self._config.sample_seconds is None
-        return job if by_default else None
 
     def _ordering(
         self, end: JobEnd, *, skip_bad: bool, once: bool, job: JobSize | None
@@ -295,11 +299,12 @@ class JobOrder:
             # Decision 115: a sample does not show all, so long jobs compare a kept order on other elements.
             again = pinned is None and known.changed and runs_allowed(self._plan, job) >= LEAST_RUNS
             return known, functools.partial(self._compare_order, known, end, skip_bad) if again else None
-        request = self._request(skip_bad=skip_bad, job=self._bound(job))
+        request = self._request(skip_bad=skip_bad, job=job)
         request = replace(request, in_subprocess=uses_subprocess(request))
         look = self._joined(request, end)
         # Decision 139: a look holds up a job no longer. What it finds is a later version of the plan.
-        if not self._needs_order(request, job) and not wait([look.found], self._waited_s).done:
+        waited_s = max(WAITED_S, self._config.sample_seconds or 0.0)
+        if not self._needs_order(request, job) and not wait([look.found], waited_s).done:
             written = Ordering(self._plan, self._plan, self._mode, notes=(STILL_LOOKING,), final=False)
             return written, None if once else functools.partial(self._found_late, look)
         self._look = None
@@ -319,10 +324,6 @@ class JobOrder:
             look.joined(end)
         return look
 
-    @property
-    def _waited_s(self) -> float:
-        return max(WAITED_S, self._config.sample_seconds or 0.0)
-
     def _search_later(self, request: OrderRequest, end: JobEnd) -> Ordering:
         found = order_plan(request, job=end)
         # Decision 24: a look whose time was over says nothing about the pipeline, so the next job looks again.
@@ -341,11 +342,8 @@ class JobOrder:
         if found.may_change_values:
             logger.warning("%s: %s", self._name, found.summary())
         plan, done = apply_rewrites(found.plan, self._engine, found.decoders)
-        text, order_text = (
-            "; ".join((found.summary(), *(one.description() for one in done))),
-            as_json(self._name, found),
-        )
-        return ReorderResult(plan, op_order_of(found.plan), text, found.decoders, order_text)
+        text = "; ".join((found.summary(), *(one.description() for one in done)))
+        return ReorderResult(plan, op_order_of(found.plan), text, found.decoders, as_json(self._name, found))
 
     def _pinned(self) -> Ordering | None:
         path = self._config.order_file
@@ -368,13 +366,14 @@ class JobOrder:
         """Return the order that was found before: by this pipeline, or by another one like it."""
         if self._found is None and self._folder is not None and self.movable:
             kept = self._folder.load(self._key)
-            found = None if kept is None else kept.ordering(self._plan, self._mode)
-            if found is not None and kept is not None:
-                self._found = self._note_location(found, kept)
+            self._found = None if kept is None else self._located(kept)
         return self._found
 
-    def _note_location(self, found: Ordering, kept: KeptOrder) -> Ordering:
-        assert self._folder is not None
+    def _located(self, kept: KeptOrder) -> Ordering | None:
+        """Return a kept order, and where it is kept; None where another version has written it."""
+        found = kept.ordering(self._plan, self._mode)
+        if found is None or self._folder is None:
+            return found and replace(found, origin=kept.why)
         why = f" ({kept.why})" if kept.why else ""
         place = f"it is kept in {self._folder.file(self._key)} since {kept.found}{why}"
         return replace(found, origin=f"{place}; `pecan explain --again` looks anew")
@@ -384,19 +383,16 @@ class JobOrder:
         if self._folder is None or not (found.final and found.sequences and self.movable):
             return found
         mine = KeptOrder.of(found, self._name, self._key)
-        if again:
-            self._folder.replace(self._key, mine)
-            return found
         # Decision 24: of two processes that look at a time the first one is right, so that all jobs run one order.
-        kept = self._folder.keep(self._key, mine)
+        kept = None if again else self._folder.keep(self._key, mine)
         if kept is mine:
             return found
-        other = kept.ordering(self._plan, self._mode)
+        other = None if kept is None else self._located(kept)
         # Theirs cannot be read here, or is the same: mine has what was measured just now.
-        if other is None or (_names(other.plan), other.decoders) == (_names(found.plan), found.decoders):
+        if other is None or (op_order_of(other.plan), other.decoders) == (op_order_of(found.plan), found.decoders):
             self._folder.replace(self._key, mine)
             return found
-        return self._note_location(other, kept)
+        return other
 
     def _with_sample(self, known: Ordering) -> Ordering:
         """Return an order with what a sample shows of the operators, if nothing was written down with it."""
@@ -441,22 +437,13 @@ class JobOrder:
     def _replace(self, plan: Plan, why: str) -> None:
         """Keep another order from now on, whatever becomes of bad elements."""
         kept = KeptOrder.in_place(plan, self._name, self._mode, self._key if self._folder else "", why)
-        found = kept.ordering(self._plan, self._mode)
         if self._folder is not None:
             self._folder.replace(self._key, kept)
-            self._found = None if found is None else self._note_location(found, kept)
-        else:
-            self._found = None if found is None else replace(found, origin=why)
+        self._found = self._located(kept)
 
 
 def _ended_with(error: BaseException) -> str:
     return f"AutoOrder left the order as it is written, since its look ended with {describe_error(error)}"
-
-
-def _row_seconds(ordering: Ordering, *, late: bool) -> float | None:
-    """Return the seconds of a row; as many as can be where a look goes on, which has taken too long to tell."""
-    row_s = ordering.row_seconds()
-    return math.inf if row_s is None and late else row_s
 
 
 SEEDED = (
@@ -469,10 +456,6 @@ def _can_move(plan: Plan) -> bool:
     return any(stretch.movable > 1 for stretch in op_sequences(plan))
 
 
-def _switches(config: Config) -> str:
-    return f"exchanges={config.reorder_exchanges} rewrites={config.reorder_rewrites}"
-
-
 def _to_str(orders: OpOrders) -> str:
     return "; ".join(" -> ".join(names) for names in orders)
 
@@ -480,7 +463,3 @@ def _to_str(orders: OpOrders) -> str:
 def _on_elements(plan: Plan) -> list[ElementOp]:
     """Return what costs are of; names say less: a decoder that reduces is called as the user's."""
     return [op for op in plan.all_ops() if isinstance(op, ElementOp)]
-
-
-def _names(plan: Plan) -> list[str]:
-    return [op.name for op in plan.all_ops()]

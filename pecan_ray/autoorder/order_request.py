@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
@@ -13,7 +12,7 @@ from typing import get_args
 from pecan_ray.engines.available_cpus import whole_cpus
 from pecan_ray.errors import PlanError
 from pecan_ray.options import AutoWorkers, Config, EngineName, IterOptions
-from pecan_ray.plan.operators import FixedSizeBatchingOp, Join, Plan, Take
+from pecan_ray.plan.operators import FixedSizeBatchingOp, Plan, Take
 from pecan_ray.plan.shape import plan_shape
 from pecan_ray.plan.splits import Source
 from pecan_ray.reorder import Mode
@@ -91,30 +90,6 @@ class OrderRequest:
         if self.mode not in get_args(Mode):
             raise PlanError(f"mode must be one of {', '.join(map(repr, get_args(Mode)))}, but got {self.mode!r}.")
 
-    @classmethod
-    def under(cls, config: Config, plan: Plan, engine: EngineName, seed: int, mode: Mode) -> OrderRequest:
-        """Return what a pipeline asks under its settings."""
-        elements = ELEMENTS if config.sample_elements is None else config.sample_elements
-        seconds = SECONDS if config.sample_seconds is None else config.sample_seconds
-        return cls(
-            plan,
-            engine,
-            mode,
-            seed,
-            elements,
-            seconds,
-            exchanges=config.reorder_exchanges,
-            rewrites=config.reorder_rewrites,
-        )
-
-
-def mode_under(config: Config, *, seeded: bool) -> Mode:
-    """Return the mode of a look: with a seed that the user has given, two runs have equal results in mode "safe", too.
-
-    Which orders it finds, and when, depends on what a machine measures, so that it adopts what leaves results equal.
-    """
-    return "strict" if seeded and config.reorder == "safe" else config.reorder
-
 
 # --- how long a look may take, given the job that it is for: in times that one element takes ------------------
 
@@ -141,10 +116,11 @@ def runs_allowed(plan: Plan, job: JobSize | None) -> float:
 
 def num_elements(plan: Plan) -> float | None:
     """Return how many elements a plan reads in one epoch; None where that is not known at once."""
-    counts = list(_counts(plan))
-    if any(count is None for count in counts):
+    counts = [_count(source) for source in plan.sources()]
+    known = [count for count in counts if count is not None]
+    if len(known) < len(counts):
         return None
-    total = float(sum(count for count in counts if count is not None))
+    total = float(sum(known))
     num_passes = plan_shape(plan).num_passes
     # Nothing is nothing, however often it is repeated.
     total *= math.inf if num_passes is None and total else num_passes or 1
@@ -156,14 +132,6 @@ def num_elements(plan: Plan) -> float | None:
         elif isinstance(op, Take):
             total = min(total, op.count * size)
     return total
-
-
-def _counts(plan: Plan) -> Iterator[int | None]:
-    if isinstance(plan.head, Join):
-        for branch in plan.head.inputs:
-            yield from _counts(branch)
-    else:
-        yield _count(plan.head)
 
 
 def _count(source: Source) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 import time
 from collections.abc import Callable
@@ -29,11 +30,12 @@ class Progress:
         self,
         name: str,
         wanted: bool | None,
-        pace: RecentSpeed,
+        speed: Callable[[], RecentSpeed],
     ) -> None:
-        """`wanted`: False shows nothing, True a bar in any case."""
+        """`wanted`: False shows nothing, True a bar in any case; `speed`: begins to measure, once it is asked for."""
         ensure_standard_streams()  # before anything is opened for the job
-        self._name, self._display_enabled, self._speed = name, wanted is not False, pace
+        self._name, self._display_enabled = name, wanted is not False
+        self._begin_speed = speed
         self.dollars: Callable[[], float | None] = lambda: None
         """Tells what has been paid so far, if it is known."""
         self._notebook = _notebook() if self._display_enabled else None
@@ -69,6 +71,10 @@ class Progress:
                 sys.stderr.flush()
         except (OSError, ValueError):
             self._display_enabled = False  # a terminal that is gone ends no training
+
+    @functools.cached_property
+    def _speed(self) -> RecentSpeed:
+        return self._begin_speed()
 
     def leave_epoch(self) -> None:
         """Note that an epoch is left before its end."""

@@ -60,7 +60,8 @@ class PlanShape:
     keeps: bool = False
     """What splits give is kept at some point (`autocache`), once all of one was gone through."""
     counts: bool = False
-    """How many elements its first outputs took is known: it can begin behind them (`pecan_ray.plan.behind`)."""
+    """One worker may run it, and how many elements its first outputs took is known: it can begin behind them
+    (`pecan_ray.plan.behind`)."""
     source_order: bool = False
     """Batches in one sequence have the rows in the order of the source, or of sources one by one."""
     unordered_reason: str = ""
@@ -99,6 +100,9 @@ def plan_shape(plan: Plan) -> PlanShape:
     places, and together with operators that need the whole sequence, it makes the plan serial.
     """
     serial = _is_serial(plan)
+    holds_back = not serial and _holds_back(plan)
+    # docs/decisions/exactly-once.md#95-rows-carry-positions-of-elements has why one worker runs those.
+    does_rebatch = not serial and _regroups(plan) and bool(identity_lost_at(plan))
     # What needs the whole sequence: docs/decisions/exactly-once.md#6-serial-plans-run-on-one-worker.
     batching = last_batching(plan)
     return PlanShape(
@@ -109,12 +113,11 @@ def plan_shape(plan: Plan) -> PlanShape:
         # Equal seeds give equal orders: docs/decisions/randomness-and-passes.md#103-equal-seeds-equal-orders.
         shuffled=tuple(None if serial and _has_seed(op) else op for op in _shuffled(plan)),
         drop_remainder=batching is not None and batching.drop_remainder,
-        holds_back=not serial and _holds_back(plan),
+        holds_back=holds_back,
         grouped=isinstance(batching, GroupingOp),
-        # docs/decisions/exactly-once.md#95-rows-carry-positions-of-elements has why one worker runs those.
-        does_rebatch=not serial and _regroups(plan) and bool(identity_lost_at(plan)),
+        does_rebatch=does_rebatch,
         keeps=any(isinstance(op, Autocache) for op in plan.all_ops()),
-        counts=counts_its_elements(plan),
+        counts=(serial or does_rebatch or holds_back) and counts_its_elements(plan),
         source_order=keeps_source_order(plan),
         unordered_reason=_why_unordered(plan),
         unjoinable=_join_error(plan, batching),

@@ -24,9 +24,8 @@ def plan_tables(order_text: str) -> list[Content]:
     before = [str(name) for name in found.get("before", ())]
     after = [str(name) for name in found.get("after", ())]
     changed = before != after
-    message = "AutoOrder has changed the order." if changed else "AutoOrder has left the order as it is written."
     tables: list[Content] = [
-        element("p", message, *(f" {gain}" for gain in _performance_lines(found))),
+        element("p", str(found.get("summary") or "AutoOrder left the order as it is written.")),
         chain("As it is written", before, frozenset()),
     ]
     moved = frozenset(name for name in after if operators.get(name, {}).get("moved"))
@@ -58,14 +57,6 @@ def _read(order_text: str) -> Mapping[str, Any] | None:
     except ValueError:
         return None
     return found if isinstance(found, dict) else None
-
-
-def _performance_lines(found: Mapping[str, Any]) -> list[str]:
-    messages = []
-    for stretch in found.get("stretches", ()):
-        if speedup := stretch.get("measured_speedup"):
-            messages.append(f"That makes these operators {speedup:.2f} times as fast (measured).")
-    return messages
 
 
 def _rows(names: Sequence[str], operators: Mapping[str, Mapping[str, Any]]) -> list[tuple[Content, ...]]:

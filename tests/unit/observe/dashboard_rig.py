@@ -26,7 +26,7 @@ EXPLAINED = """{"pipeline": "p", "mode": "auto", "changed": true, "seconds": 1.0
 {"name": "decode", "now": 2, "was": 1, "why": "free", "moved": false, "bytes_in": 100, "bytes_out": 9000,
  "elements_in": 10, "elements_out": 10, "microseconds": 800.0},
 {"name": "flip", "now": 3, "was": 3, "why": "free", "moved": false}],
-"stretches": [{"measured_speedup": 1.9}], "notes": ["a note"]}"""
+"summary": "AutoOrder moved crop before decode", "notes": ["a note"]}"""
 
 
 def line(name: str = "train-1", *, live: bool = True, workers: int = 3) -> JobLine:

@@ -83,7 +83,7 @@ def test_a_terminal_that_is_gone_ends_no_training(wanted: bool | None, monkeypat
     gone = Gone()
     monkeypatch.setattr(sys, "stderr", gone)
     monkeypatch.setattr(progress, "TERMINAL_S", 0.0)
-    shown = Progress("job", wanted, RecentSpeed(None, None))
+    shown = Progress("job", wanted, lambda: RecentSpeed(None, None))
     update = SimpleNamespace(target=(1, 0), running=1, placement_note="")
     state = SimpleNamespace(yielded=1, update=update)
     client = cast(BatchClient, SimpleNamespace(progress=lambda: TrainerProgress(1, 10, 0.0, 1.0), state=state))

@@ -120,8 +120,8 @@ def test_filters_and_pairs_move_and_columns_are_no_dependency_across_a_barrier()
     keep = ProfiledOp("keep_cats", 0.2, elements=0.2, reads=frozenset({"label"}))
     assert auto_order([blur, keep], "safe", commutes=any_pair).order == ("keep_cats", "blur")
     ops = [op("a", 2.0), op("b", 0.5)]
-    for pairs, order in (([("b", "a")], ("b", "a")), ({("a", "b")}, ("b", "a")), ((), ("a", "b"))):
-        assert auto_order(ops, "safe", commutes=pairs).order == order
+    assert auto_order(ops, "safe", commutes=any_pair).order == ("b", "a")
+    assert auto_order(ops, "safe").order == ("a", "b"), "unless they may be exchanged"
     ops = [
         op("make", 2.0, {"a"}, {"b"}),
         ProfiledOp("batch", 1.0, fixed="batch"),
