@@ -60,12 +60,14 @@ model: $(VENV)/ready
 chaos: $(VENV)/ready
 	$(BIN)/python -m tests.chaos --minutes $(MINUTES) $(CHAOS)
 
-FUZZ ?= --minutes $(MINUTES)
+CASES ?= 1000
+SEED ?= 0
 
-# Files of all formats, damaged or of random values, read by us and by reference readers: docs/reliability.md, "Bad input".
-# `make fuzz FUZZ="--formats parquet parquet-values --cases 10000 --seed 7"` reads so many of some formats.
+# So many files of each format, damaged or of random values, read by us and by reference readers: docs/reliability.md, "Bad
+# input".  `make fuzz CASES=10000 SEED=7 FUZZ="-k parquet"` reads so many of some formats.
 fuzz: $(VENV)/ready
-	$(BIN)/python -m tests.fuzz $(FUZZ)
+	ulimit -v 8388608; FUZZ_CASES=$(CASES) FUZZ_SEED=$(SEED) \
+		$(BIN)/python -m pytest -q --numprocesses 2 --timeout 120 --timeout-method thread tests/unit/test_fuzz.py $(FUZZ)
 
 MUTATE ?=
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from pecan_ray.sources import Csv, Files, JsonLines, Parquet, TextLines, TFRecords, WebDataset
+from pecan_ray.sources import Csv, JsonLines, Parquet, TextLines, TFRecords, WebDataset
 from tests.fuzz import damage, formats, values
 from tests.fuzz.formats import Format, TextCsv
 from tests.fuzz.packed import ENDINGS, from_packed, packed
@@ -40,17 +40,6 @@ def in_pack(kind: str, form: Format) -> Format:
 TEXT = Format(".txt", formats.text_file, TextLines, text, formats.text_reference)
 TAR = Format(".tar", formats.tar_file, WebDataset, formats.plain_sample, formats.tar_reference, IN_TAR, in_order=False)
 RECORDS = Format(".tfrecord", formats.tfrecord_file, TFRecords, record, formats.tfrecord_reference, IN_RECORDS)
-CSV_SPARK = partial(TextCsv, delimiter=";", escape="\\", encoding="cp1252", split_bytes=300)
-JAPANESE = partial(TextLines, encoding="shift_jis", split_bytes=50)
-CSV_TYPED = Format(
-    ".csv",
-    formats.typed_file,
-    partial(Csv, types=formats.TYPES),
-    lambda element: tuple(map(formats.value_of, element.values())),
-    formats.typed_reference,
-    (*damage.ANY, *(formats.typed_tokens,) * 24),
-)
-CSV_VALUES = partial(Csv, types=values.CSV_TYPES, split_bytes=900)
 FORMATS: dict[str, Format] = {
     "text": TEXT,
     "json": Format(
@@ -69,11 +58,13 @@ FORMATS: dict[str, Format] = {
     **{f"text-{kind}": in_pack(kind, TEXT) for kind in ENDINGS},
     "tar-gzip": in_pack("gzip", TAR),
     "tfrecord-gzip": in_pack("gzip", RECORDS),
-    "csv-typed": CSV_TYPED,
-    "csv-inferred": replace(CSV_TYPED, source=Csv, reference=formats.inferred_reference),
-    "csv-values": Format(".csv", values.csv_values, CSV_VALUES, values.worded_row, values.csv_values_reference, WHOLE),
-    "csv-spark-values": Format(
-        ".csv", values.spark_file, CSV_SPARK, TEXT_CELLS["plain"], values.spark_reference, WHOLE
+    "csv-inferred": Format(
+        ".csv",
+        formats.typed_file,
+        Csv,
+        lambda element: tuple(map(formats.value_of, element.values())),
+        formats.inferred_reference,
+        (*damage.ANY, *(formats.typed_tokens,) * 24),
     ),
     "example-values": Format(
         ".tfrecord",
@@ -83,7 +74,5 @@ FORMATS: dict[str, Format] = {
         values.example_reference,
         WHOLE,
     ),
-    "image-values": Format(".img", values.image_file, Files, values.decoded_pixels, values.image_reference, WHOLE),
-    "text-japanese-values": Format(".txt", values.japanese_file, JAPANESE, text, values.japanese_reference, WHOLE),
 }
-"""Of those named `*-values`, and half of the files of Parquet and JSON, each value is compared."""
+"""Of `example-values`, and of half of the files of Parquet and JSON, each value is compared."""

@@ -154,7 +154,7 @@ class TextCsv(Csv):
         return pa.schema([(name, pa.string()) for name in schema.names]), has_rows
 
 
-TYPES = {"i": "int64", "f": "float64", "b": "bool", "s": "string"}
+TYPES = ("i", "f", "b", "s")
 NULLS = frozenset(
     [
         *("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan"),
@@ -195,16 +195,6 @@ def typed_tokens(rng: random.Random, data: bytes) -> bytes:
 def inferred_reference(path: Path) -> Reading:
     reading = csv_reference(path)
     return Reading([tuple(map(value_of, row)) for row in reading.elements], reading.problem)
-
-
-def typed_reference(path: Path) -> Reading:
-    """Read in the same way, up to a number of the column of floats that is more than a float holds."""
-    reading = inferred_reference(path)
-    for at, row in enumerate(csv_reference(path).elements):
-        value = reading.elements[at][1] if len(row) > 1 else None
-        if isinstance(value, float) and math.isinf(value) and any(one.isdigit() for one in row[1]):
-            return Reading(reading.elements[:at], f"{row[1]} is more than a float holds")
-    return reading
 
 
 def value_of(cell: Any) -> Any:

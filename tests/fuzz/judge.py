@@ -17,7 +17,7 @@ from tests.fuzz.values import as_it_is
 @dataclass(frozen=True)
 class Failure:
     kind: str
-    """"bare", "refused", "lost", "untold", "different", or, where the case did not end, "hang" or "died"."""
+    """"bare", "refused", "lost", "untold" or "different"."""
     text: str
 
 

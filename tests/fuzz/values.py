@@ -1,8 +1,7 @@
-"""Whole files of random types and values: pyarrow, TensorFlow, Python and Pillow say which values a file holds."""
+"""Whole files of random types and values: pyarrow, TensorFlow and Python say which values a file holds."""
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import math
@@ -14,10 +13,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from PIL import Image
 from pyarrow import parquet as pq
 
-from pecan_ray.images import Decode
 from tests.fuzz.formats import Reading, each_line
 from tests.sample_files import framed
 from tests.unit.sources.test_every_type import COUNTED, LEAVES, NS, worded
@@ -209,60 +206,6 @@ def _floats_where_mixed(value: Any) -> Any:
     return [float(one) if type(one) is int and float(one) == one else _floats_where_mixed(one) for one in value]
 
 
-# --- CSV -------------------------------------------------------------------------------------------------------
-
-CSV_TYPES = {"i": "int64", "u": "uint64", "h": "int8", "f": "float64", "g": "float32", "s": "string", "d": "date32"}
-
-
-def csv_values(rng: random.Random) -> bytes:
-    """Return a column of each of some types, with extreme values, in any order and way to quote."""
-    draws: dict[str, Callable[[], Any]] = {
-        "i": lambda: rng.choice((2**63 - 1, -(2**63), 2**53 + 1, rng.randint(-(2**63), 2**63 - 1))),
-        "u": lambda: rng.choice((2**64 - 1, 0, rng.randrange(2**64))),
-        "h": lambda: rng.randint(-128, 127),
-        "f": lambda: repr(rng.choice((rng.uniform(-1, 1), 1.7976931348623157e308, 5e-324, -0.0, 1e22, 123456789.125))),
-        "g": lambda: repr(float(np.float32(rng.uniform(-1e9, 1e9)))),
-        "s": lambda: "".join(rng.choices(("a", '"', "é", ",", " ", "\t", "NA", "1", "\x0b", "\u2028", "#"), k=3)),
-        "d": lambda: f"{rng.randint(1, 9999):04}-{rng.randint(1, 12):02}-{rng.randint(1, 28):02}",
-    }
-    names = rng.sample(list(draws), len(draws))
-    quoting: Any = rng.choice((csv.QUOTE_MINIMAL, csv.QUOTE_ALL, csv.QUOTE_NONNUMERIC))
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator=rng.choice(("\n", "\r\n")), quoting=quoting)
-    writer.writerow(names)
-    writer.writerows([[draws[name]() for name in names] for _ in range(rng.randrange(1, MOST_ROWS))])
-    return rng.choice((b"", b"\xef\xbb\xbf")) + text.getvalue().encode()
-
-
-def csv_values_reference(path: Path) -> Reading:
-    """Read with Python's csv, and let Python make the numbers."""
-    made: dict[str, Callable[[str], Any]] = dict.fromkeys("iuh", int)
-    made |= {"f": float, "g": lambda cell: float(np.float32(cell)), "s": str}
-    made["d"] = lambda cell: int(np.datetime64(cell).astype(int)) * NS["D"]
-    rows = list(csv.DictReader(io.StringIO(path.read_text("utf-8-sig"), newline="")))
-    return Reading([repr({name: made[name](cell) for name, cell in row.items()}) for row in rows])
-
-
-def spark_file(rng: random.Random) -> bytes:
-    """Return cells as Spark writes them: a backslash stands before quotes inside of quoted values."""
-    text = io.StringIO(newline="")
-    writer = csv.writer(
-        text, quoting=csv.QUOTE_ALL, escapechar="\\", doublequote=False, lineterminator="\n", delimiter=";"
-    )
-    words = ("", "a", '"', ";", "é", "ÿ", " ", "\\", "x" * 40, "€")
-    writer.writerow(("a", "b"))
-    writer.writerows([["".join(rng.choices(words, k=rng.randrange(4))) for _ in "ab"] for _ in range(MOST_ROWS)])
-    return text.getvalue().encode("cp1252")
-
-
-def spark_reference(path: Path) -> Reading:
-    """Read with Python's csv."""
-    rows = csv.reader(
-        io.StringIO(path.read_bytes().decode("cp1252"), newline=""), delimiter=";", escapechar="\\", doublequote=False
-    )
-    return Reading([tuple(row) for row in list(rows)[1:]])
-
-
 # --- Examples --------------------------------------------------------------------------------------------------
 
 
@@ -332,63 +275,3 @@ def listed(element: dict[str, Any]) -> str:
             for name, value in sorted(element.items())
         }
     )
-
-
-# --- images ----------------------------------------------------------------------------------------------------
-
-MODES = {
-    "PNG": ("1", "L", "LA", "P", "RGB", "RGBA"),
-    "BMP": ("1", "L", "P", "RGB"),
-    "TIFF": ("L", "RGB"),
-    "WEBP": ("RGB", "RGBA"),
-    "PPM": ("L", "RGB"),
-    "JPEG": ("L", "RGB"),
-}
-
-
-def image_file(rng: random.Random) -> bytes:
-    """Return an image of one of several formats and modes."""
-    form = rng.choice(list(MODES))
-    width, height = rng.randrange(1, 40), rng.randrange(1, 40)
-    image = Image.frombytes("RGBA", (width, height), rng.randbytes(4 * width * height))
-    image = image.convert("RGB").convert(mode) if (mode := rng.choice(MODES[form])) == "P" else image.convert(mode)
-    how: dict[str, Any] = {"lossless": True, "exact": True} if form == "WEBP" else {}
-    if form == "JPEG":
-        how = {
-            "quality": rng.choice((30, 75, 95)),
-            "progressive": rng.random() < 0.3,
-            "subsampling": rng.choice((0, 2)),
-        }
-    out = io.BytesIO()
-    image.save(out, form, **how)
-    return out.getvalue()
-
-
-def image_reference(path: Path) -> Reading:
-    """Decode with Pillow."""
-    return Reading([_pixels(np.asarray(Image.open(path).convert("RGB")))])
-
-
-def decoded_pixels(element: dict[str, Any]) -> tuple[tuple[int, ...], str]:
-    """Decode an element of `Files`."""
-    return _pixels(Decode()(element["content"]))
-
-
-def _pixels(image: Any) -> tuple[tuple[int, ...], str]:
-    return image.shape, np.ascontiguousarray(image).tobytes().hex()
-
-
-# --- other encodings -------------------------------------------------------------------------------------------
-
-
-def japanese_file(rng: random.Random) -> bytes:
-    """Return lines in Shift-JIS, in which a backslash may be half of a character."""
-    words = ("表", "ソ", "能", "a", "\\", "", "カ", "\x0b", "ｱ")
-    lines = ["".join(rng.choices(words, k=rng.randrange(5))) for _ in range(rng.randrange(40))]
-    return "".join(line + rng.choice(("\n", "\r\n")) for line in lines).encode("shift_jis")
-
-
-def japanese_reference(path: Path) -> Reading:
-    """Decode all of it at once, and part the lines then."""
-    text = path.read_bytes().decode("shift_jis")
-    return Reading([line.removesuffix("\r") for line in text.split("\n")[:-1]])

@@ -47,8 +47,4 @@ def test_workers_have_the_label_by_which_they_are_found_and_mounts_have_volumes(
         volumes = {volume["name"] for volume in pod.get("volumes", ())}
         mounts = {mount["name"] for one in pod["containers"] for mount in one.get("volumeMounts", ())}
         assert mounts == volumes
-
-
-def test_the_image_has_the_ray_of_the_manifests() -> None:
-    versions = {manifest["spec"].get("rayClusterSpec", manifest["spec"])["rayVersion"] for manifest in MANIFESTS}
-    assert versions == {"2.60.0"} and '==2.60.0"' in (DEPLOY / "Dockerfile").read_text()
+    assert f'=={spec["rayVersion"]}"' in (DEPLOY / "Dockerfile").read_text(), "the image has another Ray"

@@ -9,7 +9,7 @@ import ast
 import itertools
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,35 +54,31 @@ def types_of(source: str) -> dict[str, str]:
     return {name: meaning for name, meaning in found.items() if is_type_name(name.lstrip("_"))}
 
 
-def shared_names() -> dict[str, list[str]]:
-    """Type names that several files define, with the files."""
-    files: dict[str, list[str]] = defaultdict(list)
-    meanings: dict[str, list[str]] = defaultdict(list)
-    for path in python_files(PACKAGE + PROGRAMS):
-        for name, meaning in types_of(path.read_text()).items():
-            files[name].append(str(path.relative_to(ROOT)))
-            meanings[name].append(meaning)
-    return {name: found for name, found in files.items() if len(found) > 1 and not repeats(found, meanings[name])}
+def shared_names(sources: Mapping[str, str]) -> dict[str, list[str]]:
+    """Type names that several files define, with the files; not aliases that programs repeat."""
+    found: dict[str, dict[str, str]] = defaultdict(dict)
+    for file, text in sources.items():
+        for name, meaning in types_of(text).items():
+            found[name][file] = meaning
+    return {name: list(files) for name, files in found.items() if len(files) > 1 and not repeats(files)}
 
 
-def repeats(files: Sequence[str], meanings: Sequence[str]) -> bool:
+def repeats(meanings: Mapping[str, str]) -> bool:
     """Tell whether all of these definitions are one alias, of which the package has no second copy."""
-    of_package = [file for file in files if not file.startswith(PROGRAMS)]
-    return len(of_package) < 2 and "" not in meanings and len(set(meanings)) == 1
+    of_package = [file for file in meanings if not file.startswith(PROGRAMS)]
+    return len(of_package) < 2 and "" not in meanings.values() and len(set(meanings.values())) == 1
 
 
-def test_a_type_name_has_one_meaning() -> None:
-    assert shared_names() == {}
-
-
-def test_programs_may_repeat_an_alias_and_nothing_else() -> None:
-    assert repeats(["examples/a.py", "benchmarks/b.py", "pecan_ray/c.py"], ["Any"] * 3)
-    assert not repeats(["examples/a.py", "benchmarks/b.py"], ["Any", "int"])
-    assert not repeats(["cache/a.py", "pecan_ray/b.py"], ["Any", "Any"])
-    assert not repeats(["examples/a.py", "benchmarks/b.py"], ["", ""]), "classes"
-
-
-# --- locks ------------------------------------------------------------------------------------------------------
+def test_a_type_name_has_one_meaning_and_programs_may_repeat_an_alias_and_nothing_else() -> None:
+    paths = python_files(PACKAGE + PROGRAMS)
+    assert shared_names({str(path.relative_to(ROOT)): path.read_text() for path in paths}) == {}
+    alias, other, made = "One = Any", "One = int", "class One: ..."
+    assert shared_names({"examples/a.py": alias, "benchmarks/b.py": alias, "pecan_ray/c.py": alias}) == {}
+    for one, another in ((alias, other), (made, made)):
+        assert shared_names({"examples/a.py": one, "benchmarks/b.py": another}) == {
+            "One": ["examples/a.py", "benchmarks/b.py"]
+        }
+    assert shared_names({"cache/a.py": alias, "pecan_ray/b.py": alias}) != {}
 
 
 def unexplained_locks(source: str) -> list[int]:

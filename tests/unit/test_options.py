@@ -17,26 +17,20 @@ from pecan_ray.placement import MODES
 from pecan_ray.plan.deadline import Deadline
 from pecan_ray.plan.prices import Prices, PriceTier
 
-HALF: Any = 0.5
-
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: Workers(local=-1), r"Workers\(local=\.\.\.\) must be a whole number >= 0, but got -1"),
-        (lambda: Workers(remote=HALF), r"Workers\(remote=\.\.\.\) must be a whole number, but got 0\.5"),
         (lambda: Workers(0, 0), "would never produce a batch: ask for at least one worker"),
         (lambda: Config(cpus_per_worker=0), "cpus_per_worker must be positive and finite, but got 0"),
-        (lambda: Config(remote_labels={"zone": HALF}), "a mapping from a text to a text, but got {'zone': 0.5}"),
         (lambda: Config(error_budget=-0.1), "error_budget must be a share"),
         (lambda: Config(storage_patience_s=-1.0), "storage_patience_s must be 0 or more, but got -1.0"),
         (lambda: Config(ring_bytes=1000), "ring_bytes must be at least 1 MiB, but got 1000"),
         (lambda: IterOptions(epochs=0), r"epochs must be at least 1 \(or None for no end\), but got 0"),
         (lambda: IterOptions(rank=2, world_size=2), r"rank must be in \[0, world_size\), but got rank=2, world_size=2"),
-        (lambda: IterOptions(world_size=0), "but got rank=0, world_size=0"),
         (lambda: IterOptions(prefetch_bytes=0), "prefetch_bytes must be positive, but got 0"),
         (lambda: AutoWorkers(max_local=1, min_local=2), "min_local must be from 0 to max_local, but got 2 and 1"),
-        (lambda: AutoWorkers(min_remote=-1), "min_remote must be from 0 to max_remote"),
         (lambda: AutoWorkers(max_local=0, max_remote=0), "leave no worker"),
         (lambda: AutoWorkers(window_s=0), "window_s must be positive, but got 0"),
         (lambda: AutoWorkers(max_per_hour=10.0), r"max_per_hour=10\.0 is a budget in \$ and needs prices"),
@@ -54,16 +48,13 @@ def test_nonsense_is_refused(make: Any, message: str) -> None:
 
 OF_OTHER_KINDS: list[tuple[Any, dict[str, Any], str]] = [
     (IterOptions, {"epochs": 1.5}, "epochs must be a whole number or None, but got 1.5"),
-    (IterOptions, {"prefetch_bytes": math.nan}, "prefetch_bytes must be a whole number, but got nan"),
     (IterOptions, {"order": ["strict"]}, "order must be one of 'relaxed', 'strict' or None, but got ['strict']"),
     (Config, {"hung_after_s": 4.9}, "hung_after_s must be at least 5"),
-    (Config, {"hung_after_s": math.nan}, "hung_after_s must be a number, but got nan"),
     (Config, {"cpus_per_worker": math.nan}, "cpus_per_worker must be a number, but got nan"),
     (Config, {"cpus_per_worker": True}, "cpus_per_worker must be a number, but got True"),
     (Config, {"placement_warning_s": -1}, "placement_warning_s must be 0 or more, but got -1"),
-    (Config, {"remote_labels": "zone"}, "remote_labels must be a mapping from a text to a text, but got 'zone'"),
+    (Config, {"remote_labels": {"zone": 1}}, "must be a mapping from a text to a text, but got {'zone': 1}"),
     (Config, {"progress": 1}, "progress must be True or False or None, but got 1"),
-    (Cache, {"max_bytes": 2.0**30}, "Cache(max_bytes=...) must be a whole number, but got 1073741824.0"),
     (AutoWorkers, {"objective": 5}, "objective must be one of 'cost', 'no_wait' or Deadline(...), but got 5"),
     (AutoWorkers, {"max_local_cpu_fraction": 2}, "max_local_cpu_fraction must be a share in [0, 1], but got 2"),
     (Prices, {"accelerator_host": 1, "remote_worker": 1, "tiers": ("a",)}, "Prices(tiers=...) must be a list of"),
@@ -91,18 +82,8 @@ def test_numbers_of_numpy_become_pythons() -> None:
     assert (type(config.cpus_per_worker), config.cpus_per_worker, config.progress) == (float, 0.5, True)
 
 
-def test_a_misspelt_choice_is_answered_with_the_choices() -> None:
-    for name, choices in {
-        "format": "'numpy', 'torch', 'tf', 'jax'",
-        "order": "'relaxed', 'strict' or None",
-        "visitation": "'exactly_once', 'at_most_once', 'zero_or_more'",
-        "sharding": "'dynamic', 'off', 'static'",
-        "on_error": "'raise', 'skip', 'quarantine'",
-    }.items():
-        options: dict[str, Any] = {name: "?"}
-        with pytest.raises(PlanError, match=f"{name} must be one of {choices}, but got '\\?'"):
-            IterOptions(**options)
-    assert set(get_args(PlacementMode)) == set(MODES), "a live job may run every mode that the policies know"
+def test_a_live_job_may_run_every_mode_that_the_policies_know() -> None:
+    assert set(get_args(PlacementMode)) == set(MODES)
 
 
 def test_what_is_no_quota_is_refused_before_anything_starts() -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ast
-import math
-from collections.abc import Sequence
 from typing import TypeAlias
+
+import numpy as np
 
 from tests.unit.test_names import ROOT, python_files, statements
 
@@ -37,43 +37,8 @@ def sizes(source: str, kinds: type[ast.stmt] | tuple[type[ast.stmt], ...], file:
     return {f"{file}:{node.name}:{node.lineno}": lines_of(node) for node in found}  # type: ignore[attr-defined]
 
 
-def measured(kinds: type[ast.stmt] | tuple[type[ast.stmt], ...], below: str | tuple[str, ...] = "") -> Sizes:
-    """Lines of everything of a kind in the code."""
-    paths = {str(path.relative_to(ROOT)): path for path in python_files(FOLDERS)}
-    found = [sizes(path.read_text(), kinds, name) for name, path in paths.items() if name.startswith(below)]
-    return {name: lines for one in found for name, lines in one.items()}
-
-
 def longer(found: Sizes, cap: int) -> Sizes:
     return {name: lines for name, lines in found.items() if lines > cap}
-
-
-def percentile_95(lines: Sequence[int]) -> int:
-    """The 95th percentile by nearest rank."""
-    return sorted(lines)[math.ceil(0.95 * len(lines)) - 1]
-
-
-def test_no_function_is_too_long_and_few_are_long() -> None:
-    functions = measured(Functions)
-    assert {name.split("/")[0] for name in functions} == set(FOLDERS)
-    assert longer(functions, FUNCTION_CAP) == {}
-    assert percentile_95(list(functions.values())) <= FUNCTION_P95_CAP
-
-
-def test_no_file_is_too_long() -> None:
-    files = {
-        str(path.relative_to(ROOT)): len(without_comments(path.read_text()).splitlines())
-        for path in python_files((*FOLDERS, "tests"))
-    }
-    assert {name.split("/")[0] for name in files} == {*FOLDERS, "tests"}
-    assert not [name for name in files if name.startswith(("pecan_ray/placement/", "pecan_ray/cache/"))], "twice"
-    assert longer(files, FILE_CAP) == {}
-
-
-def test_no_class_of_the_job_and_the_cluster_is_too_long() -> None:
-    classes = measured(ast.ClassDef, CLASS_FOLDERS)
-    assert {name.rpartition("/")[0] + "/" for name in classes} == set(CLASS_FOLDERS)
-    assert longer(classes, CLASS_CAP) == {}
 
 
 def test_what_is_measured_is_what_is_meant() -> None:
@@ -81,4 +46,16 @@ def test_what_is_measured_is_what_is_meant() -> None:
         assert sizes(f"def f():\n{spoken}    # why\n    return 1\n", Functions) == {":f:1": 2}, "these do not count"
     found = sizes("class A:\n    def f(self):\n        return 1\n\n\nclass B: ...\n", ast.ClassDef)
     assert found == {":A:1": 3, ":B:6": 1} and longer(found, 2) == {":A:1": 3}
-    assert percentile_95(range(1, 101)) == 95 and percentile_95([7]) == 7
+
+
+def test_no_function_no_file_and_no_class_of_the_job_and_the_cluster_is_too_long_and_few_functions_are_long() -> None:
+    sources = {str(path.relative_to(ROOT)): path.read_text() for path in python_files((*FOLDERS, "tests"))}
+    assert {name.split("/")[0] for name in sources} == {*FOLDERS, "tests"}
+    assert longer({name: len(without_comments(text).splitlines()) for name, text in sources.items()}, FILE_CAP) == {}
+    functions: Sizes = {}
+    classes: Sizes = {}
+    for name, text in sources.items():
+        functions |= {} if name.startswith("tests/") else sizes(text, Functions, name)
+        classes |= sizes(text, ast.ClassDef, name) if name.startswith(CLASS_FOLDERS) else {}
+    assert longer(functions, FUNCTION_CAP) == longer(classes, CLASS_CAP) == {} != classes
+    assert np.percentile([*functions.values()], 95, method="inverted_cdf") <= FUNCTION_P95_CAP

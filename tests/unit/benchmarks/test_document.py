@@ -60,12 +60,6 @@ def test_a_new_run_replaces_the_figures_that_it_measured_and_no_others() -> None
     assert "| 2027-01-02 abc1234 | abc1234 |" in page
 
 
-def test_times_to_the_first_batch_are_recorded_in_seconds() -> None:
-    record = merged(result("first-batch", ours=0.5, torch=4.0))
-    ours = next(each for each in record.figures if each.case == "first-batch" and each.side == "pecan python")
-    assert (ours.value, ours.unit) == (2.0, "s to the first batch")
-
-
 def test_a_run_beside_an_earlier_checkout_is_refused() -> None:
     facts = as_json([result("audio", ours=2.0, grain=1.0)], PeerSettings(), 0.15)
     facts["cases"]["audio"]["summary"]["pecan python, before"] = facts["cases"]["audio"]["summary"]["pecan python"]

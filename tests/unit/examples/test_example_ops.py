@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import pickle
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,29 +14,20 @@ import numpy as np
 import pytest
 
 from examples import audio_ops, boxes_ops, image_ops
-from examples.aerial import FIXTURE, coco_items, derived_items
+from examples.aerial import FIXTURE, coco_items
 from examples.photographs import derived_photographs, parent_photographs
 
 DATA = Path(__file__).resolve().parents[3] / "examples" / "data"
 
 
 @pytest.fixture(scope="module")
-def photographs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    folder = derived_photographs(14, cache=tmp_path_factory.mktemp("photographs"))
-    return sorted(folder.rglob("*.jpg"))
-
-
-@pytest.fixture(scope="module")
-def astronaut(photographs: list[Path]) -> Any:
-    (path,) = (path for path in photographs if path.parent.name == "astronaut")
-    return image_ops.decode_rgb(path.read_bytes())
+def astronaut() -> Any:
+    (path,) = (path for path in parent_photographs() if path.stem == "astronaut")
+    return image_ops.resize(image_ops.decode_rgb(path.read_bytes()))
 
 
 def generator(seed: int) -> np.random.Generator:
     return np.random.default_rng(seed)
-
-
-# --- the derived set ----------------------------------------------------------------------------------------
 
 
 def test_derived_set_is_whole_repeatable_and_in_one_folder_per_parent(tmp_path: Path) -> None:
@@ -48,35 +38,6 @@ def test_derived_set_is_whole_repeatable_and_in_one_folder_per_parent(tmp_path: 
     assert {path.parent.name for path in files} == {path.stem for path in parent_photographs()}
     assert all((first / path).read_bytes() == (second / path).read_bytes() for path in files)
     assert [path.name for path in (tmp_path / "a").iterdir()] == [first.name], "an unfinished folder was left behind"
-    shapes = np.array([image_ops.decode_rgb((first / path).read_bytes()).shape[:2] for path in files])
-    assert shapes.min() >= 300 and shapes.max() <= 640 and len(set(map(tuple, shapes))) > 10, "sizes should vary"
-
-
-# --- ResNet50 and SimCLR ------------------------------------------------------------------------------------
-
-
-def test_decode_gives_red_green_blue_and_refuses_what_is_not_an_image(astronaut: Any) -> None:
-    # The suit is orange: red above green above blue.
-    red, green, blue = astronaut[200:].reshape(-1, 3).mean(axis=0)
-    assert red > green > blue
-    for encoded in (b"", b"\xff\xd8\xff\xe0 not a photograph"):
-        with pytest.raises(ValueError, match=f"{len(encoded)} bytes"):
-            image_ops.decode_rgb(encoded)
-
-
-def test_distorted_box_keeps_its_bounds() -> None:
-    height, width = 375, 500
-    shares, ratios = [], []
-    for seed in range(500):
-        rng = generator(seed)
-        top, left, h, w = image_ops.distorted_box((height, width), rng, area=(0.08, 0.9), aspect=(0.75, 4 / 3))
-        assert 0 <= top <= top + h <= height and 0 <= left <= left + w <= width
-        shares.append(h * w / (height * width))
-        ratios.append(w / h)
-    assert 0.1 <= min(shares) < 0.2 and 0.7 < max(shares) <= 0.9, "areas should span what is allowed"
-    assert 0.74 < min(ratios) < 0.8 and 1.25 < max(ratios) < 1.34
-    whole = image_ops.distorted_box((300, 400, 3), generator(0), area=(0.01, 0.05), aspect=(0.75, 1.33), covered=0.1)
-    assert whole == (0, 0, 300, 400), "where no box fits"
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -93,9 +54,6 @@ def test_simclr_steps_take_views_with_and_without_colour(channels: int, astronau
     final = image_ops.reshape(image_ops.tile(image_ops.clip(views)))
     assert final.shape == (224, 224, 6) and 0.0 <= final.min() < final.max() <= 1.0
     assert not np.array_equal(final[..., :3], final[..., 3:]), "the views should differ"
-
-
-# --- RetinaNet ----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -119,12 +77,6 @@ def test_boxes_move_with_their_pixels_when_images_are_flipped_resized_or_cropped
     assert out["image"].shape == (640, 640, 3) and out["image"].dtype == np.uint8
     assert out["image"][320:].max() == 0 and out["image"][:320].mean() > 10
     np.testing.assert_allclose(out["boxes"] * 640, [[160, 160, 320, 480]], atol=0.01)
-    items = derived_items(6)
-    assert len({item["image"] for item in items}) == 6
-    for item in items:
-        boxes = item["boxes"]
-        assert 5 < len(boxes) == len(item["classes"]) and boxes.min() >= 0.0 and boxes.max() <= 1.0
-        assert (boxes[:, 2:] > boxes[:, :2]).all()
 
 
 def test_targets_lead_back_to_the_boxes(trees: dict[str, Any]) -> None:
@@ -146,9 +98,6 @@ def test_targets_lead_back_to_the_boxes(trees: dict[str, Any]) -> None:
     bare = {**element, "boxes": np.zeros((0, 4), np.float32), "classes": np.zeros(0, np.int32)}
     out = boxes_ops.label_extract(bare, anchors)
     assert out["num_positives"] == 0 and out["class_targets_3"].max() == 0, "background alone"
-
-
-# --- speech -------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -189,38 +138,22 @@ def test_augmentations_are_the_same_before_and_after_padding(speech: dict[str, A
     assert audio_ops.change_speed(speech, 0.9)["frames"] == round(speech["frames"] / 0.9)
 
 
-# --- on the way to a worker ---------------------------------------------------------------------------------
-
-
 WORKER = """
 import pickle, sys
 
 sys.modules["examples"] = None  # importing it raises ModuleNotFoundError
-pickle.dump(pickle.load(sys.stdin.buffer)(), sys.stdout.buffer)
+for step in pickle.load(sys.stdin.buffer):
+    step()
 """
 
 
 def test_steps_run_where_the_examples_cannot_be_imported(
     tmp_path: Path, trees: dict[str, Any], speech: dict[str, Any], astronaut: Any
 ) -> None:
-    def steps() -> list[Any]:
-        label_extract = functools.partial(boxes_ops.label_extract, anchors=boxes_ops.make_anchors())
-        element = boxes_ops.resize_and_crop(trees)
-        views = image_ops.duplicate_and_cast(astronaut[:64, :64])
-        return [
-            image_ops.color_jitter(views, np.random.default_rng(0)),
-            label_extract(element)["box_targets_3"],
-            audio_ops.reverb(speech["source"], np.random.default_rng(0)),
-        ]
-
-    # This module is the test's own, which no process but pytest's can import.
-    this_module = sys.modules[__name__]
-    cloudpickle.register_pickle_by_value(this_module)
-    try:
-        pickled = cloudpickle.dumps(steps)
-    finally:
-        cloudpickle.unregister_pickle_by_value(this_module)
-    done = subprocess.run([sys.executable, "-c", WORKER], input=pickled, cwd=tmp_path, capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr.decode()
-    for there, here in zip(pickle.loads(done.stdout), steps(), strict=True):
-        np.testing.assert_array_equal(there, here)
+    element = boxes_ops.resize_and_crop(trees)
+    steps = [
+        functools.partial(image_ops.color_jitter, image_ops.duplicate_and_cast(astronaut), generator(0)),
+        functools.partial(boxes_ops.label_extract, element, anchors=boxes_ops.make_anchors()),
+        functools.partial(audio_ops.reverb, speech["source"], generator(0)),
+    ]
+    subprocess.run([sys.executable, "-c", WORKER], input=cloudpickle.dumps(steps), cwd=tmp_path, check=True)

@@ -52,8 +52,7 @@ async def all_of(batches: AsyncBatches) -> list[Any]:
 def test_other_tasks_go_on_while_a_batch_is_waited_for() -> None:
     async def loop() -> int:
         gated = Gated()
-        batches = AsyncBatches(lambda: gated)
-        waiting = asyncio.ensure_future(anext(batches))
+        waiting = asyncio.ensure_future(anext(AsyncBatches(lambda: gated)))
         await asyncio.sleep(0)
         gated.gate.release()  # by this very thread, which the wait would hold up
         return int(await waiting)

@@ -51,8 +51,6 @@ def test_each_device_holds_its_part_of_the_rows_and_of_other_dimensions(mesh: An
     assert {shard.data.shape for shard in x.addressable_shards} == {(2, 6)}
     assert len({shard.device for shard in x.addressable_shards}) == 4
     assert np.asarray(x).tolist() == [*rows().batch(8).peek(2)][1]["x"].tolist()
-    summed = jax.jit(lambda batch: batch["x"].sum(axis=1) * 0 + batch["y"])(batches[0])
-    assert summed.tolist() == list(range(8))
     (batch,) = on_mesh(rows(4).batch(4), over(mesh, "data", "model"))
     assert {shard.data.shape for shard in batch["x"].addressable_shards} == {(2, 3)}
     assert {shard.data.shape for shard in batch["y"].addressable_shards} == {(2,)}
@@ -64,7 +62,7 @@ def test_each_device_holds_its_part_of_the_rows_and_of_other_dimensions(mesh: An
     assert isinstance(batch["n"], jax.Array) and batch["name"].tolist() == ["0", "1", "2", "3"]
 
 
-def test_staged_batches_are_taken_once_and_have_the_shapes_of_columns_for_the_mesh(mesh: Any) -> None:
+def test_staged_batches_are_taken_once(mesh: Any) -> None:
     places = jax_arrays.OnMesh(over(mesh, "data"))
     mine, other, short = {"x": np.ones(2)}, {"x": np.ones(4)}, {"x": np.ones(3)}
     places.stage(mine, mine)
@@ -75,10 +73,6 @@ def test_staged_batches_are_taken_once_and_have_the_shapes_of_columns_for_the_me
     with pytest.raises(PlanError, match="column 'x' has 3 rows"):
         places.take(short)
     assert places.take(short) is None, "once"
-    batch = {"x": np.ones((4, 3)), "pair": (np.ones(4, np.int8), np.ones(2)), "name": np.array(["a"] * 4)}
-    everywhere = jax_arrays.OnMesh(over(mesh, "data"))
-    assert everywhere._shapes(batch) == {"x": "float64[4, 3]", "pair": "int8[4]", "pair (2)": "float64[2]"}
-    assert jax_arrays.OnMesh({"x": over(mesh, "data")})._shapes(batch) == {"x": "float64[4, 3]"}
 
 
 def test_what_a_mesh_does_not_divide_is_refused_by_its_batch_or_column(mesh: Any) -> None:
@@ -114,30 +108,24 @@ def test_what_is_no_sharding_is_refused(mesh: Any, options: dict[str, Any], word
 
 
 @pytest.mark.parametrize("sharded", [False, True])
-@pytest.mark.parametrize(
-    ("wide", "narrow"),
-    [
+def test_numbers_that_jax_would_cut_are_refused_and_infinite_and_rounded_ones_not(mesh: Any, sharded: bool) -> None:
+    options = {"sharding": over(mesh, "data")} if sharded else {}
+
+    def converted(numbers: Any) -> Any:
+        (batch,) = PecanPipeline(Arrays(n=numbers)).batch(4).iter_batches(format="jax", debug=True, **options)
+        return np.asarray(batch["n"])
+
+    for wide, narrow in (
         (np.array([1, 2, 3, 2**40]), "int32"),
         (np.array([1e300, 1.0] * 2), "float32"),
         (np.array([1e300 + 1j, 1] * 2), "complex64"),
         (np.array([2**33, 1] * 2, np.uint64), "uint32"),
-    ],
-)
-def test_numbers_that_jax_would_cut_are_refused_and_others_not(
-    mesh: Any, wide: Any, narrow: str, sharded: bool
-) -> None:
-    options = {"sharding": over(mesh, "data")} if sharded else {}
-    small = np.ones_like(wide)
-    (batch,) = PecanPipeline(Arrays(n=small)).batch(4).iter_batches(format="jax", debug=True, **options)
-    assert batch["n"].tolist() == small.tolist()
-    with pytest.raises(PlanError, match=rf"column 'n' has numbers beyond {narrow}.*jax_enable_x64"):
-        list(PecanPipeline(Arrays(n=wide)).batch(4).iter_batches(format="jax", debug=True, **options))
-
-
-def test_infinite_and_rounded_floats_pass() -> None:
-    wide = np.array([np.inf, -np.inf, np.nan, 1 / 3])
-    (batch,) = PecanPipeline(Arrays(n=wide)).batch(4).iter_batches(format="jax", debug=True)
-    np.testing.assert_array_equal(np.asarray(batch["n"]), wide.astype(np.float32))
+    ):
+        assert converted(np.ones_like(wide)).tolist() == [1] * 4
+        with pytest.raises(PlanError, match=rf"column 'n' has numbers beyond {narrow}.*jax_enable_x64"):
+            converted(wide)
+    floats = np.array([np.inf, -np.inf, np.nan, 1 / 3])
+    np.testing.assert_array_equal(converted(floats), floats.astype(np.float32))
 
 
 class Store:
@@ -171,23 +159,10 @@ def processes(mesh: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], lis
     return begin
 
 
-def first_check(one: Any, shapes: dict[str, str]) -> str:
-    """Return what a process is told of its first batch: "" if it may go on."""
-    try:
-        one.check(shapes)
-    except PlanError as error:
-        return str(error)
-    return ""
-
-
 @pytest.mark.parametrize(
     ("batches", "words"),
     [
-        ([{"ids": "float32[4, 16]"}] * 3, ""),
-        (
-            [{"ids": "float32[2]"}, {"ids": "float32[4]"}],
-            "'ids' is float32[4] in the first batch of process 1, and flo",
-        ),
+        ([{"ids": "i4[4, 16]"}] * 3, ""),
         ([{"ids": "i4[2]"}, {"ids": "i4[2]"}, {"ids": "i4[4]"}], "is i4[4] in the first batch of process 2, and i4[2]"),
         ([{"ids": "i4[2]", "mask": "b[2]"}, {"ids": "i4[2]"}, {"ids": "i4[2]"}], "'mask' is no array in the first "),
     ],
@@ -195,9 +170,9 @@ def first_check(one: Any, shapes: dict[str, str]) -> str:
 def test_if_first_batches_differ_all_processes_raise_the_same_error(
     processes: Callable[[int], list[Any]], batches: list[dict[str, str]], words: str
 ) -> None:
-    checks = processes(len(batches))
     with ThreadPoolExecutor(len(batches)) as threads:
-        said = list(threads.map(first_check, checks, batches))
+        checked = [threads.submit(one.check, shapes) for one, shapes in zip(processes(3), batches, strict=True)]
+        said = [str(one.exception() or "") for one in checked]
     assert len(set(said)) == 1, "a process that goes on waits in its step for those that do not"
     assert words in said[0] and bool(words) == bool(said[0])
 
@@ -212,30 +187,21 @@ def test_later_batches_of_a_process_have_the_shape_of_its_first_one(processes: C
         first.check({"ids": "float32[4, 16]", "mask": "bool[4]"})
 
 
-@pytest.mark.parametrize(
-    "pad",
-    [
-        lambda pipe: pipe.padded_batch(4, drop_remainder=True),
-        lambda pipe: pipe.padded_batch(4, shapes={"x": (None,)}, drop_remainder=True),
-        lambda pipe: pipe.bucket_by_length([4], sizes=[4, 4], length="x", drop_remainder=True),
-    ],
-)
-def test_lengths_of_their_own_are_refused_before_several_processes_begin(
-    processes: Callable[[int], list[Any]], pad: Any
-) -> None:
+def test_lengths_of_their_own_are_refused_before_several_processes_begin(processes: Callable[[int], list[Any]]) -> None:
     processes(2)
-    with pytest.raises(
-        PlanError, match=r"2 processes of JAX all must have batches of one shape, and '.*' pads each.*shapes={...}"
+    said = r"2 processes of JAX all must have batches of one shape, and '.*' pads each.*shapes={...}"
+    for pipe in (
+        rows().padded_batch(4, drop_remainder=True),
+        rows().padded_batch(4, shapes={"x": (None,)}, drop_remainder=True),
+        rows().bucket_by_length([4], sizes=[4, 4], length="x", drop_remainder=True),
     ):
-        jax_arrays._check_fixed_padding(pad(rows()).plan)
+        with pytest.raises(PlanError, match=said):
+            jax_arrays._check_fixed_padding(pipe.plan)
     jax_arrays._check_fixed_padding(rows().padded_batch(4, shapes={"x": (6,)}).plan)
 
 
-@pytest.mark.parametrize("inside", [False, True])
-def test_a_random_key_as_a_column_is_refused_by_its_name(inside: bool) -> None:
-    key = jax.random.key(1)
-    pipe = rows().map(lambda element: {**element, "key": [key] if inside else key}).batch(4)
-    with pytest.raises(BatchShapeError, match=r"'key'.* of element 0 .* PRNGKeyArray, of which no array"):
-        list(pipe.iter_batches(debug=True))
-    numbers = rows().map(lambda element: {"key": jax.random.key_data(key)}).batch(4)
-    assert next(numbers.iter_batches(debug=True))["key"].shape == (4, 2)
+def test_a_random_key_as_a_column_is_refused_by_its_name() -> None:
+    for key in (jax.random.key(1), [jax.random.key(1)]):
+        pipe = rows().map(lambda element, key=key: {**element, "key": key}).batch(4)
+        with pytest.raises(BatchShapeError, match=r"'key'.* of element 0 .* PRNGKeyArray, of which no array"):
+            list(pipe.iter_batches(debug=True))

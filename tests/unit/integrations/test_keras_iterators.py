@@ -16,54 +16,52 @@ Batch = tuple[int, int]
 """Pass and place in it."""
 
 
-class Run:
-    """A job with passes of so many batches, and Keras' iterators over it."""
+def iterators(batches: int = 5) -> KerasIterators[Batch]:
+    """Keras' iterators over a job with passes of so many batches."""
+    at = [0, 0]
 
-    def __init__(self, batches: int = 5) -> None:
-        self.batches, self._pass, self._at = batches, 0, 0
-        self.iterators = KerasIterators(batches, self._next, self._leave)
+    def following() -> Batch:
+        if at[1] == batches:
+            leave()
+        at[1] += 1
+        return at[0], at[1] - 1
 
-    def _next(self) -> Batch:
-        if self._at == self.batches:
-            self._pass, self._at = self._pass + 1, 0
-        self._at += 1
-        return self._pass, self._at - 1
+    def leave() -> None:
+        at[:] = at[0] + 1, 0
 
-    def _leave(self) -> None:
-        self._pass, self._at = self._pass + 1, 0
+    return KerasIterators(batches, following, leave)
 
 
 def test_epochs_of_one_batch_are_passes_and_what_is_fetched_in_vain_comes_again() -> None:
-    run = Run(1)
-    run.iterators.note_created()
-    seen = []
+    run, seen = iterators(1), []
+    run.note_created()
     for _ in range(3):  # Keras makes the next iterator when the next epoch has begun
-        run.iterators.begin_epoch()
-        run.iterators.note_created()
-        seen.append(run.iterators.next())
-        run.iterators.end_epoch()
+        run.begin_epoch()
+        run.note_created()
+        seen.append(run.next())
+        run.end_epoch()
     assert seen == [(0, 0), (1, 0), (2, 0)]
-    run = Run()
-    run.iterators.begin_epoch()
-    run.iterators.note_created()
-    assert [run.iterators.next() for _ in range(5)] == [(0, at) for at in range(5)]
-    run.iterators.note_created()
-    run.iterators.end_epoch()
-    assert [run.iterators.next(), run.iterators.next()] == [(1, 0), (1, 1)], "by a thread that fetches ahead"
-    run.iterators.begin_epoch()
-    run.iterators.note_created()
-    assert [run.iterators.next() for _ in range(3)] == [(1, 0), (1, 1), (1, 2)]
+    run = iterators()
+    run.begin_epoch()
+    run.note_created()
+    assert [run.next() for _ in range(5)] == [(0, at) for at in range(5)]
+    run.note_created()
+    run.end_epoch()
+    assert [run.next(), run.next()] == [(1, 0), (1, 1)], "by a thread that fetches ahead"
+    run.begin_epoch()
+    run.note_created()
+    assert [run.next() for _ in range(3)] == [(1, 0), (1, 1), (1, 2)]
 
 
 def test_batches_that_keras_only_looks_at_come_again_in_its_first_epoch() -> None:
-    run = Run()
-    run.iterators.note_created()
-    assert [run.iterators.next(), run.iterators.next()] == [(0, 0), (0, 1)], "for their shapes"
-    run.iterators.note_created()
-    run.iterators.end_epoch()
-    run.iterators.begin_epoch()
-    run.iterators.note_created()
-    assert [run.iterators.next() for _ in range(3)] == [(0, 0), (0, 1), (0, 2)]
+    run = iterators()
+    run.note_created()
+    assert [run.next(), run.next()] == [(0, 0), (0, 1)], "for their shapes"
+    run.note_created()
+    run.end_epoch()
+    run.begin_epoch()
+    run.note_created()
+    assert [run.next() for _ in range(3)] == [(0, 0), (0, 1), (0, 2)]
 
 
 def test_a_reader_that_shares_goes_on_in_the_middle_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -28,11 +28,11 @@ class Noting(pl.LightningModule):  # type: ignore[misc]  # Lightning is imported
     def __init__(self) -> None:
         super().__init__()
         self.weight = torch.nn.Parameter(torch.zeros(()))
-        self.trained: list[tuple[int, list[int]]] = []
+        self.trained: list[list[int]] = []
         self.validated: list[list[int]] = []
 
     def training_step(self, batch: Any, _: int) -> Any:
-        self.trained.append((self.trainer.current_epoch, batch["i"].tolist()))
+        self.trained.append(batch["i"].tolist())
         return self.weight**2
 
     def validation_step(self, batch: Any, _: int) -> None:
@@ -41,18 +41,15 @@ class Noting(pl.LightningModule):  # type: ignore[misc]  # Lightning is imported
     def configure_optimizers(self) -> Any:
         return torch.optim.SGD(self.parameters(), 0.1)
 
-    def epochs(self) -> dict[int, list[int]]:
-        seen: dict[int, list[int]] = {}
-        for epoch, ids in self.trained:
-            seen.setdefault(epoch, []).extend(ids)
-        return seen
+
+def trainer(folder: Path, **options: Any) -> Any:
+    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "logger": False, "accelerator": "cpu"}
+    return pl.Trainer(**{**quiet, "max_epochs": 2, "enable_checkpointing": False, **options}, default_root_dir=folder)
 
 
 def fitted(data: Any, folder: Path, **options: Any) -> Noting:
-    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "logger": False, "accelerator": "cpu"}
-    options = {"max_epochs": 3, "enable_checkpointing": False, **options}
     model = Noting()
-    pl.Trainer(**quiet, default_root_dir=folder, **options).fit(model, datamodule=data)
+    trainer(folder, **options).fit(model, datamodule=data)
     return model
 
 
@@ -61,9 +58,9 @@ def test_several_pipelines_are_validated_each_to_its_end(tmp_path: Path) -> None
         def validation_step(self, batch: Any, _: int, dataloader_idx: int = 0) -> None:
             self.validated.append([dataloader_idx, *batch["i"].tolist()])
 
-    data, model = PecanDataModule(val=[rows(4), rows(2)], eval_options=DEBUG), Both()
-    quiet = {"enable_progress_bar": False, "logger": False, "accelerator": "cpu", "default_root_dir": tmp_path}
-    pl.Trainer(**quiet, enable_checkpointing=False).validate(model, datamodule=data, verbose=False)
+    model = Both()
+    data = PecanDataModule(val=[rows(4), rows(2)], eval_options=DEBUG)
+    trainer(tmp_path).validate(model, datamodule=data, verbose=False)
     assert model.validated == [[0, 0, 1, 2], [0, 3], [1, 0, 1]]
 
 
@@ -76,8 +73,8 @@ def test_what_is_left_out_lets_the_length_be_unknown(tmp_path: Path) -> None:
     pipe = PecanPipeline(Arrays(i=np.arange(9)), name="bad").map(odd, on="i").batch(3)
     kept = PecanPipeline(Arrays(i=np.arange(12)), name="kept").filter(lambda i: i < 10, on="i").batch(3)
     data = PecanDataModule(pipe, val=kept, options={**DEBUG, "on_error": "skip"}, eval_options=DEBUG)
-    model = fitted(data, tmp_path, num_sanity_val_steps=0, max_epochs=2)
-    assert Counter(i for _, ids in model.trained for i in ids) == dict.fromkeys(range(3, 9), 2)
+    model = fitted(data, tmp_path, num_sanity_val_steps=0)
+    assert Counter(i for ids in model.trained for i in ids) == dict.fromkeys(range(3, 9), 2)
     assert len(model.validated) == 2 * 4, "the last batch was known to be the last one"
 
 
@@ -97,13 +94,12 @@ def test_a_subclass_may_have_loaders_of_its_own(tmp_path: Path) -> None:
             return torch.utils.data.DataLoader([{"i": torch.arange(2)}], batch_size=None)
 
     model = fitted(Mine(rows(), val=rows(2), options=DEBUG, eval_options=DEBUG), tmp_path, max_epochs=1)
-    assert model.trained == [(0, [0, 1])] and model.validated[-1] == [0, 1]
+    assert model.trained == [[0, 1]] and model.validated[-1] == [0, 1]
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"train": 3}, r"PecanDataModule\(train=...\) needs a pipeline, but got int"),
         ({"val": [3]}, r"PecanDataModule\(val=...\) needs a pipeline, but got int"),
         ({"options": {"batch_size": 3}}, "make batches by the pipeline's .batch"),
         ({"options": {"epochs": 3}}, r"'epochs': ...}\): the trainer says that. Say PecanDataModule\(epochs=...\)"),

@@ -1,17 +1,21 @@
-"""A pipeline as a data set of torch: passes, DataLoader, devices, and what is refused."""
+"""A pipeline as a data set of torch, and data sets of torch and of Hugging Face as sources."""
 
 from __future__ import annotations
 
+import pickle
 import threading
+from collections import namedtuple
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
 
-from pecan_ray.errors import PlanError, StateError
+from pecan_ray.errors import PecanError, PlanError, StateError
+from pecan_ray.integrations.map_style import LOT, HeldDataset
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.sources import Arrays
+from tests.source_contract import check_contract
 
 torch: Any = pytest.importorskip("torch")
 data: Any = pytest.importorskip("torch.utils.data")
@@ -54,37 +58,26 @@ def test_a_length_is_that_of_an_epoch_and_several_ranks_have_none() -> None:
         len(rows().to_torch(debug=True, steps=2))
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_processes_of_a_data_loader_are_refused(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_of_a_data_loader_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data._utils, "MP_STATUS_CHECK_INTERVAL", 0.05)  # torch waits so long for one that has failed
-    batches = iter(data.DataLoader(rows().to_torch(debug=True), batch_size=None, num_workers=workers))
-    with pytest.raises(PlanError, match=f"rows.to_torch.. was given to a DataLoader with num_workers={workers}"):
+    batches = iter(data.DataLoader(rows().to_torch(debug=True), batch_size=None, num_workers=2))
+    with pytest.raises(PlanError, match=r"rows.to_torch.. was given to a DataLoader with num_workers=2"):
         next(batches)
     batches._shutdown_workers()
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"batch_size": 4}, r"to_torch\(batch_size=...\) is not of pecan_ray: make batches"),
+def test_what_loaders_of_others_take_and_states_of_something_else_are_refused() -> None:
+    refused: list[tuple[dict[str, Any], str]] = [
         ({"num_workers": 4}, r"to_torch\(num_workers=...\) is not of pecan_ray: workers=4 fixes"),
         ({"state": {}}, r"load_state_dict"),
         ({"format": "tf"}, "to_torch has no argument 'format'"),
-        ({"epoch": 1}, "to_torch has no argument 'epoch'"),
-    ],
-)
-def test_what_loaders_of_others_take_is_refused_with_what_does_it_here(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(PlanError, match=words):
-        rows().to_torch(**options)
-
-
-def test_a_state_of_something_else_is_refused() -> None:
+    ]
+    for options, words in refused:
+        with pytest.raises(PlanError, match=words):
+            rows().to_torch(**options)
     for state in ({}, {"pecan_ray_state": 1, "epochs": None}, None):
         with pytest.raises(StateError, match=r"rows.to_torch\(\): this is no state of it"):
             rows().to_torch(debug=True).load_state_dict(state)
-
-
-# --- devices -------------------------------------------------------------------------------------------------
 
 
 def test_batches_go_to_a_device_and_what_is_no_tensor_stays() -> None:
@@ -134,27 +127,22 @@ def numbered(*numbers: int) -> list[dict[str, Any]]:
 
 
 def test_each_batch_is_copied_once_on_a_thread_of_its_own_and_waited_for() -> None:
-    copies, (first, second, third) = Copies(), numbered(1, 2, 3)
-    assert copies.take(first)["i"].tolist() == [1, 1]
-    copies.client.meets(second).join()
-    assert copies.take(second)["i"].tolist() == [2, 2]
-    copies.may_copy.clear()
-    copies.begun.clear()
-    copies.client.meets(third)
-    assert copies.begun.wait(60)
-    with ThreadPoolExecutor(1) as loop:
-        taken = loop.submit(copies.take, third)
-        assert not taken.done()
-        copies.may_copy.set()
-        assert taken.result(60)["i"].tolist() == [3, 3]
-    assert copies.by == ["MainThread", "ahead", "ahead"]
-    copies, (first, second, third) = Copies(), numbered(1, 2, 3)
+    copies, (first, second, third, fourth) = Copies(), numbered(1, 2, 3, 4)
     copies.take(first)
     copies.client.meets(first).join()  # the loop has it
     copies.client.meets(second).join()
     copies.client.meets(third).join()  # before the loop has taken the copy of one
     assert [int(copies.take(one)["i"][0]) for one in (second, third)] == [2, 3]
-    assert copies.by == ["MainThread", "ahead", "ahead"]
+    copies.may_copy.clear()
+    copies.begun.clear()
+    copies.client.meets(fourth)
+    assert copies.begun.wait(60)
+    with ThreadPoolExecutor(1) as loop:
+        taken = loop.submit(copies.take, fourth)
+        assert not taken.done()
+        copies.may_copy.set()
+        assert taken.result(60)["i"].tolist() == [4, 4]
+    assert copies.by == ["MainThread", "ahead", "ahead", "ahead"]
 
 
 def test_the_copy_of_a_lost_batch_goes_to_no_other_and_its_error_comes_where_its_batch_would() -> None:
@@ -165,23 +153,134 @@ def test_the_copy_of_a_lost_batch_goes_to_no_other_and_its_error_comes_where_its
     copies.client.meets(lost).join()
     copies.client.meets(other).join()
     assert copies.take(other)["i"].tolist() == [3, 3]
-    copies, (first, third), broken = Copies(), numbered(1, 3), {"broken": np.ones(1)}
-    copies.take(first)
+    broken = {"broken": np.ones(1)}
     copies.client.meets(broken).join()
     with pytest.raises(ValueError, match="it cannot be copied"):
         copies.take(broken)
-    copies.client.meets(third).join()
-    assert copies.take(third)["i"].tolist() == [3, 3]
+    copies.client.meets(lost).join()
+    assert copies.take(lost)["i"].tolist() == [2, 2]
 
 
-@pytest.mark.parametrize(
-    ("device", "format", "words"),
-    [
+def test_a_device_that_is_not_there_is_refused() -> None:
+    refused: list[tuple[str, Any, str]] = [
         ("nonsense", "torch", "device='nonsense' is no device of torch"),
         ("cuda:99", "torch", r"sees \d+ CUDA devices in this process"),
         ("cpu", "numpy", "device='cpu' needs format=\"torch\""),
+    ]
+    for device, format, words in refused:
+        with pytest.raises(PlanError, match=words):
+            rows().iter_batches(device=device, format=format, debug=True)
+
+
+torch: Any = pytest.importorskip("torch")
+data: Any = pytest.importorskip("torch.utils.data")
+
+Pair = namedtuple("Pair", ["left", "right"])
+
+
+class Squares:
+    def __init__(self, count: int = 50, failing: int = -1) -> None:
+        self.count, self.failing = count, failing
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> Any:
+        if index == self.failing:
+            raise OSError(f"photograph {index} is gone")
+        return torch.tensor(float(index)), index * index
+
+
+class Lots(Squares):
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        assert 0 < len(indices) <= LOT
+        return [{"root": float(index), "square": index * index} for index in indices]
+
+
+class Short(Lots):
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return super().__getitems__(indices)[:-1]
+
+
+class Stream(data.IterableDataset):  # type: ignore[misc]  # torch is imported by the test
+    def __iter__(self) -> Any:
+        return iter(range(3))
+
+
+def column(pipe: PecanPipeline, name: str) -> list[int]:
+    return [int(value) for batch in pipe.batch(7).iter_batches(debug=True) for value in batch[name]]
+
+
+def test_several_are_asked_for_at_once_where_the_data_set_can_and_samples_have_named_columns() -> None:
+    pipe = PecanPipeline.from_torch_dataset(Squares(), columns=["root", "square"], name="squares")
+    assert column(pipe, "square") == [i * i for i in range(50)] and pipe.name == "squares" and len(pipe.batch(7)) == 8
+    element = pipe.peek()
+    assert isinstance(element, dict) and isinstance(element["root"], np.ndarray)
+    pipe = PecanPipeline.from_torch_dataset(Lots(100))
+    samples = [{"root": float(i), "square": i * i} for i in range(100)]
+    check_contract(next(iter(pipe.plan.sources())), samples, splits=17)
+
+
+def test_columns_without_names() -> None:
+    tensors = data.Subset(data.TensorDataset(torch.arange(20), torch.ones(20)), [3, 5])
+    for dataset, columns in (([Pair(1, 2)], {"left": 1, "right": 2}), ([3], {"0": 3}), (tensors, {"0": 3, "1": 1})):
+        assert PecanPipeline.from_torch_dataset(dataset).peek() == columns
+
+
+def test_other_data_has_another_fingerprint_and_the_same_data_the_same() -> None:
+    for kind in (Squares, Lots):
+        prints = [PecanPipeline.from_torch_dataset(kind(count)).fingerprint() for count in (5, 5, 6)]
+        assert prints[0] == prints[1] != prints[2]
+
+
+def test_an_error_names_the_data_set_and_the_element() -> None:
+    pipe = PecanPipeline.from_torch_dataset(Squares(failing=17), columns=["root", "square"])
+    with pytest.raises(OSError, match="photograph 17 is gone") as caught:
+        column(pipe, "square")
+    notes = getattr(caught.value, "__notes__", None)
+    assert notes is None or any("Squares failed on element 2 of split 5" in note for note in notes)  # None: Python 3.10
+    batches = pipe.batch(7).iter_batches(debug=True, on_error="skip")
+    assert sum(len(batch["square"]) for batch in batches) == 49
+
+
+def test_a_process_of_a_worker_has_random_numbers_of_its_own_and_that_of_the_user_keeps_its(monkeypatch: Any) -> None:
+    monkeypatch.setattr("pecan_ray.integrations.map_style._reseeded", [])
+    held = HeldDataset(Squares(), None)
+    there = pickle.loads(pickle.dumps(held))
+    torch.manual_seed(1)
+    held.fetch({"index": 0})
+    assert torch.initial_seed() == 1
+    there.fetch({"index": 0})
+    assert torch.initial_seed() != 1
+
+
+@pytest.mark.parametrize(
+    ("dataset", "columns", "said"),
+    [
+        (Stream(), None, "needs a map-style data set, with __getitem__ and __len__, but Stream has no"),
+        ("folder", None, "str is a text"),
+        (Squares(), ["root"], "a sample of Squares has 2 values; name as many columns"),
+        (Short(20), None, r"Short.__getitems__ was asked for \d+ samples, from index 0 on, and gave \d+: it must"),
+        ([{"root": 1}], ["root", "square"], r"samples of list are dicts, whose keys are the columns: \['root'\]"),
+        ([None], None, "a sample of list is None"),
+        (Squares(), ["root", "root"], "two columns have the same name"),
     ],
 )
-def test_a_device_that_is_not_there_is_refused(device: str, format: Any, words: str) -> None:
-    with pytest.raises(PlanError, match=words):
-        rows().iter_batches(device=device, format=format, debug=True)
+def test_what_is_no_data_set_or_would_lose_something_is_refused(dataset: Any, columns: Any, said: str) -> None:
+    with pytest.raises(PecanError, match=said):
+        list(PecanPipeline.from_torch_dataset(dataset, columns=columns).batch(7).iter_batches(debug=True))
+
+
+def test_data_sets_of_ray_and_of_hugging_face() -> None:
+    with pytest.raises(PlanError, match=r"from_ray_dataset needs a ray.data.Dataset, but got list"):
+        PecanPipeline.from_ray_dataset([1, 2])
+    datasets = pytest.importorskip("datasets")
+    made = datasets.Dataset.from_dict({"i": list(range(100)), "text": [str(i) for i in range(100)]})
+    pipe = PecanPipeline.from_hf_dataset(made)
+    assert column(pipe, "i") == list(range(100))
+    assert pipe.fingerprint() == PecanPipeline.from_hf_dataset(made).fingerprint()
+    assert pipe.fingerprint() != PecanPipeline.from_hf_dataset(made.select(range(50))).fingerprint()
+    with pytest.raises(PlanError, match=r"one of its splits: \['train'\], but got DatasetDict"):
+        PecanPipeline.from_hf_dataset(datasets.DatasetDict(train=made))
+    streamed = made.to_iterable_dataset(num_shards=4)
+    assert column(PecanPipeline.from_hf_dataset(streamed), "i") == list(range(100))

@@ -29,7 +29,6 @@ def pages() -> dict[str, str]:
     return {
         "list": list_page("/pecan", [line(), line("second")], [past], ["silent-job"]),
         "empty list": list_page("/pecan", [], []),
-        "job": job_page("/pecan", record()),
         "past job": job_page("/pecan", record(live=False)),
         "many workers": job_page("/pecan", record(workers=500)),
         "bare job": job_page(
@@ -40,9 +39,9 @@ def pages() -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("which", pages())
-def test_a_page_is_whole_and_can_be_read_without_a_mouse_or_a_screen(which: str) -> None:
-    assert Reader(pages()[which]).complaints() == []
+def test_a_page_is_whole_and_can_be_read_without_a_mouse_or_a_screen() -> None:
+    for name, page in pages().items():
+        assert Reader(page).complaints() == [], name
 
 
 def test_nobodys_text_becomes_markup_or_another_address() -> None:
@@ -69,10 +68,9 @@ def test_nobodys_text_becomes_markup_or_another_address() -> None:
 
 def test_plots_show_their_data_in_lines_of_few_points_in_words_and_in_a_table() -> None:
     page = job_page("/pecan", record())
-    plots = re.findall(r'data-plot="(\w+)"', page)
-    assert plots == ["rate", "waiting", "running", "queue", "cost"]
+    assert re.findall(r'data-plot="(\w+)"', page) == ["rate", "waiting", "running", "queue", "cost"]
     found = Reader(page)
-    assert len(found.all("figure")) == len(found.all("figcaption")) == len(plots)
+    assert len(found.all("figure")) == len(found.all("figcaption")) == 5
     for points in (one["points"].split() for one in found.all("polyline")):
         assert len(points) > 5
         x, y = zip(*(map(float, point.split(",")) for point in points), strict=True)
@@ -158,7 +156,6 @@ assert status == 401 and 'type="password"' in text and "default-src 'none'" in h
 assert asyncio.run(ask("/"))[0] == asyncio.run(ask("/job"))[0] == asyncio.run(ask("/live.js"))[0] == 401
 assert asyncio.run(ask("/style.css"))[0] == asyncio.run(ask("/token"))[0] == 200
 assert asyncio.run(ask("/nothing", authorization="Bearer wrong"))[0] == 401
-assert asyncio.run(ask("/nothing", authorization="Bearer {TOKEN}"))[0] == 404
 assert asyncio.run(ask("/nothing", x_ray_authorization="Bearer {TOKEN}"))[0] == 404
 assert asyncio.run(ask("/nothing", cookie="pecan-dashboard=x"))[0] == 401
 

@@ -1,12 +1,14 @@
-"""Reports of jobs that are over: left in a folder, found again, and shown by the dashboard."""
+"""Reports: what a notebook shows of them, and those of jobs that are over, with their pages of the dashboard."""
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pecan_ray.cli import main
@@ -21,8 +23,11 @@ from pecan_ray.observe.dashboard.job_page import job_page
 from pecan_ray.observe.dashboard_past import PastReports
 from pecan_ray.observe.past_jobs import PastJob, keep_job, read_job, report_folder
 from pecan_ray.observe.report import Report, WorkerReport
+from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.placement import Cost, Prices, PriceTier
 from pecan_ray.plan.windows import Decision, Deployment, Window
+from pecan_ray.sampling.budget import BadCount
+from pecan_ray.sources import Arrays
 from tests.unit.observe.dashboard_rig import Reader
 
 ENDED = PastJob("a/b c-1", "b", "session_1", "node", 1_700_000_000.25, 1_700_000_060.0, "", "the report", {"job": "x"})
@@ -38,8 +43,7 @@ def test_a_job_is_found_again_in_a_folder_that_can_be_written(tmp_path: Path, ca
     assert next(past_jobs.past_jobs(tmp_path / "jobs")) == long, "file systems count a name's bytes"
     (tmp_path / "file").write_text("")
     keep_job(ENDED, tmp_path / "file" / "below")
-    for folder in ("file/below", "nowhere"):
-        assert list(past_jobs.past_jobs(tmp_path / folder)) == []
+    assert list(past_jobs.past_jobs(tmp_path / "file/below")) == []
     assert report_folder() == cache_folder / "pecan_ray" / "jobs"
     assert report_folder("/elsewhere") == Path("/elsewhere") and report_folder("") is None
 
@@ -54,16 +58,16 @@ def test_the_newest_jobs_stay_and_come_first(tmp_path: Path, monkeypatch: pytest
     assert (tmp_path / "of somebody else.json").exists()
 
 
-@pytest.mark.parametrize("value", [float("inf"), float("nan"), 10**400, -1, "x", None, [[]], {"a": {}}])
-@pytest.mark.parametrize(
-    "field", ["seconds", "batches", "epochs", "elements", "waited_s", "bad_elements", "deployments"]
-)
-def test_a_report_that_no_job_wrote_hides_no_other_one(field: str, value: Any, tmp_path: Path) -> None:
+ODD: list[Any] = [float("inf"), float("nan"), 10**400, -1, "x", None, [[]], {"a": {}}]
+FIELDS = ("seconds", "batches", "epochs", "elements", "waited_s", "bad_elements", "deployments")
+
+
+def test_a_report_that_no_job_wrote_hides_no_other_one(tmp_path: Path) -> None:
     keep_job(ENDED, tmp_path)
-    keep_job(replace(ENDED, job="odd", report={**ENDED.report, "seconds": 1.0, field: value}), tmp_path)
-    shelf = PastReports(tmp_path)
-    shown = shelf.lines()
-    assert ENDED.job in [line.name for line in shown] and list_page("", [], shown, [])
+    for field, value in itertools.product(FIELDS, ODD):
+        keep_job(replace(ENDED, job="odd", report={**ENDED.report, "seconds": 1.0, field: value}), tmp_path)
+        shown = PastReports(tmp_path).lines()
+        assert ENDED.job in [line.name for line in shown] and list_page("", [], shown, []), (field, value)
 
 
 def test_the_command_prints_saved_and_kept_reports(cache_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -85,7 +89,6 @@ def test_the_command_prints_saved_and_kept_reports(cache_folder: Path, capsys: p
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "neither JSON nor a job's journal"),
         ("{", "neither JSON nor a job's journal"),
         ("[1]", "it has no `text`"),
         ("{}", "it has no `text`"),
@@ -164,3 +167,40 @@ def test_the_shelf_shows_what_is_kept_and_leaves_out_what_is_broken(tmp_path: Pa
     record = shelf.record(shelf.lines()[0].key)
     assert record is not None and record.line.name == "second"
     assert shelf.record("../../etc/passwd") is None and shelf.record("00000009999999-broken.json") is None
+
+
+def shown_html(html: str) -> Reader:
+    """A reader of HTML whose elements are closed in their order."""
+    shown = Reader(html)
+    assert shown.wrong == []
+    return shown
+
+
+def test_a_pipeline_shows_its_operators_and_inputs_and_runs_none() -> None:
+    def fails(i: int) -> int:
+        raise AssertionError("it was run")
+
+    numbers = PecanPipeline(Arrays(i=np.arange(4)), name="<rows> & more")
+    shown = shown_html(numbers.map(fails, on="i").concat(numbers.shuffle(2)).batch(2)._repr_html_())
+    assert shown.of("b") == ["<rows> & more"], "escaped"
+    assert "fails" in shown.of("code")[0]
+    assert shown.of("ol", "li") == ["concat", "Arrays", "Arrays"]
+    assert len(shown.of("ol", "li", "ol", "li", "code")) == 2, "of the inputs"
+    assert [text[:6] for text in shown.of("div", "ol", "li", "code")] == [".batch"]
+
+
+def test_a_report_shows_what_its_text_tells_and_workers_and_events_in_tables() -> None:
+    report = Report.of_debug("rows <1>", 3, 12, BadCount(1), 0, 2.0)
+    report = replace(
+        report,
+        workers={"local-1": WorkerReport("local", 12, 3, 0)},
+        events=(JobEvent(0.5, "worker", "local-1 <came>"), JobEvent(1.0, "end", "over")),
+    )
+    shown = shown_html(report._repr_html_())
+    everything = " ".join(shown.text)
+    assert shown.of("b")[0] == str(report).splitlines()[0] and "rows <1>" in shown.of("b")[0]
+    assert "1 bad elements were left out (on_error)" in shown.of("div")
+    workers = ["local-1", "local", "12", "3", "-"]
+    assert shown.of("td") == [*workers, "0.5 s", "worker", "local-1 <came>", "1.0 s", "end", "over"]
+    assert everything.count("local-1 <came>") == 1 and everything.count("12 elements in") == 1, "nothing comes twice"
+    assert shown.of("summary") == ["2 events"]

@@ -1,11 +1,12 @@
-"""How long a run takes and how many batches come: a report's clock, the pace by now, and which epoch tells."""
+"""How long a run takes, how many batches come, and what one batch again and again tells."""
 
 from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ import pytest
 from tqdm import tqdm
 
 import pecan_ray as pecan
+from pecan_ray.errors import PlanError
+from pecan_ray.job.bottleneck import RunNumbers, bottleneck
 from pecan_ray.job.messages import TrainerProgress
 from pecan_ray.job.resume_point import ResumePoint
 from pecan_ray.job.run_time import RunTime
@@ -25,28 +28,15 @@ from pecan_ray.observe.trainer_speed import LATELY_S, RecentSpeed, TrainerSpeed,
 from pecan_ray.options import IterOptions
 
 
-class SendEntry:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def test_every_second_counts_once_for_the_part_that_runs() -> None:
-    hand = SendEntry()
-    clock = RunClock(hand)
-    hand.now = 101.0
+    moments = iter([100.0, 101.0, 104.0, 104.0, 109.0, 110.0])
+    clock = RunClock(lambda: next(moments, 200.0))
     clock.enter("ray")
-    hand.now = 104.0
     clock.enter("controller", at=103.0)  # a moment that has passed
     assert clock.so_far() == RunTime(order_s=1, ray_s=2, controller_s=1)
     clock.enter("first_batch")
-    hand.now = 109.0
     clock.enter("trained")
-    hand.now = 110.0
     clock.stop()
-    hand.now = 200.0
     clock.enter("waited")
     clock.stop()
     spent = clock.so_far()
@@ -81,29 +71,6 @@ def test_a_report_tells_each_part_events_on_the_same_clock_and_workers_by_name()
     assert "in 10 batches, 3 late reads asked for twice (2 won)\n" in f"{report}\n"
 
 
-def slow(i: int) -> int:
-    return i + 0 * sum(range(20_000))
-
-
-@pytest.fixture
-def run() -> Iterator[pecan.Batches]:
-    pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(24)), name="clocked").map(slow, on="i").batch(4)
-    with pipe.iter_batches(epochs=2, debug=True) as batches:
-        yield batches
-
-
-def test_a_run_in_this_process_is_told_as_one(run: pecan.Batches) -> None:
-    for _ in range(7):
-        next(run)
-    report = run.report()
-    assert report.epochs == 1, "and one batch of the second"
-    assert report.bottleneck is not None and "without debug=True workers" in report.bottleneck.text
-    assert report.time.first_batch_s > 0 and report.time.waited_s > 0 and report.time.ray_s == 0
-    assert list(run) != [] and run.report().epochs == 2
-    ended = run.report().time
-    assert run.report().time == ended, "the clock stands still behind the end"
-
-
 def at(seconds: float, batches: int, waited_s: float = 0.0) -> TrainerProgress:
     return TrainerProgress(batches, 10 * batches, waited_s, seconds)
 
@@ -128,36 +95,31 @@ def test_a_pace_is_that_of_the_last_seconds_and_its_total_that_of_epochs_like_th
     assert pace.look(at(2, 8)).left_s is None
 
 
-@pytest.mark.parametrize(
-    ("pace", "dollars", "words"),
-    [
-        (TrainerSpeed(5, None, 2.5, 25, 0.25), None, "5 batches, 2.5/s, 25 elements/s, waiting 25%, 2 workers"),
-        (
-            TrainerSpeed(5, 100, 1, 9, 0),
-            None,
-            "5 of 100 batches, 1.0/s, 9 elements/s, waiting 0%, 2 workers, 1:35 left",
-        ),
+def test_a_run_in_this_process_is_told_as_one() -> None:
+    pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(24)), name="clocked").batch(4)
+    with pipe.iter_batches(epochs=2, debug=True) as run:
+        for _ in range(7):
+            next(run)
+        report = run.report()
+        assert report.epochs == 1, "and one batch of the second"
+        assert report.bottleneck is not None and "without debug=True workers" in report.bottleneck.text
+        assert report.time.first_batch_s > 0 and report.time.waited_s > 0 and report.time.ray_s == 0
+        assert list(run) != [] and run.report().epochs == 2
+        assert run.report().time == run.report().time, "the clock stands still behind the end"
+
+
+def test_a_pace_is_spelled_in_one_line() -> None:
+    for pace, dollars, words in (
+        (TrainerSpeed(5, None, 2.5, 25, 0.25), 0.01234, "5 batches, 2.5/s, 25 elements/s, waiting 25%, two, $0.0123"),
+        (TrainerSpeed(5, 100, 1, 9, 0), None, "5 of 100 batches, 1.0/s, 9 elements/s, waiting 0%, two, 1:35 left"),
         (
             TrainerSpeed(0, 8000, 1, 1, 1),
             None,
-            "0 of 8000 batches, 1.0/s, 1 elements/s, waiting 100%, 2 workers, 2:13:20 left",
+            "0 of 8000 batches, 1.0/s, 1 elements/s, waiting 100%, two, 2:13:20 left",
         ),
-        (TrainerSpeed(5, None, 1, 10, 0), 0.01234, "5 batches, 1.0/s, 10 elements/s, waiting 0%, 2 workers, $0.0123"),
-        (TrainerSpeed(5, 100, 0, 0, 1), None, "5 of 100 batches, 0.0/s, 0 elements/s, waiting 100%, 2 workers"),
-    ],
-)
-def test_a_pace_is_spelled_in_one_line(pace: TrainerSpeed, dollars: float | None, words: str) -> None:
-    assert to_str(pace, "2 workers", dollars) == words
-
-
-def test_the_length_is_known_beforehand_where_rows_lie_in_memory(tmp_path: object) -> None:
-    plan = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(50))).batch(10).plan
-    assert known_batches(plan, IterOptions(epochs=3), None) == 15
-    assert known_batches(plan, IterOptions(epochs=3, rank=0, world_size=2), None) == 9
-    assert known_batches(plan, IterOptions(epochs=None), None) is None
-    assert known_batches(plan, IterOptions(epochs=3, sharding="off"), None) is None
-    files = pecan.PecanPipeline(pecan.sources.TextLines(f"{tmp_path}/*.txt")).batch(10).plan
-    assert known_batches(files, IterOptions(epochs=3), None) is None, "nothing is listed for it"
+        (TrainerSpeed(5, 100, 0, 0, 1), None, "5 of 100 batches, 0.0/s, 0 elements/s, waiting 100%, two"),
+    ):
+        assert to_str(pace, "two", dollars) == words
 
 
 def seconds_of(*batches: tuple[int, float, float]) -> list[float]:
@@ -170,52 +132,98 @@ def seconds_of(*batches: tuple[int, float, float]) -> list[float]:
 def test_the_second_epoch_alone_is_measured_unless_the_trainer_was_busy_in_it() -> None:
     assert seconds_of((0, 5, 5), (0, 10, 9), (1, 11, 10), (1, 13, 12)) == [3]
     assert seconds_of((0, 5, 5), (0, 10, 9), (1, 11, 10), (1, 13, 12), (2, 14, 13), (3, 15, 14)) == [3], "and no other"
-    assert seconds_of() == seconds_of((0, 5, 5)) == seconds_of((0, 5, 5), (0, 10, 9)) == []
+    assert seconds_of() == seconds_of((0, 5, 5), (0, 10, 9)) == []
     assert seconds_of((0, 5, 5), (0, 10, 9), (1, 11, 9.5), (1, 20, 10)) == []
 
 
-PIPE = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(95)), name="ours")
+PIPE = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(95)), name="ours").batch(10)
 
 
-@pytest.mark.parametrize(
-    ("pipe", "epochs", "expected"),
-    [
-        (PIPE.batch(10), 3, 30),
-        (PIPE.batch(10, drop_remainder=True), 2, 18),
-        (PIPE.map(lambda i: i, on="i").shuffle(10).batch(10).take(4), 2, 8),
-        (PIPE.repeat(2).batch(10), 1, 19),
-    ],
-)
-def test_a_loop_knows_how_many_batches_come(pipe: pecan.PecanPipeline, epochs: int, expected: int) -> None:
-    with pipe.iter_batches(epochs=epochs, debug=True) as batches:
-        assert len(batches) == expected and batches
+def test_the_length_is_known_beforehand_where_rows_lie_in_memory() -> None:
+    assert known_batches(PIPE.plan, IterOptions(epochs=3), None) == 30
+    assert known_batches(PIPE.plan, IterOptions(epochs=3, rank=0, world_size=2), None) == 15
+    assert known_batches(PIPE.plan, IterOptions(epochs=None), None) is None
+    assert known_batches(PIPE.plan, IterOptions(epochs=3, sharding="off"), None) is None
+    files = pecan.PecanPipeline(pecan.sources.TextLines("/nowhere/*.txt")).batch(10).plan
+    assert known_batches(files, IterOptions(epochs=3), None) is None, "nothing is listed for it"
+
+
+def test_a_loop_knows_how_many_batches_come_and_what_is_left_of_a_state() -> None:
+    with PIPE.iter_batches(epochs=3, debug=True) as batches:
+        assert len(batches) == 30 and batches
         bar = tqdm(batches, file=io.StringIO())
-        assert bar.total == expected and sum(1 for _ in bar) == expected
-        assert len(batches) == expected
+        assert bar.total == 30 and sum(1 for _ in bar) == 30 == len(batches)
+    saved = SavedState(ResumePoint(0, ()), 4, 0, "python", ())
+    assert run_length("ours", PIPE.plan, IterOptions(epochs=2), saved) == 16
+    with PIPE.iter_batches(debug=True, headspace=7) as batches:
+        assert len(batches) == 7 == len(list(batches))
 
 
-@pytest.mark.parametrize(
-    ("options", "why"),
-    [
+def test_it_is_said_why_a_length_is_not_known() -> None:
+    whys: list[tuple[dict[str, Any], str]] = [
         ({"epochs": None}, "epochs=None has no end"),
         ({"world_size": 2}, "each of several ranks"),
         ({"share": True, "visitation": "zero_or_more"}, "a reader that shares"),
         ({"sharding": "off"}, 'sharding="off"'),
         ({"on_error": "skip"}, 'on_error="skip" may leave'),
         ({"visitation": "zero_or_more"}, 'visitation="zero_or_more" may lose'),
-    ],
-)
-def test_it_is_said_why_a_length_is_not_known(options: dict[str, Any], why: str) -> None:
-    with pytest.raises(TypeError, match=f"how many batches ours gives is not known before its end: {why}"):
-        run_length("ours", PIPE.batch(10).plan, IterOptions(**options), None)
-
-
-def test_what_is_left_of_a_state_counts_and_unknown_lengths_end_by_themselves() -> None:
-    saved = SavedState(ResumePoint(0, ()), 4, 0, "python", ())
-    assert run_length("ours", PIPE.batch(10).plan, IterOptions(epochs=2), saved) == 16
-    with PIPE.filter(lambda e: e["i"] < 50).batch(10).iter_batches(debug=True) as batches:
+    ]
+    for options, why in whys:
+        with pytest.raises(TypeError, match=f"how many batches ours gives is not known before its end: {why}"):
+            run_length("ours", PIPE.plan, IterOptions(**options), None)
+    with PIPE.filter(lambda e: True).iter_batches(debug=True) as batches:
         with pytest.raises(TypeError, match="its data would have to be read"):
             len(batches)
-        assert batches and len(list(batches)) == 5
-    with PIPE.batch(10).iter_batches(debug=True, headspace=7) as batches:
-        assert len(batches) == 7 == len(list(batches))
+        assert batches and len(list(batches)) == 10
+
+
+def numbers(**config: Any) -> pecan.PecanPipeline:
+    return pecan.PecanPipeline(
+        pecan.sources.Arrays(i=np.arange(100)), name="numbers", config=pecan.Config(**config)
+    ).batch(8)
+
+
+def test_one_batch_comes_as_often_as_a_run_has_batches() -> None:
+    batches = list(numbers().iter_batches(epochs=2, headspace=True))
+    assert len(batches) == 2 * 13 and all(batch is batches[0] for batch in batches)
+    assert batches[0]["i"].tolist() == list(range(8))
+    assert len(list(numbers().iter_batches(headspace=True, rank=1, world_size=2))) == 7, "its part of them"
+    assert len(list(islice(numbers().iter_batches(headspace=3, epochs=None), 50))) == 50
+
+
+@pytest.mark.parametrize("format", ["numpy", "torch", "jax"])
+def test_every_format_has_it_and_is_converted_once(format: Any) -> None:
+    pytest.importorskip(format)
+    first, *others = numbers().iter_batches(headspace=True, format=format)
+    plain = next(numbers().iter_batches(debug=True, format=format))
+    assert type(first["i"]) is type(plain["i"]) and all(other["i"] is first["i"] for other in others)
+
+
+def test_it_is_no_run_and_the_report_tells_the_loops_time(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with numbers(report_folder=tmp_path).iter_batches(headspace=True) as batches:
+        list(batches)
+        report = batches.report()
+        with pytest.raises(PlanError, match="no state in debug mode, and none of headspace"):
+            batches.state_dict()
+    assert report.bottleneck is not None and report.bottleneck.kind == "headspace"
+    assert (report.batches, report.elements, report.epochs) == (13, 13 * 8, 1)
+    assert "numbers (headspace: one batch again and again): 13 batches" in str(report)
+    assert "no run, but one batch 13 times" in str(report)
+    assert "this is no run" in caplog.text and list(tmp_path.iterdir()) == []
+    told = bottleneck(RunNumbers(RunTime(first_batch_s=9, trained_s=2), 100, in_process=True, headspace=True))
+    assert "20.00 ms for a batch (50.0 batches/s)" in told.text
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda p: p.iter_batches(headspace=0), "headspace must be True, False or batches of an epoch >= 1, but got 0"),
+        (lambda p: p.iter_batches(headspace="yes"), "headspace must be True or False or a whole number, but got 'yes'"),
+        (lambda p: p.unbatch().iter_batches(headspace=True), "is not known without reading the data: say how many"),
+        (lambda p: p.iter_batches(headspace=True, state={}), "headspace cannot go on from a state"),
+        (lambda p: list(p.filter(lambda i: False, on="i").iter_batches(headspace=3)), "the pipeline yields nothing"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(call: Any, message: str) -> None:
+    with pytest.raises(PlanError, match=message):
+        call(numbers())

@@ -1,17 +1,28 @@
-"""`pecan run` and `pecan explain`: a program is run as Python does, or read up to its first job."""
+"""`pecan run` and `pecan explain`, and programs in odd surroundings: closed streams, no terminal, no folder."""
 
 from __future__ import annotations
 
-import re
+import os
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import ray
 
 from pecan_ray.cli import main
+from pecan_ray.errors import ClusterError
+from pecan_ray.job.messages import TrainerProgress
+from pecan_ray.observe import progress
+from pecan_ray.observe.progress import Progress
+from pecan_ray.observe.trainer_speed import RecentSpeed
+from pecan_ray.runtime import cluster
+from pecan_ray.runtime.client import BatchClient
+from tests.long_form import some_later
 from tests.programs import Programs, started_programs
 
 HEAD = """
@@ -69,7 +80,6 @@ with pipe.iter_batches(debug=True) as batches:
     list(batches)
     if "print" in sys.argv:
         print(batches.report())
-open("at_the_end", "w").write(batches.report().to_json())
 print(sys.stdout.fileno(), sys.stdout.encoding, sys.stdout.isatty())
 """
 
@@ -85,17 +95,13 @@ def test_a_whole_report_comes_once_whether_the_program_prints_it_or_not(
     assert "1 utf-8 False" in done.stdout
 
 
-def test_a_run_that_is_left_is_ended_and_reported(ran: Callable[..., Ran]) -> None:
-    done = ran(HEAD + "batches = pipe.iter_batches(debug=True)\nnext(batches)\nsys.exit(5)\n")
-    assert done.returncode == 5, done.stderr
+@pytest.mark.parametrize(("ending", "status"), [("sys.exit(5)", 5), ("1 / 0", 1)])
+def test_a_run_that_is_left_or_fails_is_ended_and_reported(ran: Callable[..., Ran], ending: str, status: int) -> None:
+    done = ran(f"{HEAD}batches = pipe.iter_batches(debug=True)\nnext(batches)\n{ending}\n")
+    assert done.returncode == status, done.stderr
     assert "ran (debug, in this process): 1 batches, 4 elements" in done.stdout
-
-
-def test_what_the_program_raises_is_told_without_the_commands_own_lines(ran: Callable[..., Ran]) -> None:
-    done = ran(HEAD + "for batch in pipe.iter_batches(debug=True):\n    1 / 0\n")
-    assert done.returncode == 1
-    assert "train.py" in done.stderr and "ZeroDivisionError" in done.stderr and "run_command.py" not in done.stderr
-    assert "ran (debug, in this process): 1 batches, 4 elements" in done.stdout
+    assert (status == 1) == ("train.py" in done.stderr) == ("ZeroDivisionError" in done.stderr)
+    assert "run_command.py" not in done.stderr, "the command's own lines are not told"
 
 
 @pytest.mark.parametrize(
@@ -113,61 +119,106 @@ def test_a_file_that_is_no_program_is_refused_in_one_line(
     assert said.out == "" and said.err.startswith("pecan: ") and said.err.count("\n") == 1 and words in said.err
 
 
-ROOT = Path(__file__).resolve().parents[3]
-README = next(re.finditer(r"```python run\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)).group(1)
-READ_HEAD = """
-import numpy as np
-import pecan_ray as pecan
-
-def double(i):
-    return 2 * i
-
-def made():
-    return pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(40)), name="read").map(double, on="i").batch(4)
-"""
+MAIN = "def main():\n    list(pipe.iter_batches())\n\nif __name__ == '__main__':\n    main()\n"
+TRIED = "try:\n    list(pipe.iter_batches())\nexcept Exception:\n    raise SystemExit(3)\n"
 
 
-Explained = Callable[[str], tuple[int, str, str]]
-
-
-@pytest.fixture
-def order_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Explained:
-    """Explains a program from another folder; gives the exit status, and what was written."""
-
-    def explain(text: str) -> tuple[int, str, str]:
-        (tmp_path / "train.py").write_text(text)
-        (tmp_path / "elsewhere").mkdir()
-        monkeypatch.chdir(tmp_path / "elsewhere")
-        status = main(["explain", "../train.py"])
-        written = capsys.readouterr()
-        assert not ray.is_initialized(), "no job has begun"
-        return status, written.out, written.err
-
-    return explain
-
-
-def test_the_program_of_the_readme_is_explained(order_text: Explained) -> None:
-    status, said, errors = order_text(README)
-    assert status == 0, errors
-    assert "random_flip" in said and "normalize" in said and "float32 (64" not in said, "its loop has not run"
-
-
-@pytest.mark.parametrize(
-    "loop",
-    [
-        "for batch in made().iter_batches(): raise SystemExit(3)\n",
-        "try:\n    list(made().iter_batches())\nexcept Exception:\n    raise SystemExit(3)\n",
-        "def main():\n    list(made().iter_batches())\n\nif __name__ == '__main__':\n    main()\n",
-    ],
-    ids=["a loop", "a loop in a try", "a main function"],
-)
-def test_a_program_is_read_up_to_its_first_job(order_text: Explained, loop: str) -> None:
-    status, said, errors = order_text(READ_HEAD + loop)
-    assert status == 0, errors
-    assert "double" in said
+@pytest.mark.parametrize("loop", [MAIN, TRIED], ids=["in a main function", "in a try"])
+def test_a_program_is_explained_up_to_its_first_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], loop: str
+) -> None:
+    (tmp_path / "train.py").write_text(f"{HEAD}pipe = pipe.map(dict, name='looked_at')\n{loop}")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    status = main(["explain", "../train.py"])
+    said = capsys.readouterr()
+    assert status == 0 and "looked_at" in said.out, said.err
+    assert not ray.is_initialized(), "no job has begun"
 
 
 def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
         main(["--version"])
     assert capsys.readouterr().out == f"pecan_ray {version('pecan_ray')}\n"
+
+
+ROOT = Path(__file__).parents[3]
+PROGRAM = """
+import os
+import sys
+
+import numpy as np
+
+import pecan_ray as pecan
+
+
+def fail(element):
+    if element["i"] == 7:
+        os.write(2, b"a library says something")
+        raise ValueError("ü")
+    return element
+
+
+os.chdir(sys.argv[1])
+config = pecan.Config(quarantine_path="bad.jsonl", error_budget=1.0, progress=True)
+pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(40)), name="näme", config=config).map(fail).batch(10)
+with pipe.iter_batches(debug=True, on_error="quarantine") as batches:
+    found = sum(len(batch["i"]) for batch in batches)
+with open("found", "w") as file:
+    file.write(str(found))
+"""
+REDIRECTED = some_later(["", ">&-", "2>&-", "<&- >&- 2>&-"], "", ">&-")
+
+
+@pytest.mark.parametrize("redirected", REDIRECTED)
+def test_closed_streams_and_no_environment_change_nothing(redirected: str, tmp_path: Path) -> None:
+    command = f'exec "$0" -c "$1" "$2" {redirected}'
+    environment = {"PYTHONPATH": str(ROOT), "LANG": "C", "LC_ALL": "C", "HOME": "/nonexistent"}
+    ended = subprocess.run(["/bin/sh", "-c", command, sys.executable, PROGRAM, str(tmp_path)], env=environment)
+    assert ended.returncode == 0
+    assert (tmp_path / "found").read_text() == "39"
+    lines = (tmp_path / "bad.jsonl").read_text(encoding="utf-8").splitlines()
+    assert all(line.startswith("{") for line in lines), "what was meant for standard error is in the file"
+    assert len(lines) == 2 and "element 1 of split 3" in lines[1]
+
+
+class Gone:
+    closed = False
+
+    def __init__(self) -> None:
+        self.written = 0
+
+    def isatty(self) -> bool:
+        return True
+
+    def write(self, text: str = "") -> None:
+        self.written += 1
+        raise OSError(5, "Input/output error")
+
+    flush = write
+
+
+def test_a_terminal_that_is_gone_ends_no_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = Gone()
+    monkeypatch.setattr(sys, "stderr", gone)
+    monkeypatch.setattr(progress, "TERMINAL_S", 0.0)
+    shown = Progress("job", None, lambda: RecentSpeed(None, None))
+    update = SimpleNamespace(target=(1, 0), running=1, placement_note="")
+    state = SimpleNamespace(yielded=1, update=update)
+    client = cast(BatchClient, SimpleNamespace(progress=lambda: TrainerProgress(1, 10, 0.0, 1.0), state=state))
+    shown.show(client, 0)
+    tried = gone.written
+    assert tried
+    shown.show(client, 0)
+    shown.end()
+    assert gone.written == tried, "nothing more is written to it"
+
+
+def test_a_working_directory_that_is_gone_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    os.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(ClusterError, match="The working directory of this program was deleted"):
+        cluster.attach()

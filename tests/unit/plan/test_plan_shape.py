@@ -27,20 +27,15 @@ def shape(pipe: PecanPipeline) -> PlanShape:
     return plan_shape(pipe.plan)
 
 
-# --- shape ---------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("pipe", "shuffled"),
     [
         (numbers().take(3).shuffle(2), (False,)),
         (numbers().map(np.negative, on="x").shuffle(2).take(3), (True,)),
-        (numbers().zip(numbers(4, "y")).shuffle(2).batch(2), (False, False)),
         (numbers().shuffle(2).zip(numbers(4, "y")).shuffle(2), (True, False)),
         (numbers().concat(numbers().take(2)).shuffle(2), (True, False)),
         (numbers().concat(numbers().shuffle(2)).take(3), (False, True)),
         (numbers().mix(numbers(), weights=[1, 1]).shuffle(2), (True, True)),
-        (numbers().mix(numbers(), weights=[1, 1], stop="first").shuffle(2), (False, False)),
         (numbers().concat(numbers().zip(numbers(4, "y"))).shuffle(2), (True, False, False)),
         (numbers().shuffle(2, seed=1).zip(numbers(4, "y").shuffle(2)), (False, True)),
     ],
@@ -76,12 +71,10 @@ def same(value: Any) -> Any:
     ("pipe", "where"),
     [
         (numbers().batch(4).map(same).unbatch(), "unbatch"),
-        (numbers().batch(4).flat_map(list, name="several"), "several"),
         (numbers().batch(4).flat_map(list, name="several").unbatch(same_rows=True), "several"),
         (numbers().concat(numbers().batch(4).map(same).unbatch()), "unbatch"),
         (numbers().batch(2).map(same).batch(2).unbatch().unbatch(same_rows=True).repeat(), "unbatch"),
         (numbers().pack(4, on="x").unbatch(), "unbatch"),
-        (numbers().batch(2).unbatch(), ""),
         (numbers().batch(2).filter(bool).unbatch(), ""),
         (numbers().batch(2).map(same).unbatch(same_rows=True), ""),
         (numbers().map(same).unbatch().flat_map(list), ""),
@@ -91,8 +84,6 @@ def test_one_worker_runs_a_plan_whose_rows_are_not_known_by_their_elements(pipe:
     assert (identity_lost_at(pipe.plan), shape(pipe).does_rebatch) == (where, bool(where))
     assert not shape(pipe).serial, "its splits are read and repeated as those of others"
 
-
-# --- length --------------------------------------------------------------------------------------------------
 
 counter = itertools.count()
 
@@ -165,14 +156,12 @@ def test_the_length_that_is_told_is_the_length_that_comes(draft: Draft) -> None:
 @pytest.mark.parametrize(
     "pipe",
     [
-        numbers().filter(bool),
         numbers().flat_map(list),
         numbers().batch(2).unbatch(),
         numbers().bucket_by_length([3], sizes=2, length="x"),
         numbers().group_by("i", 2),
         numbers().repeat(),
-        numbers().concat(numbers().filter(bool)),
-        numbers().filter(bool).take(3),
+        numbers().concat(numbers().filter(bool)).take(3),
         numbers().mix(numbers(), weights=[1, 1], stop="first"),
         PecanPipeline(TextLines(__file__)),
     ],

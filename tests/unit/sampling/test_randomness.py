@@ -34,10 +34,6 @@ def three(element: Element, rng: np.random.Generator) -> Iterator[Element]:
         yield {**element, "part": part, "drawn": rng.random()}
 
 
-def is_odd_part(element: Element) -> bool:
-    return bool(element.get("part", 1) % 2 == 1)
-
-
 def numbers(split_rows: int = 10, **options: Any) -> PecanPipeline:
     return PecanPipeline(Arrays(i=np.arange(ROWS), split_rows=split_rows), **options)
 
@@ -67,34 +63,6 @@ PLANS = {
 }
 
 
-@pytest.mark.parametrize("plan", PLANS)
-@examples(15)
-@given(threads=st.integers(1, 4), order=st.sampled_from(["relaxed", "strict"]), batch=st.integers(1, 9))
-def test_threads_order_and_batches_do_not_matter(plan: str, threads: int, order: str, batch: int) -> None:
-    wanted = run(PLANS[plan].batch(16))
-    assert run(PLANS[plan].batch(batch), threads=threads, order=order) == wanted
-    assert len(set(wanted.values())) == len(wanted), "each element has noise of its own"
-
-
-@pytest.mark.parametrize("plan", PLANS)
-@examples(15)
-@given(cuts=st.sets(st.integers(1, 9 * 3), max_size=4), turn=st.integers(0, 3))
-def test_leases_that_were_cut_and_reordered_give_the_same(plan: str, cuts: set[int], turn: int) -> None:
-    pipe = PLANS[plan].batch(4)
-    third = (1 << OUTPUT_BITS) // 3
-    bounds = [0, *((cut // 3 << OUTPUT_BITS) + cut % 3 * third for cut in sorted(cuts)), END]
-    if plan == "map":
-        bounds = sorted({bound >> OUTPUT_BITS << OUTPUT_BITS for bound in bounds})
-    spans = list(itertools.pairwise(bounds))
-    merged: dict[tuple[int, int], float] = {}
-    for part in spans[turn:] + spans[:turn]:
-        leases = [replace(lease, spans=(part,)) for lease in reversed(whole_leases(tuple(pipe.plan.sources())))]
-        found = noise_of(run_engine(pipe, leases, threads=2))
-        assert merged.keys().isdisjoint(found)
-        merged |= found
-    assert merged == run(pipe)
-
-
 @pytest.mark.parametrize("plan", ["map", "flat_map"])
 def test_another_epoch_seed_name_or_use_gives_other_numbers(plan: str) -> None:
     pipe = PLANS[plan].batch(4)
@@ -105,28 +73,6 @@ def test_another_epoch_seed_name_or_use_gives_other_numbers(plan: str) -> None:
     assert found[0] == run(pipe)
     twice = run((numbers() if plan == "map" else numbers().flat_map(three)).map(noisy).map(noisy, name="b").batch(4))
     assert all(0 < twice[key] - once < 1 and twice[key] != 2 * once for key, once in found[0].items())
-
-
-def test_where_a_filter_stands_does_not_change_the_numbers() -> None:
-    before = numbers().flat_map(three).filter(is_odd_part).map(noisy).batch(4)
-    behind = numbers().flat_map(three).map(noisy).filter(is_odd_part).batch(4)
-    assert run(before) == run(behind)
-
-
-def test_passes_of_repeat_draw_anew() -> None:
-    shared = numbers().repeat(3).map(noisy).batch(4)
-    leases = whole_leases(tuple(shared.plan.sources()), num_passes=3)
-    serial = numbers().take(ROWS).repeat(3).map(noisy).batch(4)
-    assert {lease.pass_index for lease in leases} == {0, 1, 2}
-    for produced in (run_engine(shared, leases), run_engine(serial)):
-        noise = [value for batch in produced if batch.rows for value in batch.columns["noise"].tolist()]
-        assert len(noise) == len(set(noise)) == 3 * ROWS
-
-
-def test_both_sides_of_a_join_draw_on_their_own() -> None:
-    other = numbers().map(lambda i: i + 1000, on="i", name="shift").map(noisy, name="left")
-    noise = run(numbers().map(noisy, name="right").concat(other).map(noisy).batch(8))
-    assert len(noise) == 2 * ROWS == len(set(noise.values()))
 
 
 # --- keys ----------------------------------------------------------------------------------------------------
@@ -175,3 +121,32 @@ def test_a_generator_that_somebody_has_kept_is_left_to_him(keep: Any) -> None:
     mine.at((3, 4)).random(5)
     bits = kept if isinstance(kept, np.random.Philox) else kept.bit_generator
     assert np.random.Generator(bits).random() == generator((1, 2)).random()
+
+
+@pytest.mark.parametrize("plan", PLANS)
+@examples(15)
+@given(
+    cuts=st.sets(st.integers(1, 9 * 3), max_size=4),
+    turn=st.integers(0, 3),
+    threads=st.integers(1, 4),
+    order=st.sampled_from(["relaxed", "strict"]),
+    batch=st.integers(1, 9),
+)
+def test_threads_order_batches_and_cuts_of_leases_do_not_matter(
+    plan: str, cuts: set[int], turn: int, threads: int, order: str, batch: int
+) -> None:
+    wanted = run(PLANS[plan].batch(16))
+    assert len(set(wanted.values())) == len(wanted), "each element has noise of its own"
+    third = (1 << OUTPUT_BITS) // 3
+    bounds = [0, *((cut // 3 << OUTPUT_BITS) + cut % 3 * third for cut in sorted(cuts)), END]
+    if plan == "map":
+        bounds = sorted({bound >> OUTPUT_BITS << OUTPUT_BITS for bound in bounds})
+    spans = list(itertools.pairwise(bounds))
+    pipe = PLANS[plan].batch(batch)
+    merged: dict[tuple[int, int], float] = {}
+    for part in spans[turn:] + spans[:turn]:
+        leases = [replace(lease, spans=(part,)) for lease in reversed(whole_leases(tuple(pipe.plan.sources())))]
+        found = noise_of(run_engine(pipe, leases, threads=threads, order=order))
+        assert merged.keys().isdisjoint(found)
+        merged |= found
+    assert merged == wanted

@@ -1,7 +1,8 @@
-"""Pipelines as data sets of Ray Train, as far as that needs no cluster."""
+"""Pipelines under trainers: data sets of Ray Train, and in which order rows come to be predicted."""
 
 from __future__ import annotations
 
+import logging
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,8 +12,10 @@ import pytest
 
 from pecan_ray.errors import PlanError
 from pecan_ray.integrations import train_context
+from pecan_ray.integrations.framework_methods import predict_options
 from pecan_ray.integrations.train_context import placed
 from pecan_ray.pipeline import PecanPipeline
+from pecan_ray.plan.shape import keeps_source_order
 from pecan_ray.sources import Arrays
 
 pytest.importorskip("ray.train")
@@ -20,7 +23,7 @@ ray_train: Any = pytest.importorskip("pecan_ray.integrations.ray_train")
 
 
 def pipe() -> PecanPipeline:
-    return PecanPipeline(Arrays(i=np.arange(10)), name="rows").map(lambda i: i + 1, on="i").batch(4)
+    return rows().map(lambda i: i + 1, on="i").batch(4)
 
 
 def shards(world_size: int = 1, epochs: int = 2, **options: Any) -> list[Any]:
@@ -58,7 +61,6 @@ def test_all_training_workers_have_places_in_one_job_of_their_groups_own() -> No
     ("config", "call", "words"),
     [
         ({"rank": 1}, {}, "'rank'.*that is found by itself"),
-        ({"batch_size": 1}, {}, "make batches by the pipeline's .batch"),
         ({"epoch": 1}, {}, "has no argument 'epoch'"),
         ({"epochs": 0}, {}, r"epochs=...\) needs a whole number >= 1, but got 0"),
         ({}, {"batch_size": 3}, r"iter_batches of a shard\(batch_size=...\) is not .*: make batches"),
@@ -82,3 +84,53 @@ def test_loops_of_ray_train_and_trials_of_ray_tune_say_which_rank_they_are(monke
     assert placed("rows", None, None, None) == (1, 3, "rows-run-7-2")
     assert placed("rows", None, None, "mine") == (1, 3, "mine")
     assert placed("rows", 0, 1, None) == (0, 1, None), "each worker by itself, to validate"
+
+
+ON_CPU = SimpleNamespace(type="cpu")
+
+
+def rows() -> PecanPipeline:
+    return PecanPipeline(Arrays(x=np.arange(10.0), i=np.arange(10)), name="rows")
+
+
+PIPE = rows().batch(4)
+
+
+def order_of(data: Any) -> Any:
+    return data._begin.keywords.get("order")
+
+
+def test_keras_without_targets_gets_rows_in_order_and_with_targets_as_they_come() -> None:
+    pytest.importorskip("keras")
+    assert order_of(PIPE.to_keras("x")) == "strict"
+    assert order_of(PIPE.to_keras("x", "i")) is None
+    assert order_of(PIPE.to_keras("x", order="relaxed")) == "relaxed"
+
+
+def test_trainers_of_lightning_and_transformers_predict_in_order_and_validate_as_rows_come() -> None:
+    pytest.importorskip("pytorch_lightning")
+    from pecan_ray.integrations.lightning_data import PecanDataModule
+
+    data = PecanDataModule(val=PIPE, predict=[PIPE, PIPE])
+    data.trainer = SimpleNamespace(world_size=1, global_rank=0, strategy=SimpleNamespace(root_device=ON_CPU))
+    assert [order_of(one) for one in data.predict_dataloader()] == ["strict", "strict"]
+    assert order_of(data.val_dataloader()) is None
+
+    pytest.importorskip("transformers")
+    from pecan_ray.integrations.transformers_trainer import PipelinesInTrainer
+
+    trainer = object.__new__(PipelinesInTrainer)
+    trainer.args = SimpleNamespace(world_size=1, process_index=0, remove_unused_columns=False, device=ON_CPU)
+    trainer._eval_options = {}
+    assert order_of(trainer.get_test_dataloader(PIPE).dataset._batches) == "strict"
+    assert order_of(trainer.get_eval_dataloader(PIPE).dataset._batches) is None
+
+
+def test_a_pipeline_that_changes_the_order_itself_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    mixed = rows().mix(rows(), weights=[1, 1]).batch(4)
+    with caplog.at_level(logging.WARNING, "pecan_ray"):
+        for pipe in (rows().shuffle(5).batch(4), mixed, mixed.concat(PIPE)):
+            assert predict_options(pipe, {}, "predict") == {}
+    assert len(caplog.messages) == 3 and "predictions do not come in the order of the source" in caplog.messages[0]
+    assert keeps_source_order(rows().concat(rows()).zip(rows()).take(3).batch(2).plan)
+    assert predict_options(rows(), {"coordinated": True}, "predict") == {"coordinated": True}

@@ -1,13 +1,23 @@
-"""`make mutate` finds the tests that run a line, and tells which changes they do not notice."""
+"""The tools of the tests: what is quick, which changes of the code are noticed, and the model of the control plane."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+import pytest
+
+from tests.model.__main__ import FAULTS, WITHOUT_FAULT, Check, run
+from tests.tiers import ROOT, is_quick
+
+
+def test_decisions_and_the_job_are_tested_in_make_check() -> None:
+    quick = {file.name for file in Path(__file__).parent.rglob("test_*.py") if is_quick(file)}
+    assert {"test_ledger.py", "test_placement_control.py", "test_cache_eviction.py", "test_plan_shape.py"} <= quick
+    assert not {"test_storage_s3.py", "test_tensorflow_engine.py", "test_ring.py", "test_python_processes.py"} & quick
 
 
 TESTS_OF_RULES = """
@@ -31,11 +41,9 @@ command.main()
 
 
 def test_what_tests_notice_is_counted_and_the_rest_is_told(tmp_path: Path) -> None:
-    for name, text in {
-        "pytest.ini": "[pytest]\npythonpath = code",
-        "code/rules.py": "MOST = 3\ndef most(a, b):\n    return a if a >= b else b\ndef more(a):\n    return +a\n",
-        "tests/test_rules.py": TESTS_OF_RULES,
-    }.items():
+    rules = "MOST = 3\ndef most(a, b):\n    return a if a >= b else b\ndef more(a):\n    return +a\n"
+    ini = "[pytest]\npythonpath = code"
+    for name, text in {"pytest.ini": ini, "code/rules.py": rules, "tests/test_rules.py": TESTS_OF_RULES}.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -50,3 +58,11 @@ def test_what_tests_notice_is_counted_and_the_rest_is_told(tmp_path: Path) -> No
         "missed by 2 tests: code/rules.py:3: 'a >= b' -> '(a > b)'",
         "missed by 2 tests: code/rules.py:3: 'a if a >= b else b' -> '(a)'",
     ]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (shutil.which("spin") and shutil.which("gcc")), reason="needs Debian's packages spin and gcc")
+@pytest.mark.parametrize("check", [*WITHOUT_FAULT, *FAULTS], ids=str)
+def test_spin_finds_each_planted_fault_and_nothing_else(check: Check) -> None:
+    errors, _ = run(check)
+    assert bool(errors) == bool(check.fault)
