@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -39,6 +39,15 @@ for line in sys.stdin:
         sys.exit(1)
     sys.exit(int(ray.is_initialized()))
 """
+
+
+def run_python(
+    *arguments: str, finding: Path = ROOT, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run Python in a process of its own, and in the folder in which it finds `pecan_ray`."""
+    known = {**os.environ, "PYTHONPATH": str(finding), **(env or {})}
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, cwd=finding, env=known, capture_output=True, text=True, check=False)
 
 
 class Programs:

@@ -64,17 +64,13 @@ def test_each_page_and_each_section_begins_with_its_status() -> None:
 
 
 def test_references_in_code_and_text_lead_to_a_page_a_section_and_a_number() -> None:
-    known = {page.name: anchors(page) for page in PAGES}
+    known = {page.name: {None, *anchors(page)} for page in PAGES}
     numbers = places()
     lost = [
         (where, found[0])
         for where, text in texts()
         if where != "tests/unit/test_decisions.py"
         for found in [*REFERENCE.finditer(text), *SPOKEN.finditer(text)]
-        if (int(found[1]) not in numbers if found.re is SPOKEN else not leads(found[1], found[2], known))
+        if (int(found[1]) not in numbers if found.re is SPOKEN else found[2] not in known.get(found[1], ()))
     ]
     assert lost == []
-
-
-def leads(page: str, section: str | None, known: dict[str, set[str]]) -> bool:
-    return page in known and (section is None or section in known[page])

@@ -28,7 +28,8 @@ ORIENTATION = 0x0112
 
 
 def photograph(height: int, width: int) -> Any:
-    return cv2.resize(data.coffee(), (width, height))
+    coffee: Any = data.coffee
+    return cv2.resize(coffee(), (width, height))
 
 
 def encoded(height: int, width: int) -> bytes:

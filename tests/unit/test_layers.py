@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -15,28 +12,17 @@ import pytest
 import pecan_ray
 from pecan_ray import sources
 from tests import floors, tiers
+from tests.programs import run_python
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("pecan_ray", "placement", "reorder", "autoscaler", "cache")
 FRAMEWORKS = (*tiers.FRAMEWORKS, "IPython", "boto3", "gcsfs")
 
 
-def run_python(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run code in a fresh process that finds `pecan_ray` in a folder."""
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(folder)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
 def lint_imports(folder: Path) -> tuple[bool, str]:
     """Check the contracts of a tree's pyproject.toml; tell whether all are kept, and what the linter said."""
     code = "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports(no_cache=True))"
-    done = run_python(code, folder)
+    done = run_python("-c", code, finding=folder)
     return done.returncode == 0, done.stdout + done.stderr
 
 
@@ -144,9 +130,8 @@ def test_no_exception_outlives_its_reason() -> None:
 
 
 def test_importing_pecan_ray_imports_no_framework() -> None:
-    done = run_python(f"import sys, pecan_ray; print([f for f in {FRAMEWORKS!r} if f in sys.modules])", ROOT)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "[]"
+    done = run_python("-c", f"import sys, pecan_ray; print([f for f in {FRAMEWORKS!r} if f in sys.modules])")
+    assert done.stdout == "[]\n", done.stderr
 
 
 @pytest.mark.parametrize("package", [pecan_ray, sources])
@@ -162,6 +147,6 @@ def test_every_name_that_is_imported_when_it_is_used_is_there_and_told(package: 
 @pytest.mark.parametrize("actor", ["controller", "worker"])
 def test_what_an_actor_does_not_need_is_not_imported(actor: str) -> None:
     """A quarter of a second of each start, once."""
-    modules = set(run_python(f"import sys, pecan_ray.runtime.{actor}; print(*sys.modules)", ROOT).stdout.split())
+    modules = set(run_python("-c", f"import sys, pecan_ray.runtime.{actor}; print(*sys.modules)").stdout.split())
     assert f"pecan_ray.runtime.{actor}" in modules
     assert not modules & {"pecan_ray.pipeline", "pecan_ray.batches", "pecan_ray.sources.csv_table", "pyarrow.compute"}

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.programs import run_python
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
@@ -80,14 +82,6 @@ def build_wheel(tree: Path) -> list[str]:
         return archive.namelist()
 
 
-def run_python(*arguments: str, finding: Path) -> str:
-    """Run a program that finds `pecan_ray` in a folder; return what it prints."""
-    command, environment = [sys.executable, *arguments], {**os.environ, "PYTHONPATH": str(finding)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 @pytest.mark.parametrize("name", FOLDERS)
 def test_a_decision_folder_is_flat_and_reached_by_a_link_that_git_keeps(name: str) -> None:
     link = ROOT / "pecan_ray" / name
@@ -128,7 +122,8 @@ def test_a_checkout_leaves_the_names_of_a_user_alone(tmp_path: Path) -> None:
         (tmp_path / mine).write_text("mine = True\n")
     (tmp_path / "train.py").write_text(TRAIN)
     (tmp_path / "site" / "pecan_ray").symlink_to(copy_of_the_tree(tmp_path / "tree") / "pecan_ray")
-    run_python(str(tmp_path / "train.py"), finding=tmp_path / "site")
+    done = run_python(str(tmp_path / "train.py"), finding=tmp_path / "site")
+    assert done.returncode == 0, done.stderr
     names = [package for package in packages_of_code() if "tensorflow" not in package]
     code = f"import sys, {', '.join(names)}; print([name for name in {FOLDERS!r} if name in sys.modules])"
-    assert run_python("-c", code, finding=ROOT).strip() == "[]", "importing everything leaves no bare name"
+    assert run_python("-c", code).stdout == "[]\n", "importing everything leaves no bare name"

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.model.__main__ import FAULTS, WITHOUT_FAULT, Check, run
+from tests.programs import run_python
 from tests.tiers import ROOT, is_quick
 
 
@@ -46,10 +44,7 @@ def test_what_tests_notice_is_counted_and_the_rest_is_told(tmp_path: Path) -> No
     for name, text in {"pytest.ini": ini, "code/rules.py": rules, "tests/test_rules.py": TESTS_OF_RULES}.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", COMMAND], cwd=tmp_path, env=environment, capture_output=True, text=True
-    )
+    done = run_python("-c", COMMAND, finding=tmp_path, env={"PYTHONPATH": str(ROOT)})
     *told, share = done.stdout.splitlines()
     assert share == "noticed: 2 of 6 = 33.3%", done.stdout + done.stderr
     assert sorted(told) == [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from examples import asr_transformer, audio_ops, boxes_ops, image_ops
 from examples.aerial import derived_items
 from examples.asr_transformer import FIXTURE, read_transcripts
-from examples.photographs import parent_photographs
+from examples.photographs import derived_photographs, parent_photographs
 
 tf: Any = pytest.importorskip("tensorflow")
 audio_tf: Any = pytest.importorskip("examples.audio_ops_tf")
@@ -132,16 +133,16 @@ def test_batches_of_both_engines_have_one_form() -> None:
     assert forms[0] == forms[1]
 
 
-def test_tensorflow_resnet_steps_as_one_graph() -> None:
-    @tf.function(input_signature=[tf.TensorSpec([], tf.string), tf.TensorSpec([2], tf.int32)])
-    def chain(encoded: Any, seed: Any) -> Any:
+def test_tensorflow_resnet_steps_as_one_graph(tmp_path: Path) -> None:
+    def steps(encoded: Any, seed: Any) -> Any:
         image = image_tf.decode_and_random_crop(encoded, seed)
         for step in (image_tf.random_flip, image_tf.random_rotate, image_tf.random_shear):
             image = step(image, seed)
         element = {"image": image_tf.subtract_mean(image_tf.resize(image)), "label": 3}
         return image_tf.cast_and_one_hot(element, classes=5)
 
-    for number, path in enumerate(parent_photographs()):
+    chain = tf.function(steps, input_signature=[tf.TensorSpec([], tf.string), tf.TensorSpec([2], tf.int32)])
+    for number, path in enumerate(derived_photographs(3, cache=tmp_path).rglob("*.jpg")):
         made, again = (chain(path.read_bytes(), [0, number]) for _ in range(2))
         assert made["image"].shape == (224, 224, 3) and made["image"].dtype == tf.float16
         assert made["label"].numpy().argmax() == 3

@@ -16,7 +16,7 @@ Batch = tuple[int, int]
 """Pass and place in it."""
 
 
-def iterators(batches: int = 5) -> KerasIterators[Batch]:
+def iterators(batches: int = 5) -> KerasIterators:
     """Keras' iterators over a job with passes of so many batches."""
     at = [0, 0]
 

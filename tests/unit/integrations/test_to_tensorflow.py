@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -13,6 +10,7 @@ import pytest
 from pecan_ray.errors import ColumnError, PlanError
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.sources import Arrays, Items
+from tests.programs import run_python
 
 tf: Any = pytest.importorskip("tensorflow")
 keras: Any = pytest.importorskip("keras")
@@ -120,7 +118,8 @@ assert keras.backend.backend() == "torch" and len(losses) == 2
 @pytest.mark.slow
 def test_keras_on_another_backend() -> None:
     pytest.importorskip("torch")
-    subprocess.run([sys.executable, "-c", ON_TORCH], env={**os.environ, "KERAS_BACKEND": "torch"}, check=True)
+    done = run_python("-c", ON_TORCH, env={"KERAS_BACKEND": "torch"})
+    assert done.returncode == 0, done.stderr
 
 
 def test_keras_is_told_what_is_missing() -> None:

@@ -172,9 +172,6 @@ def test_a_device_that_is_not_there_is_refused() -> None:
             rows().iter_batches(device=device, format=format, debug=True)
 
 
-torch: Any = pytest.importorskip("torch")
-data: Any = pytest.importorskip("torch.utils.data")
-
 Pair = namedtuple("Pair", ["left", "right"])
 
 

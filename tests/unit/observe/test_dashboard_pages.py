@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -19,6 +15,7 @@ from pecan_ray.observe.dashboard.job_page import job_page
 from pecan_ray.observe.dashboard.plan_tables import plan_tables
 from pecan_ray.observe.dashboard.plots import MOST_POINTS, Plot, PlotSeries, figure, next_round_number, sampled_points
 from pecan_ray.observe.dashboard.record import JobRecord, SeenDecision, SeenEvent, SeenWorker
+from tests.programs import run_python
 from tests.unit.observe.dashboard_rig import Reader, line, record
 
 SCRIPT = '<script>alert("1")</script>\x00\x1b[31m &amp; "quoted" \'too\''
@@ -106,8 +103,6 @@ def test_numbers_are_spelled_as_people_read_them() -> None:
     assert [next_round_number(x) for x in (0, 0.03, 1, 3, 61)] == [1, 0.05, 1, 5, 100]
 
 
-ROOT = Path(__file__).resolve().parents[3]
-
 PROGRAM = """
 import asyncio
 from pecan_ray.observe.dashboard_app import build_app
@@ -138,13 +133,7 @@ TOKEN = "0123456789abcdef" * 4
 def run(program: str, **environment: str) -> None:
     """Run a program in a process of its own: Ray reads its environment once."""
     pytest.importorskip("starlette", reason="Ray Serve is not installed: pip install 'ray[serve]'")
-    done = subprocess.run(
-        [sys.executable, "-c", f"{PROGRAM}\n{program}"],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error:::pecan_ray", **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_python("-c", f"{PROGRAM}\n{program}", env={"PYTHONWARNINGS": "error:::pecan_ray", **environment})
     assert done.returncode == 0, done.stderr
 
 

@@ -6,9 +6,7 @@ import copy
 import dataclasses
 import functools
 import operator
-import os
 import re
-import subprocess
 import sys
 import textwrap
 import threading
@@ -28,8 +26,7 @@ from pecan_ray.plan.fingerprint import canonical_text, describe_plan
 from pecan_ray.plan.operators import wants_rng
 from pecan_ray.runtime.pickling import held_by
 from pecan_ray.sources import Arrays, Items
-
-ROOT = Path(__file__).resolve().parents[3]
+from tests.programs import run_python
 
 
 def numbers(rows: int = 4) -> PecanPipeline:
@@ -216,10 +213,7 @@ print(pipe.fingerprint())
 
 def test_other_processes_find_the_same_fingerprint(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
-    command, found = [sys.executable, str(tmp_path / "program.py")], set[bytes]()
-    for seed in ("1", "2"):
-        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)}
-        found.add(subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True).stdout)
+    found = {run_python(str(tmp_path / "program.py"), env={"PYTHONHASHSEED": seed}).stdout for seed in ("1", "2")}
     assert [len(text.strip()) for text in found] == [32]
 
 
