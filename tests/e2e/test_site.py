@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.programs import started_programs
+
 pytest.importorskip("mkdocs", reason="MkDocs is not installed: pip install 'pecan_ray[docs]'")
 pytest.importorskip("material", reason="MkDocs' theme is not installed: pip install 'pecan_ray[docs]'")
 pytest.importorskip("mkdocstrings", reason="mkdocstrings is not installed: pip install 'pecan_ray[docs]'")
@@ -44,19 +46,11 @@ def test_the_site_has_every_page_and_the_docstrings_and_loads_nothing_from_elsew
         assert name in reference
 
 
-@pytest.mark.parametrize(("code", "printed"), STEP.findall(TUTORIAL))
-def test_the_tutorial_prints_what_it_shows(code: str, printed: str, tmp_path: Path) -> None:
-    code = re.sub(r"iter_batches\((debug=True)?", "iter_batches(debug=True, ", code)
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.stdout == printed, done.stderr
-
-
-def test_the_tutorial_has_output_for_each_program_that_runs() -> None:
-    assert len(STEP.findall(TUTORIAL)) == TUTORIAL.count("```python run") == 3
+def test_the_tutorial_prints_what_it_shows(tmp_path: Path) -> None:
+    steps = STEP.findall(TUTORIAL)
+    assert len(steps) == TUTORIAL.count("```python run") == 3, "each program that runs has its output"
+    with started_programs() as programs:
+        for code, printed in steps:
+            code = re.sub(r"iter_batches\((debug=True)?", "iter_batches(debug=True, ", code)
+            done = programs.run(code, tmp_path, said=tmp_path)
+            assert done.stdout == printed, done.stderr

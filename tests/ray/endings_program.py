@@ -57,15 +57,6 @@ def kept() -> None:
     held.extend(some(held[0]))
 
 
-def generator_left() -> None:
-    def generated() -> Iterator[Any]:
-        with begin() as batches:
-            yield from some(batches)
-
-    held.append(generated())
-    next(held[0], None)
-
-
 def shutdown() -> None:
     with begin() as batches:
         held.extend(some(batches))
@@ -86,12 +77,6 @@ def shutdown_midway() -> None:
         sys.stdout.write(f"told: {error}")
     batches.close()
     assert not ray.is_initialized()
-
-
-def exit_in_loop() -> None:
-    with begin() as batches:
-        held.extend(some(batches))
-        sys.exit(3)
 
 
 def error_in_loop() -> None:
@@ -123,10 +108,8 @@ def endless() -> None:
 ENDINGS: dict[str, Callable[[], None]] = {
     "dropped-in-a-cycle": dropped_in_a_cycle,
     "kept": kept,
-    "generator-left": generator_left,
     "shutdown": shutdown,
     "shutdown-midway": shutdown_midway,
-    "exit-in-loop": exit_in_loop,
     "error-in-loop": error_in_loop,
     "process-exit": process_exit,
     "sigint": partial(killed_by, signal.SIGINT),

@@ -77,10 +77,7 @@ def breaking(*places: str) -> type[AutoPlacementController]:
 
 
 BROKEN: dict[str, tuple[str, ...]] = {
-    "letting time pass": ("runtime.job_host:long_retry",),
     "asking other jobs what they bid for workers": ("runtime.pool_request_exchange:other_jobs",),
-    "performing StartWorker": ("runtime.worker_actors:local_selector",),
-    "counting what pecan:.*:local-[01] has done": ("runtime.metrics:JobMetrics.note_progress",),
     "handling SplitPageReceived": ("job.listing:SourceListing._on_split_page",),
     "": ("job.ledger:Ledger.add_splits", "job.state:JobState._refresh_updates"),
 }

@@ -24,10 +24,8 @@ PROGRAM = Path(__file__).with_name("endings_program.py")
 ENDINGS: dict[str, set[int]] = {
     "dropped-in-a-cycle": {0},
     "kept": {0},
-    "generator-left": {0},
     "shutdown": {0},
     "shutdown-midway": {0},
-    "exit-in-loop": {3},
     "error-in-loop": {1},
     "process-exit": {7},
     "sigint": {-signal.SIGINT, 1},

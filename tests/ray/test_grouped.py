@@ -1,25 +1,25 @@
-"""Batches of one group on real workers: few rests, equally many steps for each rank, and every element comes."""
+"""Batches of one group, and of one bucket for all ranks in a step, on real workers: every element comes."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 import pecan_ray as pecan
+from tests.ray.pipelines import TWO
 from tests.ray.workers import lose
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
 
-IMAGES, SIZE, RANKS = 240, 8, 2
+IMAGES, SIZE, RANKS, GROUPS = 240, 8, 2, 3
 
 
 def aspect(number: int) -> int:
-    return number * 7919 % 17 % 3
+    return number * 7919 % 17 % GROUPS
 
 
 def detection(tail: Any, name: str) -> pecan.PecanPipeline:
@@ -35,29 +35,11 @@ def detection(tail: Any, name: str) -> pecan.PecanPipeline:
     return pipe.group_by(lambda image: aspect(image["i"]), SIZE, tail=tail, collate=lists)
 
 
-def torchvisions_batches(rank: int, epoch: int) -> Iterator[list[int]]:
-    """Batches of torchvision's `GroupedBatchSampler` over a `DistributedSampler`."""
-    order = np.random.default_rng(epoch).permutation(IMAGES)[rank::RANKS]
-    groups: dict[int, list[int]] = {}
-    seen: dict[int, list[int]] = {}
-    steps = len(order) // SIZE
-    for number in order.tolist():
-        groups.setdefault(aspect(number), []).append(number)
-        seen.setdefault(aspect(number), []).append(number)
-        if len(groups[aspect(number)]) == SIZE:
-            yield groups.pop(aspect(number))
-            steps -= 1
-    for group, rows in sorted(groups.items(), key=lambda one: -len(one[1]))[:steps]:
-        yield (rows + seen[group] * SIZE)[:SIZE]
-
-
-def test_detection_on_two_ranks_takes_torchvisions_steps_and_loses_no_image_with_a_worker() -> None:
+def test_detection_on_two_ranks_takes_equally_many_steps_and_loses_no_image_with_a_worker() -> None:
     def train(rank: int) -> list[Any]:
-        options: dict[str, Any] = {"rank": rank, "world_size": RANKS, "job": "detection", "epochs": 2}
         batches_of: list[Any] = [[], []]
-        with detection("fill", "detection").iter_batches(
-            workers=pecan.Workers(local=1, remote=1), **options
-        ) as batches:
+        options: dict[str, Any] = {"rank": rank, "world_size": RANKS, "job": "detection", "epochs": 2}
+        with detection("fill", "detection").iter_batches(workers=TWO, **options) as batches:
             for batch in batches:
                 assert batches.provenance is not None
                 batches_of[batches.provenance.epoch].append(batch["i"])
@@ -70,36 +52,79 @@ def test_detection_on_two_ranks_takes_torchvisions_steps_and_loses_no_image_with
 
     with ThreadPoolExecutor(RANKS) as pool:
         ranks = list(pool.map(train, range(RANKS)))
+    least = IMAGES // SIZE // RANKS
     for epoch in range(2):
-        steps = [len(batches[epoch]) for batches in ranks]
-        theirs = [list(torchvisions_batches(rank, epoch)) for rank in range(RANKS)]
-        assert len(set(steps)) == 1 and steps[0] - max(map(len, theirs)) in (0, 1, 2), "one rest for each of 3 groups"
+        first, second = (len(batches[epoch]) for batches in ranks)
+        assert first == second and least <= first <= least + GROUPS, "one rest for each group"
         images = [image for batches in ranks for batch in batches[epoch] for image in set(batch)]
         assert sorted(images) == list(range(IMAGES)), "each comes in one batch, perhaps several times in it"
-    assert all(len({aspect(number) for number in batch}) == 1 for rank in theirs for batch in rank)
 
 
-@pytest.mark.parametrize("tail", ["keep", "merge", "drop"])
-def test_groups_go_on_from_a_state_on_other_ranks_without_repeating_an_image(tail: str) -> None:
-    def rest(rank: int) -> tuple[list[list[int]], int]:
-        options: dict[str, Any] = {"rank": rank, "world_size": RANKS, "job": f"second-{tail}", "state": state}
-        with detection(tail, tail).iter_batches(workers=pecan.Workers(local=2), **options) as batches:
-            return [batch["i"] for batch in batches], batches.report().left_out_elements
-
+def test_groups_go_on_from_a_state_on_other_ranks_without_repeating_an_image() -> None:
     used: list[Any] = []
-    with detection(tail, tail).iter_batches(workers=pecan.Workers(local=2)) as batches:
+    with detection("merge", "first").iter_batches(workers=pecan.Workers(local=2)) as batches:
         for batch in batches:
             used.append(batch["i"])
             if len(used) == 9:
                 state = batches.state_dict()
                 break
+
+    def rest(rank: int) -> tuple[list[list[int]], int]:
+        options: dict[str, Any] = {"rank": rank, "world_size": RANKS, "job": "second", "state": state}
+        with detection("merge", "first").iter_batches(workers=pecan.Workers(local=2), **options) as batches:
+            return [batch["i"] for batch in batches], batches.report().left_out_elements
+
     with ThreadPoolExecutor(RANKS) as pool:
         (first, left_out), (second, _) = pool.map(rest, range(RANKS))
     assert len(first) == len(second)
-    used += first + second
-    counts = Counter(number for batch in used for number in batch)
-    assert max(counts.values()) == 1 and len(counts) == IMAGES - left_out
-    assert left_out < (3 * SIZE + SIZE if tail == "drop" else RANKS)
-    mixed = sum(len({aspect(number) for number in batch}) > 1 for batch in used)
-    short = sum(len(batch) < SIZE for batch in used)
-    assert (mixed == 0) == (tail != "merge") and short <= {"keep": 4, "merge": 2, "drop": 0}[tail]
+    counts = Counter(number for batch in (*used, *first, *second) for number in batch)
+    assert max(counts.values()) == 1 and len(counts) == IMAGES - left_out and left_out < RANKS
+
+
+ROWS, BOUNDARIES, SIZES = 1003, [30, 60], [8, 4, 2]
+
+
+class Step(NamedTuple):
+    """What one rank got in one step."""
+
+    worker: str
+    rows: list[int]
+    shape: tuple[int, ...]
+
+
+def coordinated() -> pecan.PecanPipeline:
+    def element(row: dict[str, Any]) -> dict[str, Any]:
+        return {"i": row["i"], "x": np.full(1 + int(row["i"]) * 7919 % 90, row["i"], np.float32)}
+
+    source = pecan.sources.Arrays(i=np.arange(ROWS), split_rows=50)
+    pipe = pecan.PecanPipeline(source, name="coordinated", seed=3).map(element)
+    return pipe.bucket_by_length(BOUNDARIES, sizes=SIZES, length="x")
+
+
+def test_ranks_are_in_one_bucket_in_each_step_and_killed_workers_lose_and_repeat_nothing() -> None:
+    gone: list[str] = []
+
+    def train(rank: int) -> tuple[list[Step], int]:
+        options: dict[str, Any] = {"rank": rank, "world_size": RANKS, "job": "coordinated", "coordinated": True}
+        steps = []
+        with coordinated().iter_batches(workers=TWO, prefetch_bytes=1, **options) as batches:
+            for batch in batches:
+                assert batches.provenance is not None
+                steps.append(Step(batches.provenance.worker, batch["i"].tolist(), batch["x"].shape))
+                if rank == 0 and len(steps) in (20, 50):
+                    gone.append(next(name for name in batches.report().workers if name not in gone))
+                    lose(batches, gone[-1])
+            report = batches.report()
+            assert report.workers_lost == 2
+            return steps, report.left_out_elements
+
+    with ThreadPoolExecutor(RANKS) as pool:
+        (first, left_out), (second, _) = pool.map(train, range(RANKS))
+    for round_ in zip(first, second, strict=True):
+        assert len({step.worker for step in round_}) == 1
+        full = len({len(step.rows) for step in round_}) == 1 and len(round_[0].rows) in SIZES
+        buckets = {int(np.searchsorted(BOUNDARIES, step.shape[1], "right")) for step in round_}
+        assert len(buckets) == 1 or not full or len(round_[0].rows) == 2, round_
+        assert all(len(step.rows) <= SIZES[min(buckets)] for step in round_)
+    used = Counter(i for step in (*first, *second) for i in step.rows)
+    assert max(used.values()) == 1 and len(used) == ROWS - left_out and left_out < 2 * 3

@@ -1,4 +1,4 @@
-"""A worker whose function never comes back is replaced; what two have hung at is left out, or ends the job by name."""
+"""A worker whose function never comes back is replaced; what two have hung at is left out; silent actors are named."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import ray
 
 import pecan_ray as pecan
-from pecan_ray import errors
 from pecan_ray.cli import main
 from pecan_ray.observe import status_command
 from pecan_ray.runtime.cluster import NAMESPACE
@@ -32,19 +30,14 @@ SHORTEST_S = 5.0
 
 @dataclass(frozen=True)
 class Hangs:
-    """A function that never comes back from one line; it leaves the number of its process."""
+    """A function that never comes back from one line."""
 
     folder: Path
 
     def __call__(self, line: Any) -> Any:
         if line == f"line {AT}":
-            (self.folder / f"{os.getpid()}.hangs").touch()
             (self.folder / "never").read_text()
         return line
-
-    def processes(self) -> list[int]:
-        """Return the processes that have hung."""
-        return [int(file.stem) for file in self.folder.glob("*.hangs")]
 
 
 @pytest.fixture
@@ -54,13 +47,12 @@ def hangs(tmp_path: Path) -> Hangs:
     return Hangs(tmp_path)
 
 
-def hanging(hangs: Hangs, *, processes: bool = False, **config: Any) -> pecan.PecanPipeline:
+def hanging(hangs: Hangs) -> pecan.PecanPipeline:
     """Return a pipeline of which no worker comes past one line."""
     source = pecan.sources.TextLines(str(hangs.folder / "lines.txt"))
     # A sample would hang as well, and be waited for.
-    options: dict[str, Any] = {"reorder": "off", "hung_after_s": SHORTEST_S, "error_budget": 1.0, **config}
-    pipe = pecan.PecanPipeline(source, name="hanging", config=pecan.Config(**options))
-    return pipe.map(hangs, on="text", name="decode", processes=processes).batch(4)
+    config = pecan.Config(reorder="off", hung_after_s=SHORTEST_S, error_budget=1.0)
+    return pecan.PecanPipeline(source, name="hanging", config=config).map(hangs, on="text", name="decode").batch(4)
 
 
 def test_what_every_worker_hangs_at_is_left_out_and_nothing_else(hangs: Hangs) -> None:
@@ -73,17 +65,6 @@ def test_what_every_worker_hangs_at_is_left_out_and_nothing_else(hangs: Hangs) -
     assert any(f"it hangs: decode has been working on element {AT} of {hangs.folder}" in text for text in lost), lost
     (bad,) = [event.text for event in report.events if event.kind == "bad"]
     assert bad.startswith(f"element {AT} of {hangs.folder / 'lines.txt'} is left out: decode had not done with it")
-
-
-@pytest.mark.slow
-def test_it_is_raised_by_operator_file_and_element_also_from_a_pool_of_processes(hangs: Hangs) -> None:
-    with pytest.raises(errors.OpError) as info:
-        for _ in hanging(hangs, processes=True).iter_batches(workers=pecan.Workers(1)):
-            pass
-    assert info.value.fields == {"op": "decode", "file": str(hangs.folder / "lines.txt"), "element": AT}
-    assert "decode had not done with it after 5 s" in str(info.value) and "hung_after_s" in str(info.value)
-    assert len(hangs.processes()) >= 2
-    until(lambda: not any(map(psutil.pid_exists, hangs.processes())), "a process that hangs has outlived its worker")
 
 
 class Silent:

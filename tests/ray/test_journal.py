@@ -115,18 +115,6 @@ def test_what_is_no_journal_is_refused_and_a_damaged_one_ends_a_job_whose_contro
         assert "\n" not in str(caught.value) and "Traceback" not in str(caught.value)
 
 
-def test_a_journal_that_has_lost_its_last_entries_is_named_and_the_loop_ends(tmp_path: Path) -> None:
-    with running("cut", config=pecan.Config(journal=tmp_path)) as batches:
-        size = (tmp_path / "cut.journal").stat().st_size
-        batches.state_dict()  # so a report was answered
-        os.truncate(tmp_path / "cut.journal", size)
-        kill_controller("cut")
-        said = r"^the controller of job cut was lost, .*cut\.journal has lost its last entries: .* Start the run again"
-        with pytest.raises(JournalError, match=said) as caught:
-            list(batches)
-        assert "\n" not in str(caught.value)
-
-
 def test_without_a_journal_a_lost_controller_ends_the_job_and_the_error_keeps_no_batch_alive() -> None:
     seen: list[weakref.ref[Any]] = []
 

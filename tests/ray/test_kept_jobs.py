@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +13,18 @@ import ray
 import pecan_ray as pecan
 from pecan_ray.errors import PecanError
 from pecan_ray.integrations.evaluation import EvaluationBatches
-from pecan_ray.runtime.kept_jobs import MOST_KEPT
+from pecan_ray.runtime import kept_jobs
 from tests.ray.conftest import living_actors
 from tests.ray.pipelines import ONE, ids, numbers
+from tests.ray.test_journal import kill_controller
 from tests.ray.user_programs import run_program
 from tests.ray.waiting import until
+from tests.ray.workers import kill
 
 pytestmark = pytest.mark.usefixtures("one_node", "no_actor_left")
 
 ROWS = 40
-kill: Any = ray.kill
+end_actor: Any = ray.kill
 two_cpus: Any = ray.remote(num_cpus=2)
 
 
@@ -44,13 +45,6 @@ def a_pass(pipe: pecan.PecanPipeline, **options: Any) -> tuple[str, set[int]]:
     return batches.report().job, {*map(int, made[:, 1])}
 
 
-def process_of(actor: str) -> int:
-    handle: Any = ray.get_actor(actor, namespace="pecan")
-    find = handle.placed if ":local-" in actor else handle.process_id
-    found: Any = ray.get(find.remote())
-    return int(found[1] if ":local-" in actor else found)
-
-
 def waiting(job: str) -> set[str]:
     return {name.rpartition(":")[2].partition("-")[0] for name in living_actors() if name.startswith(f"pecan:{job}:")}
 
@@ -69,20 +63,26 @@ def test_a_second_pass_runs_in_the_processes_of_the_first_and_is_a_job_of_its_ow
     assert a_pass(pipe) == (job, processes)
     # A pipeline of other settings, and a longer run, are jobs like any other.
     assert a_pass(pipe, prefetch_bytes=1 << 20, order="strict") == (job, processes)
+    evaluated = EvaluationBatches(lambda: pipe.iter_batches(workers=ONE), ROWS // 4)
+    for _ in range(2):  # as other libraries do, which do not ask for the end
+        given = iter(evaluated)
+        made = np.concatenate([next(given)["i"] for _ in range(len(evaluated))])
+        assert (sorted(made[:, 0]), {*made[:, 1]}) == ([*range(ROWS)], processes)
 
 
-@pytest.mark.parametrize("lost", ["local-0", "controller", "keeper"])
-def test_a_pass_whose_processes_are_partly_gone_begins_in_new_ones(lost: str) -> None:
+def test_a_pass_whose_processes_are_partly_gone_begins_in_new_ones() -> None:
     pipe = pipeline("lost")
     job, processes = a_pass(pipe)
-    (name,) = (name for name in living_actors() if name.startswith(f"pecan:{job}:{lost}"))
-    if lost == "keeper":
-        kill(ray.get_actor(name, namespace="pecan"))
-    else:
-        os.kill(process_of(name), signal.SIGKILL)
-    other, others = a_pass(pipe)
-    assert other != job
-    assert processes.isdisjoint(others)
+    for lost in ("local-0", "controller", "keeper"):
+        (name,) = (name for name in living_actors() if name.startswith(f"pecan:{job}:{lost}"))
+        if lost == "controller":
+            kill_controller(job)
+        elif lost == "keeper":
+            end_actor(ray.get_actor(name, namespace="pecan"))
+        else:
+            kill(name)
+        (before, gone), (job, processes) = (job, processes), a_pass(pipe)
+        assert job != before and processes.isdisjoint(gone), lost
 
 
 def test_a_pass_that_was_left_and_one_of_a_name_keep_nothing() -> None:
@@ -103,42 +103,23 @@ def test_a_pass_that_was_left_and_one_of_a_name_keep_nothing() -> None:
     until(lambda: not living_actors(), lambda: f"{living_actors()} live")
 
 
-def test_what_waits_ends_with_its_pipeline_and_for_newer_ones() -> None:
-    pipes = [pipeline(f"pipe-{number}") for number in range(MOST_KEPT + 1)]
-    cheap = [pipe.with_config(cpus_per_worker=0.25) for pipe in pipes]
-    jobs = [a_pass(pipe)[0] for pipe in cheap]
-    until(lambda: not waiting(jobs[0]), "the oldest still waits")
-    assert all(waiting(job) == {"controller", "keeper", "local"} for job in jobs[1:])
-    del pipes, cheap
-    until(lambda: not living_actors(), lambda: f"{living_actors()} live")
-
-
-def test_what_waits_gives_its_cpu_to_tasks_and_to_workers_of_other_jobs() -> None:
-    pipe = pipeline("gives").with_config(cpus_per_worker=2)
-    job, _ = a_pass(pipe)
+def test_what_waits_ends_for_newer_ones_for_who_needs_its_cpus_and_with_its_pipeline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kept_jobs, "MOST_KEPT", 1)
+    pipes = [pipeline(f"pipe-{number}") for number in range(2)]
+    older, newer = (a_pass(pipe)[0] for pipe in pipes)
+    until(lambda: not waiting(older), "the older one still waits")
+    assert waiting(newer) == {"controller", "keeper", "local"}
     assert ray.get(two_cpus(with_process).remote(0), timeout=60) is not None
-    assert not waiting(job)
-    job, _ = a_pass(pipe)
-    other, _ = a_pass(pipeline("other").with_config(cpus_per_worker=2))
-    until(lambda: not waiting(job), "it still holds the CPUs")
+    assert not waiting(newer), "a task has its CPU"
+    job, _ = a_pass(pipes[0])
+    large = pipeline("large").with_config(cpus_per_worker=2)
+    other, _ = a_pass(large)
+    until(lambda: not waiting(job), "it still holds the CPU")
     assert waiting(other)
-
-
-def test_two_pipelines_in_one_loop_keep_a_job_each() -> None:
-    train, test = pipeline("train"), pipeline("test")
-    passes = [(a_pass(train), a_pass(test)) for _ in range(3)]
-    assert passes[0] == passes[1] == passes[2]
-
-
-def test_evaluations_of_other_libraries_follow_each_other_in_the_same_processes() -> None:
-    pipe = pipeline("evaluated")
-    batches = EvaluationBatches(lambda: pipe.iter_batches(workers=ONE), ROWS // 4)
-    runs = []
-    for _ in range(2):
-        given = iter(batches)
-        made = np.concatenate([next(given)["i"] for _ in range(len(batches))])  # and the end is not asked for
-        runs.append((sorted(made[:, 0]), {*made[:, 1]}))
-    assert runs[0] == runs[1]
+    del pipes, large
+    until(lambda: not living_actors(), lambda: f"{living_actors()} live")
 
 
 def test_nothing_waits_behind_the_end_of_ray_or_of_the_program(one_node: Any, tmp_path: Path) -> None:

@@ -41,9 +41,8 @@ def outputs(client: Any, code: str) -> list[tuple[str, Any]]:
 
 
 def test_progress_is_one_output_that_rewrites_itself_and_the_notebook_of_the_examples_runs(one_node: Any) -> None:
-    manager, kernel = jupyter_client.manager.start_new_kernel(
-        env={**os.environ, "RAY_ADDRESS": one_node.address}, startup_timeout=ENDS_S
-    )
+    env = {**os.environ, "RAY_ADDRESS": one_node.address}
+    manager, kernel = jupyter_client.manager.start_new_kernel(env=env, startup_timeout=ENDS_S)
     try:
         shows_progress(kernel)
         runs_the_example(kernel)

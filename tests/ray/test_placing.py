@@ -13,9 +13,8 @@ import pytest
 import pecan_ray as pecan
 from pecan_ray.placement import Deployment
 from pecan_ray.plan.prices import GCP_TPU_V2, Prices, PriceTier
-from tests.ray.pipelines import numbers
 from tests.ray.waiting import until
-from tests.ray.waiting_transforms import BATCH, SMALL, WaitLog, half, train, waiting
+from tests.ray.waiting_transforms import SMALL, train, waiting
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
 
@@ -43,22 +42,6 @@ def test_a_trainer_that_waits_gets_remote_workers_and_is_told_why() -> None:
     assert all(any(step.decision.reason in text for step in report.timeline) for text in told)
     assert f"AutoPlacement: {targets[-1]} after {len(report.timeline)} windows" in str(report)
     assert report.cost is not None and report.cost.total > report.cost.wasted > 0
-
-
-def test_autoorders_sample_says_with_how_many_workers_to_begin() -> None:
-    """Nothing need be measured before more workers come."""
-    # The look ends before the job would begin without it.
-    few: dict[str, Any] = {"sample_elements": 16, "sample_seconds": 60.0}
-    config = pecan.Config(reorder="safe", order_folder="", ring_bytes=1 << 20, threads_per_worker=1, **few)
-    pipe = numbers(100_000, "sampled", config=config).map(WaitLog(0.1), on="i").map(half, on="i").batch(BATCH)
-    with pipe.iter_batches(workers=auto(max_remote=0), **SMALL) as batches:
-
-        def begun() -> list[str]:
-            next(batches)
-            said = [event.text for event in batches.report().events if event.kind == "placement"]
-            return [text for text in said if text.startswith("begin with 2 local + 0 remote: ")]
-
-        until(lambda: bool(begun()), lambda: str(batches.report()))
 
 
 def test_remote_workers_go_to_the_cheapest_nodes_and_cost_what_those_cost() -> None:

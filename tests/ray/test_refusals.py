@@ -61,6 +61,9 @@ for _ in range(400):
     next(batches)
 assert sorted(int(i) for batch in mine for i in batch["i"]) == list(range(36)), mine
 print("parent goes on")
+import atexit
+atexit.register(lambda: try_it(lambda: pipeline().iter_batches(workers=pecan.Workers(local=1))))
+atexit.register(lambda: print("first", pipeline().peek()["i"].tolist(), flush=True))
 """
 
 
@@ -71,9 +74,11 @@ def run(text: str, folder: Path, address: str | None) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_a_forked_process_is_refused_and_harms_nothing_however_it_ends(one_node: Any, tmp_path: Path) -> None:
-    said = run(FORKED, tmp_path, one_node.address)
-    assert said[1::2] == ["code 5", "code 5", "code 5", "code 0"] and said[8:] == ["parent goes on"], said
+def test_a_forked_process_and_one_at_its_end_are_refused_and_harm_nothing(one_node: Any, tmp_path: Path) -> None:
+    *said, goes_on, first, at_exit = run(FORKED, tmp_path, one_node.address)
+    assert (goes_on, first) == ("parent goes on", "first [0, 1, 2, 3]")
+    assert at_exit.startswith("ClusterError iter_batches() was called while the interpreter ends"), at_exit
+    assert said[1::2] == ["code 5", "code 5", "code 5", "code 0"], said
     assert said[0].startswith("ClusterError process") and "was forked from process" in said[0]
     assert said[2].startswith("ClusterError process") and said[6].startswith("ClusterError process")
 
@@ -102,19 +107,6 @@ def test_several_threads_share_the_batches_and_an_error_reaches_each_of_them() -
     came = sorted(i for mine, _ in taken for i in mine)
     assert came == list(range(len(came))) and len(came) <= 390, "what lies before the error, as far as it has come"
     assert all("too large" in error for _, error in taken), taken
-
-
-AT_EXIT = """
-import atexit
-atexit.register(lambda: try_it(lambda: pipeline().iter_batches(workers=pecan.Workers(local=1))))
-atexit.register(lambda: print("first", pipeline().peek()["i"].tolist(), flush=True))
-"""
-
-
-def test_no_job_begins_at_the_end_of_the_interpreter(one_node: Any, tmp_path: Path) -> None:
-    first, said = run(AT_EXIT, tmp_path, one_node.address)
-    assert first == "first [0, 1, 2, 3]"
-    assert said.startswith("ClusterError iter_batches() was called while the interpreter ends"), said
 
 
 RANKS = 70

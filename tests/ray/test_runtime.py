@@ -7,12 +7,10 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +22,6 @@ from pecan_ray.job.first_worker import first_worker
 from pecan_ray.job.spec import JobSpec
 from pecan_ray.job.start_worker import StartWorker
 from pecan_ray.runtime import session
-from tests.long_form import some_later
 from tests.ray.conftest import living_actors
 from tests.ray.pipelines import ONE, TWO, ids, numbers, times
 from tests.ray.seeds_at_import import draw
@@ -33,7 +30,6 @@ from tests.ray.workers import ONE_BY_ONE, Together, living_worker, lose, maker
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
 
-MIB = 1 << 20
 ROWS = 600
 
 
@@ -92,28 +88,6 @@ def test_a_worker_without_a_place_is_named_and_waited_for_and_workers_leave_the_
         next(it)
 
 
-def text_of_a_mebibyte(i: int, told: str) -> str:
-    with open(told, "ab") as file:
-        file.write(b".")
-    return "x" * MIB
-
-
-def test_workers_stay_as_far_ahead_of_a_trainer_as_bytes_allow_where_batches_are_texts(tmp_path: Path) -> None:
-    told = tmp_path / "made"
-    config = pecan.Config(ring_bytes=4 * MIB, threads_per_worker=1, reorder="off", progress=False)
-    pipe = numbers(400, config=config).map(partial(text_of_a_mebibyte, told=str(told)), on="i").batch(2)
-    seen: list[int] = []
-
-    def still() -> bool:
-        seen.append(told.stat().st_size)
-        return len(seen) > 20 and len(set(seen[-20:])) == 1
-
-    with pipe.iter_batches(workers=ONE, prefetch_bytes=4 * MIB) as batches:
-        next(batches)
-        until(still, "the worker does not come to rest")
-    assert seen[-1] < 100
-
-
 def kept_by_ray() -> tuple[int, ...]:
     """Count what Ray keeps for good: classes and methods in this process, and classes and functions in its table."""
     worker: Any = ray._private.worker.global_worker  # nothing public tells
@@ -156,12 +130,11 @@ def noisy(i: Any, rng: np.random.Generator) -> Any:
     return i + rng.random()
 
 
-def gated(folder: Path, *, once: bool = False) -> Callable[[Any], Any]:
-    """A function that comes no further than an element in the middle before a file is there; `once`: its first call."""
+def gated(folder: Path) -> Callable[[Any], Any]:
+    """A function that comes no further than an element in the middle before a file is there."""
 
     def pass_on(i: Any) -> Any:
-        if i == GATE and not (once and (folder / "first").exists()):
-            (folder / "first").touch()
+        if i == GATE:
             until((folder / "gate").exists, "the gate stays shut")
         return i
 
@@ -195,58 +168,20 @@ def fail_at_7_of_50(i: Any) -> Any:
     return i
 
 
-@pytest.mark.parametrize("order", some_later([None, "strict"], "strict"))
-def test_rows_have_the_order_of_the_source_with_any_workers_whatever_dies_and_across_a_cut(
-    tmp_path: Path, order: Literal["strict"] | None
+def test_rows_behind_a_filter_have_the_order_of_the_source_with_any_workers_whatever_dies_and_across_a_cut(
+    tmp_path: Path,
 ) -> None:
     pipe = numbers(400, config=pecan.Config(threads_per_worker=4, error_budget=0.1)).map(gated(tmp_path), on="i")
-    options: dict[str, Any] = {"epochs": 2, "order": order}
-    if order is None:
-        pipe = pipe.filter(lambda i: i % 5 != 3, on="i").map(fail_at_7_of_50, on="i")
-        options["on_error"] = "skip"
-    pipe = pipe.batch(8)
+    pipe = pipe.filter(lambda i: i % 5 != 3, on="i").map(fail_at_7_of_50, on="i").batch(8)
+    options: dict[str, Any] = {"epochs": 2, "on_error": "skip"}
     with pipe.iter_batches(workers=TWO, **options) as it:
         got = ids(islice(it, KILLED_AT))
         lose(it, maker(it))
         (tmp_path / "gate").touch()
         got += ids(islice(it, CUT_AT - KILLED_AT))
         state = json.loads(json.dumps(it.state_dict()))
-        assert ("all workers make it" if order else "order: rows come in the order of the source") in it.explain()
+        assert "order: rows come in the order of the source" in it.explain()
     last = pipe.iter_batches(workers=ONE, state=state, **options)
     got += ids(last)
-    assert got == [i for i in range(400) if order or (i % 5 != 3 and i % 50 != 7)] * 2
-    assert last.report().bad_elements == (0 if order else 13), "of which three were counted before"
-
-
-def test_ranks_get_the_batches_of_one_sequence_in_turn_whatever_dies_and_across_a_cut(tmp_path: Path) -> None:
-    """The last round lacks a batch, so its rows are shared evenly."""
-
-    def pipe() -> pecan.PecanPipeline:
-        return numbers(405).map(gated(tmp_path), on="i").batch(8)
-
-    def train(rank: int) -> tuple[list[list[float]], Any]:
-        options: dict[str, Any] = {"rank": rank, "world_size": 2, "job": "in-turn", **ONE_BY_ONE}
-        with pipe().iter_batches(workers=pecan.Workers(local=2, remote=1), **options) as it:
-            got = values(islice(it, KILLED_AT))
-            if rank == 0:
-                lose(it, maker(it))
-                (tmp_path / "gate").touch()
-            got += values(islice(it, CUT_AT - KILLED_AT))
-            state = json.loads(json.dumps(it.state_dict()))
-            assert "rank r of 2 gets batches r, r + 2" in it.explain()
-            return got + values(it), state
-
-    with ThreadPoolExecutor(2) as pool:
-        ranks = list(pool.map(train, range(2)))
-    whole = [[*range(first, first + 8)] for first in range(0, 400, 8)]
-    assert ranks[0][0] == [*whole[::2], [400, 401]] and ranks[1][0] == [*whole[1::2], [402, 403, 404]]
-    alone = values(pipe().iter_batches(workers=ONE, state=ranks[0][1]))
-    assert alone == [*whole[2 * CUT_AT :], [*range(400, 405)]] and ranks[0][1] == ranks[1][1]
-
-
-def test_rows_of_a_worker_that_is_late_are_made_by_another_one(tmp_path: Path) -> None:
-    pipe = numbers(400).map(gated(tmp_path, once=True), on="i").batch(8)
-    with pipe.iter_batches(workers=TWO) as it:
-        assert ids(it) == [*range(400)]
-        assert any("another worker makes them too" in event.text for event in it.report().events)
-    (tmp_path / "gate").touch()
+    assert got == [i for i in range(400) if i % 5 != 3 and i % 50 != 7] * 2
+    assert last.report().bad_elements == 13, "of which three were counted before"

@@ -21,6 +21,7 @@ import pecan_ray as pecan
 from pecan_ray.cli import main
 from pecan_ray.errors import PlanError
 from pecan_ray.runtime.share_session import ShareSession
+from tests.long_form import some_later
 from tests.ray.conftest import living_actors
 from tests.ray.waiting import until
 
@@ -87,14 +88,23 @@ def wholly(epochs: int = 1) -> list[int]:
     return sorted(list(range(BATCHES * EACH)) * epochs)
 
 
-def test_readers_in_step_get_all_and_each_element_is_computed_once(tmp_path: Path) -> None:
+def test_readers_in_step_get_all_and_each_element_is_computed_once_and_another_pipeline_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with (
         pipe_of(tmp_path).iter_batches(share=True, workers=WORKERS) as one,
         pipe_of(tmp_path, "other name").iter_batches(share=True, format="torch") as two,
         pipe_of(tmp_path).iter_batches(share=True) as three,
     ):
+        (name,) = (group.removeprefix("pecan:share:") for group in groups())
+        with pytest.raises(PlanError, match=r"it has no operator unbatch where this one has operator unbatch \w+\."):
+            pipe_of(tmp_path).unbatch().batch(3).iter_batches(share=name)
+        with pytest.raises(PlanError, match=r"\(max_lag=...\) None where this one has iter_batches\(max_lag=...\) 5"):
+            pipe_of(tmp_path).iter_batches(share=name, max_lag=5)
+        assert main(["status"]) == 0
+        assert ": pipeline shared" in (printed := capsys.readouterr().out) and "3 readers" in printed
+        assert main(["stop"]) == 1 and "has 3 readers" in capsys.readouterr().out
         found = list(zip(one, two, three, strict=True))
-        assert len(groups()) == 1
         told = [batches.report() for batches in (one, two, three)]
     for place in range(3):
         assert elements(row[place] for row in found) == wholly()
@@ -112,21 +122,18 @@ def test_readers_in_step_get_all_and_each_element_is_computed_once(tmp_path: Pat
     assert first["x"].min() >= 0, "torch has a copy"
 
 
-def test_a_slow_reader_skips_without_disk_and_with_max_lag_nobody_does_and_who_waits_may_close(tmp_path: Path) -> None:
+def test_what_a_slow_reader_lacks_waits_on_disk_and_with_max_lag_others_wait_and_may_close(tmp_path: Path) -> None:
     small: dict[str, Any] = {"share_window_bytes": 60_000}  # a batch takes 12 KB
-    for disk_bytes in (0, 1 << 30):
-        settings = {**small, "share_disk_bytes": disk_bytes}
-        with (
-            pipe_of(tmp_path, **settings).iter_batches(share=f"disk-{disk_bytes}", workers=WORKERS) as fast,
-            pipe_of(tmp_path, **settings).iter_batches(share=f"disk-{disk_bytes}") as slow,
-        ):
-            first = next(slow)
-            assert elements(fast) == wholly(), "it is not held back"
-            got = elements([first, *slow])
-            shared = slow.report().shared
-        assert shared is not None and shared.read + shared.skipped == BATCHES
-        assert len(got) == shared.read * EACH == len(set(got))
-        assert (got == wholly()) == (disk_bytes > 0) == (shared.skipped < 5), "what it lacks waits on disk"
+    on_disk = {**small, "share_disk_bytes": 1 << 30}
+    with (
+        pipe_of(tmp_path, **on_disk).iter_batches(share="on-disk", workers=WORKERS) as fast,
+        pipe_of(tmp_path, **on_disk).iter_batches(share="on-disk") as slow,
+    ):
+        first = next(slow)
+        assert elements(fast) == wholly(), "it is not held back"
+        assert elements([first, *slow]) == wholly()
+        shared = slow.report().shared
+        assert shared is not None and (shared.read, shared.skipped) == (BATCHES, 0)
     with (
         pipe_of(tmp_path, **small).iter_batches(share="exact", max_lag=3, workers=WORKERS) as fast,
         pipe_of(tmp_path, **small).iter_batches(share="exact", max_lag=3, visitation="exactly_once") as slow,
@@ -197,7 +204,7 @@ def test_a_reader_that_is_killed_holds_nobody_back_and_one_on_another_node_gets_
 
 
 @pytest.mark.usefixtures("by_value")
-@pytest.mark.parametrize("lost", ["process", "node"])
+@pytest.mark.parametrize("lost", some_later(["process", "node"], "process"))
 def test_where_a_group_is_lost_its_readers_go_on_with_what_they_have_not_had(
     three_nodes: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, lost: str
 ) -> None:
@@ -230,19 +237,7 @@ def test_where_a_group_is_lost_its_readers_go_on_with_what_they_have_not_had(
             three_nodes.remove_node(spare)
 
 
-def test_a_group_is_shown_refuses_another_pipeline_and_says_that_it_is_stopped(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pipe_of(tmp_path).iter_batches(share="mine", epochs=None, workers=WORKERS) as batches:
-        with pytest.raises(PlanError, match=r"it has no operator unbatch where this one has operator unbatch \w+\."):
-            pipe_of(tmp_path).unbatch().batch(3).iter_batches(share="mine")
-        with pytest.raises(PlanError, match=r"\(max_lag=...\) None where this one has iter_batches\(max_lag=...\) 5"):
-            pipe_of(tmp_path).iter_batches(share="mine", max_lag=5)
-        next(batches)
-        assert main(["status"]) == 0
-        printed = capsys.readouterr().out
-        assert "shared group mine: pipeline shared" in printed and "1 reader" in printed and "1 read" in printed
-        assert main(["stop"]) == 1 and "mine has 1 reader" in capsys.readouterr().out
+def test_readers_of_a_group_that_is_stopped_are_told(tmp_path: Path) -> None:
     with pipe_of(tmp_path).iter_batches(share="stopped", epochs=None, workers=WORKERS) as batches:
         next(batches)
         assert main(["stop", "--force"]) == 0

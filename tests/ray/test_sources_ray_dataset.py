@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterator
 from typing import Any
 
@@ -48,7 +47,3 @@ def test_blocks_are_the_splits_in_another_process_too() -> None:
     identity, numbers = ray.get(read.remote(source))
     assert identity == source.identity()
     assert numbers == [int(row["id"]) for block in blocks for row in block]
-
-
-def test_the_class_pickles_without_ray_data() -> None:
-    assert pickle.loads(pickle.dumps(RayDataset("anything"))).dataset == "anything"

@@ -7,7 +7,6 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -18,12 +17,10 @@ import pytest
 import pecan_ray as pecan
 from benchmarks.faults.run import left_behind
 from pecan_ray.errors import PlanError, StateError
-from pecan_ray.plan.splits import Element, Split
 from pecan_ray.quarantine import quarantined
 from tests.ray.pipelines import ONE, TWO, ids, numbers
 from tests.ray.user_programs import environment_at, started
-from tests.ray.waiting import until
-from tests.ray.workers import lose, maker
+from tests.ray.waiting import ENDS_S, until
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
 
@@ -66,6 +63,50 @@ def test_what_was_not_yielded_comes_from_a_state_also_where_an_iterator_that_run
         assert json.loads(it.get_state()) == saved(it.state_dict()), "as Grain's checkpoint handlers ask"
         rest = ids(it)
     assert Counter(got) + Counter(rest) == once + once
+
+
+def test_a_state_leaves_out_what_was_fetched_ahead_and_the_next_epochs_follow_it() -> None:
+    pipe = numbers(ROWS, "by-hand").shuffle(100).batch(8)
+    with pipe.iter_batches(workers=ONE) as batches:
+        used = ids(next(batches) for _ in range(3))
+        next(batches), next(batches)
+        state = saved(batches.state_dict(ahead=2))
+        with pytest.raises(PlanError, match="ahead must be from 0 to 8, but got 9"):
+            batches.state_dict(ahead=9)
+    with pipe.iter_batches(workers=ONE, state=state) as batches:
+        assert sorted(used + ids(batches)) == list(range(ROWS)) and batches.report().epochs == 1
+    with pipe.iter_batches(workers=ONE, epochs=2) as batches:
+        assert [sorted(ids(batches.one_epoch())) for _ in range(3)] == [[*range(ROWS)], [*range(ROWS)], []]
+        assert batches.report().epochs == 2
+
+
+def test_epochs_of_a_fixed_length_go_on_from_a_state_and_ranks_leave_when_they_have_all_their_steps() -> None:
+    pipe, closed = numbers(101, "steps").batch(5), threading.Event()
+    options: dict[str, Any] = {"epochs": None, "epoch_batches": 3, "steps": 7}
+
+    def train(rank: int) -> list[Any]:
+        with pipe.iter_batches(rank=rank, world_size=2, job="steps", workers=ONE, **options) as batches:
+            got = [next(batches) for _ in range(6)]
+            if rank:
+                assert closed.wait(ENDS_S)
+            got += [*batches]
+        closed.set()
+        return got
+
+    with ThreadPoolExecutor(2) as pool:
+        ranks = list(pool.map(train, range(2)))
+    for epoch in (0, 1):
+        seen = ids(batch for rank in ranks for batch in rank[3 * epoch : 3 * epoch + 3])
+        assert len(seen) == len(set(seen)) == 30
+    assert [len(rank) for rank in ranks] == [7, 7]
+    options |= {"first_epoch": 0}
+    with pipe.iter_batches(workers=ONE, **options) as batches:
+        first = [ids([next(batches)]) for _ in range(4)]
+        state = saved(batches.state_dict())
+    with pipe.iter_batches(state=state, workers=ONE, **options) as batches:
+        assert len(batches) == 7 - 4
+        rest = [ids([batch]) for batch in batches]
+    assert first + rest == [ids([batch]) for batch in pipe.iter_batches(debug=True, **options)]
 
 
 KEEPER = """
@@ -154,71 +195,3 @@ def test_data_that_has_changed_is_refused_and_told_where_it_is_allowed(tmp_path:
     with pipe.iter_batches(workers=ONE, state=state, allow_changed_source=True) as it:
         assert sum(len(batch["text"]) for batch in it) == 190
         until(lambda: any(e.kind == "state" for e in it.report().events), "nothing was told of the change")
-
-
-# --- what is read again ---------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class RecordedReads:
-    """Ten numbers in each of 40 splits; it writes down what is read."""
-
-    folder: Path
-
-    def splits(self) -> Iterator[Split]:
-        yield from (Split(index, elements=10) for index in range(40))
-
-    def read(self, split: Split, start: int = 0) -> Iterator[Element]:
-        for element in range(start, 10):
-            with (self.folder / str(split.index)).open("a") as file:
-                file.write(f"{element}\n")
-            yield {"i": 10 * split.index + element}
-
-    def num_elements(self) -> int:
-        return 400
-
-    def identity(self) -> str:
-        return "noted"
-
-    def taken(self) -> dict[int, list[int]]:
-        """Return which elements of which splits were read, when the processes of all workers have ended."""
-        until(lambda: not left_behind(), lambda: f"there is {left_behind()}")
-        return {int(file.name): [int(line) for line in file.read_text().split()] for file in self.folder.iterdir()}
-
-
-def test_a_plan_goes_on_behind_the_elements_that_were_delivered_and_reads_none_of_them_again(tmp_path: Path) -> None:
-    """Also where its worker is lost: what was received is not read again by the next one."""
-    mapped, source = tmp_path / "mapped", RecordedReads(tmp_path / "reads")
-    source.folder.mkdir()
-
-    def note(row: dict[str, Any]) -> dict[str, Any]:
-        with mapped.open("a") as file:
-            file.write(f"{row['i']}\n")
-        return row
-
-    def begin(state: Any = None) -> Any:
-        mapped.unlink(missing_ok=True)
-        for file in source.folder.iterdir():
-            file.unlink()
-        pipe = pecan.PecanPipeline(source, name="behind").skip(25).map(note).take(300).batch(7)
-        return pipe.iter_batches(workers=TWO, state=state)
-
-    def were_mapped() -> list[int]:
-        return [int(line) for line in mapped.read_text().split()]
-
-    with begin() as it:
-        got = ids(islice(it, 15))
-        lose(it, maker(it))
-        got += ids(islice(it, 5))
-        assert were_mapped().count(25) == 1, "the second worker does not run operators on what was received"
-        state = saved(it.state_dict())
-    read = source.taken()
-    assert all(read[split] == list(range(10)) for split in range((25 + 15 * 7) // 10)), "it opens none of these"
-    with begin(state) as it:
-        got += ids(it)
-        (told,) = [event.text for event in it.report().events if event.kind == "state"]
-    assert got == list(range(25, 325))
-    delivered, read = 25 + 20 * 7, source.taken()
-    assert min(were_mapped()) == delivered
-    assert min(read) == delivered // 10 and read[delivered // 10][0] == delivered % 10
-    assert "20 batches of epoch 0 that were used before are not made again" in told

@@ -42,7 +42,7 @@ def rows_of(batches: Any) -> list[tuple[int, ...]]:
     return [row for batch in batches for row in zip(*(batch[name].tolist() for name in sorted(batch)), strict=True)]
 
 
-def test_workers_share_a_zip_in_order_and_a_state_goes_on_where_it_was_taken(tmp_path: Any) -> None:
+def test_workers_share_a_zip_in_order_and_two_ranks_go_on_from_a_state_where_it_was_taken(tmp_path: Any) -> None:
     made = str(tmp_path / "made")
     whole = rows_of(fixmatch("fixmatch", made).iter_batches(debug=True))
     first, workers = [], set()
@@ -60,27 +60,16 @@ def test_workers_share_a_zip_in_order_and_a_state_goes_on_where_it_was_taken(tmp
                 break
     assert len(workers) > 1 and rows_of(first) == whole[:240]
     os.remove(made)
-    with fixmatch("fixmatch", made).iter_batches(state=state, workers=pecan.Workers(local=2)) as batches:
-        assert rows_of(batches) == whole[240:]
+
+    def rest(rank: int) -> list[tuple[int, ...]]:
+        options: dict[str, Any] = {"rank": rank, "world_size": 2, "job": "zip-ranks", "workers": pecan.Workers(local=2)}
+        with fixmatch("fixmatch", made).iter_batches(state=state, **options) as batches:
+            return rows_of(batches)
+
+    with ThreadPoolExecutor(2) as pool:
+        ours, theirs = pool.map(rest, range(2))
+    assert len(ours) == len(theirs) and sorted(ours + theirs) == sorted(whole[240:])
     columns = sorted(("u", "weak", "strong", "label", "image"))
     used = {row[columns.index("u")] for row in whole[:240]}
     with open(made) as file:
         assert not used & set(map(int, file)), "nothing that was used is made again"
-
-
-def test_ranks_share_a_zip_and_another_one_says_why_one_worker_runs_it(tmp_path: Any) -> None:
-    def train(rank: int) -> list[tuple[int, ...]]:
-        options: dict[str, Any] = {"rank": rank, "world_size": 2, "job": "zip-ranks"}
-        pipe = fixmatch("zip-ranks", str(tmp_path / "made"))
-        with pipe.iter_batches(workers=pecan.Workers(local=2), **options) as batches:
-            return rows_of(batches)
-
-    with ThreadPoolExecutor(2) as pool:
-        first, second = pool.map(train, range(2))
-    whole = rows_of(fixmatch("zip-ranks", str(tmp_path / "debug")).iter_batches(debug=True))
-    assert len(first) == len(second) and sorted(first + second) == sorted(whole)
-    pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(9)), name="apart")
-    pipe = pipe.zip(pecan.PecanPipeline(pecan.sources.Arrays(j=np.arange(9))).shuffle(3)).batch(2)
-    with pipe.iter_batches(workers=pecan.Workers(local=1)) as batches:
-        assert "one worker runs it: behind shuffle elements are not known by their rows" in batches.explain()
-        assert sum(len(batch["i"]) for batch in batches) == 9
