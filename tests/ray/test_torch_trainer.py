@@ -33,18 +33,18 @@ def pipeline() -> pecan.PecanPipeline:
     return pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(ROWS)), name="torch").shuffle(50).batch(8)
 
 
-def trained(loop: Any, ranks: Any, folder: Path, name: str = "run", failures: int = 0, **config: Any) -> None:
-    """Let Ray Train run a loop on so many ranks; fails where it fails."""
+def trained(loop: Any, folder: Path) -> None:
+    """Let Ray Train run a loop on two ranks, and once more from its checkpoint where it fails."""
     from pecan_ray.integrations import PecanDataConfig
 
     trainer = torch_train.TorchTrainer(
         loop,
-        train_loop_config={"folder": str(folder), **config},
+        train_loop_config={"folder": str(folder)},
         datasets={"train": pipeline()},
         dataset_config=PecanDataConfig(epochs=EPOCHS, options={"train": {"workers": pecan.Workers(local=1)}}),
-        scaling_config=train.ScalingConfig(num_workers=ranks, resources_per_worker={"CPU": 1}),
+        scaling_config=train.ScalingConfig(num_workers=2, resources_per_worker={"CPU": 1}),
         run_config=train.RunConfig(
-            name=name, storage_path=str(folder / "train"), failure_config=train.FailureConfig(max_failures=failures)
+            name="run", storage_path=str(folder / "train"), failure_config=train.FailureConfig(max_failures=1)
         ),
     )
     assert trainer.fit().error is None
@@ -56,38 +56,16 @@ def must_be_whole(came: Counter[int]) -> None:
     assert came.total() >= EPOCHS * (ROWS - 1)
 
 
-def loop(config: dict[str, Any]) -> None:
-    """Train: each step is a collective operation, which waits for ever for a rank that has one batch less."""
-    import torch
-
-    here = train.get_context()
-    rank, world_size = here.get_world_rank(), here.get_world_size()
-    steps, seen = torch.zeros(1), []
-    # Ray Train knows ranks.
-    with pipeline().iter_batches(workers=pecan.AutoWorkers(), format="torch", epochs=EPOCHS) as batches:
-        for batch in batches:
-            one = torch.ones(1)
-            torch.distributed.all_reduce(one)
-            steps += one / world_size
-            seen += batch["i"].tolist()
-    (Path(config["folder"]) / str(rank)).write_text(f"{int(steps)} {' '.join(map(str, seen))}")
-
-
-def test_two_torch_trainers_on_two_cpus_share_a_job(tmp_path: Path) -> None:
-    trained(loop, 2, tmp_path)
-    until(lambda: not cluster.named_actors(), "an actor of ours is left")
-    (first, *mine), (second, *others) = ((tmp_path / str(rank)).read_text().split() for rank in range(2))
-    assert first == second, "each rank has as many batches as the other"
-    must_be_whole(Counter(map(int, [*mine, *others])))
-
-
 STEPS_SAVED = 5
 KILLED_AT = 37
 """In the second epoch."""
 
 
 def going_on(config: dict[str, Any]) -> None:
-    """Train on a shard, save its state every few steps, and be killed once at one of the ranks."""
+    """Train on a shard, save its state every few steps, and be killed once at one of the ranks.
+
+    Each step is a collective operation, which waits for ever for a rank that has one batch less.
+    """
     import torch
 
     folder, rank = Path(config["folder"]), train.get_context().get_world_rank()
@@ -122,7 +100,7 @@ def report(folder: Path, rank: int, state: dict[str, Any]) -> None:
 
 
 def test_a_killed_training_worker_loses_and_repeats_nothing(tmp_path: Path) -> None:
-    trained(going_on, 2, tmp_path, failures=1)
+    trained(going_on, tmp_path)
     until(lambda: not cluster.named_actors(), "an actor of ours is left")
     kept = int((tmp_path / "second-0").read_text().split()[0]) - 1  # the step of the last checkpoint that was whole
     assert 0 < kept < KILLED_AT and kept % STEPS_SAVED == 0
