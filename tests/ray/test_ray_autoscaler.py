@@ -23,6 +23,7 @@ from ray.autoscaler._private.fake_multi_node.node_provider import FAKE_HEAD_NODE
 
 import pecan_ray as pecan
 from tests.ray.conftest import ROOT
+from tests.ray.user_programs import free_port, session_of
 from tests.ray.waiting import until
 from tests.ray.waiting_transforms import SMALL, elements, waiting
 
@@ -107,7 +108,7 @@ def autoscaled(tmp_path: Path) -> Iterator[None]:
     with (tmp_path / "head.log").open("w") as log:
         head = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
     try:
-        until(lambda: listens(port) or head.poll() is not None, "no head node")
+        until(lambda: is_taken(port) or head.poll() is not None, "no head node")
         assert head.poll() is None, (tmp_path / "head.log").read_text()
         ray.init(address=f"127.0.0.1:{port}", namespace="pecan", log_to_driver=False)
         yield
@@ -119,41 +120,17 @@ def autoscaled(tmp_path: Path) -> Iterator[None]:
 
 
 def end(head: subprocess.Popen[bytes]) -> None:
-    """End a head node and everything that it has started, which has sessions of its own."""
-    family = [process for process in psutil.process_iter() if session_of(process.pid) == head.pid]
-    for process in [*family, *(child for one in family for child in descendants(one))]:
+    """End a head node and everything that it has started, some of which has sessions of its own."""
+    family = [psutil.Process(pid) for pid in session_of(head.pid)]
+    for process in [*family, *(child for one in family for child in one.children(recursive=True))]:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
     head.wait()
 
 
-def descendants(process: psutil.Process) -> list[psutil.Process]:
-    """Return a process's children and theirs."""
-    try:
-        return process.children(recursive=True)
-    except psutil.NoSuchProcess:
-        return []
-
-
-def session_of(pid: int) -> int:
-    """Return a process's session, 0 if it is gone."""
-    try:
-        return os.getsid(pid)
-    except ProcessLookupError:
-        return 0
-
-
-def free_port() -> int:
-    """Return a port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def listens(port: int) -> bool:
+def is_taken(port: int) -> bool:
     """Tell whether somebody listens on a port."""
     with socket.socket() as probe:
-        probe.settimeout(1)
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
