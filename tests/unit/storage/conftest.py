@@ -1,4 +1,4 @@
-"""What tests of storages share: a place on each kind of storage, buckets by name, blocks of few bytes."""
+"""What tests of storages share: a place on each kind of storage, objects of no server, blocks of few bytes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import NamedTuple
 import pytest
 
 from pecan_ray import storage
-from pecan_ray.storage import FileInfo, block_cache, digest
+from pecan_ray.storage import BlockCache, FileInfo, ObjectDigest, block_cache, digest
+from pecan_ray.storage.ranges import FileRange
 from tests.object_stores import Bucket, empty_bucket
 
 SMALL = 64
@@ -49,6 +50,37 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     else:
         with empty_bucket(request.param, request.getfixturevalue(f"{request.param}_endpoint")) as bucket:
             yield Place(bucket.url, bucket)
+
+
+class StoredObject:
+    """An object of a bucket that is only a function, and what was asked of it."""
+
+    def __init__(self, data: bytes, path: str = "s3://data/folder/object", version: str = "v1") -> None:
+        self.data, self.path, self.version = data, path, version
+        self.requested: list[tuple[int, int | None, str]] = []
+        """Beginnings, ends and versions."""
+        self.spoil: Callable[[bytes], bytes] = bytes
+        """What becomes of bytes on their way."""
+
+    def ask(self, start: int, stop: int | None, version: str) -> FileRange:
+        """Return a range, as a bucket does."""
+        self.requested.append((start, stop, version))
+        assert version in ("", self.version)
+        return FileRange(self.spoil(self.data[start:stop]), len(self.data), self.version)
+
+    def read(self, cache: BlockCache, start: int = 0, stop: int | None = None) -> bytes:
+        """Read by a cache."""
+        return cache.read(self.ask, self.path, start, stop, self.version).data
+
+    def digest(self) -> dict[str, ObjectDigest]:
+        """Return what a digest of small blocks tells of it."""
+        hashes = [digest.block_hash(self.data[at : at + SMALL]) for at in range(0, len(self.data), SMALL)]
+        return {self.path: ObjectDigest(self.path, len(self.data), self.version, "", b"".join(hashes))}
+
+    @property
+    def fetched(self) -> int:
+        """Bytes that were asked for."""
+        return sum(len(self.data[start:stop]) for start, stop, _ in self.requested)
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter, deque
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,8 +18,7 @@ from pecan_ray.plan.splits import Split
 from pecan_ray.sampling.random_keys import SplitOrder
 from pecan_ray.storage import BlockCache, co_readers, single_flight
 from pecan_ray.storage.co_readers import PRESENT_S, RENEW_S, ReaderRegistry
-from pecan_ray.storage.ranges import FileRange
-from tests.unit.storage.conftest import SMALL
+from tests.unit.storage.conftest import SMALL, StoredObject
 
 BLOCK = SMALL
 OBJECTS, JOBS, EPOCHS = 100, 4, 3
@@ -32,37 +31,19 @@ def look_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(co_readers, "LOOK_S", -1.0)
 
 
-class CountedBucket:
-    """Objects of one block, and how often each was asked for."""
-
-    def __init__(self) -> None:
-        self.requested: Counter[int] = Counter()
-
-    def read(self, cache: BlockCache, number: int) -> bytes:
-        def ask(start: int, stop: int | None, version: str) -> FileRange:
-            self.requested[number] += 1
-            return FileRange(content(number)[start:stop], BLOCK, "v")
-
-        return cache.read(ask, path_of(number), 0, BLOCK, "v").data
-
-
 def path_of(number: int) -> str:
     return f"s3://data/set/{number:04}"
-
-
-def content(number: int) -> bytes:
-    return number.to_bytes(4, "big") * (BLOCK // 4)
 
 
 class ReadingJob:
     """A job as far as it reads: its queue, and a worker with its view of the node's folder."""
 
-    def __init__(self, number: int, bucket: CountedBucket, cache: BlockCache) -> None:
+    def __init__(self, number: int, objects: list[StoredObject], cache: BlockCache) -> None:
         listing = Listing()
         listing.add([Split(index) for index in range(OBJECTS)])
         listing.complete = True
         self.queue = SplitQueue(listing, 0, SplitOrder(1000 + number))
-        self.cache, self._bucket, self._at_hand = cache, bucket, tuple[int, ...]()
+        self.cache, self._objects, self._at_hand = cache, objects, tuple[int, ...]()
         self.epoch, self.read = 0, list[int]()
 
     def step(self) -> None:
@@ -74,24 +55,25 @@ class ReadingJob:
             self.queue.begin(self.epoch, 0)
             self.read = []
             return
-        assert self._bucket.read(self.cache, lease.split.index) == content(lease.split.index)
+        stored = self._objects[lease.split.index]
+        assert stored.read(self.cache, 0, BLOCK) == stored.data
         self.read.append(lease.split.index)
         offered = self.queue.peek_splits(LEAST_LOOK) if self.cache.is_shared else []
-        self._at_hand = tuple(one.index for one in offered if self.cache.holds(path_of(one.index), "v", 0, BLOCK))
+        self._at_hand = tuple(one.index for one in offered if self.cache.holds(path_of(one.index), "v1", 0, BLOCK))
 
 
 def passes_read(folder: Path, *, named: bool, policy: EvictionPolicy) -> float:
     """Let jobs read in turn; return passes over the data they fetched."""
-    bucket = CountedBucket()
+    objects = [StoredObject(number.to_bytes(4, "big") * (BLOCK // 4), path_of(number)) for number in range(OBJECTS)]
     caches = [BlockCache(folder, ROOM, job=f"job-{n}" * named, policy=policy) for n in range(JOBS)]
-    reading = [ReadingJob(n, bucket, cache) for n, cache in enumerate(caches)]
+    reading = [ReadingJob(n, objects, cache) for n, cache in enumerate(caches)]
     while any(job.epoch < EPOCHS for job in reading):
         for job in reading:
             if job.epoch < EPOCHS:
                 job.step()
     for cache in caches:
         cache.close()
-    return sum(bucket.requested.values()) / OBJECTS / EPOCHS
+    return sum(len(stored.requested) for stored in objects) / OBJECTS / EPOCHS
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -132,23 +114,24 @@ def test_of_those_that_miss_the_same_bytes_at_the_same_time_one_fetches(
     tmp_path: Path, first_known: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(single_flight, "WAIT_S", 60.0)
-    data = b"0123456789abcdef" * (4 * BLOCK // 16)
+    stored = StoredObject(b"0123456789abcdef" * (4 * BLOCK // 16))
+    data = stored.data
     caches = [BlockCache(tmp_path, 100 * len(data)) for _ in range(3)]
-    asked: list[int] = []
     coming, others = threading.Event(), threading.Event()
+    if first_known:
+        stored.read(caches[0], 0, 10)
+        assert {cache.size(stored.path, "v1") for cache in caches} == {len(data)}
+    stored.requested.clear()
 
-    def ask(start: int, stop: int | None, version: str) -> FileRange:
-        asked.append(start)
+    def wait(data: bytes) -> bytes:
         coming.set()
         assert others.wait(60)
-        return FileRange(data[start:stop], len(data), "v")
+        return data
 
-    if first_known:
-        caches[0].read(lambda start, stop, _: FileRange(data[start:stop], len(data), "v"), path_of(0), 0, 10, "v")
-        assert {cache.size(path_of(0), "v") for cache in caches} == {len(data)}
+    stored.spoil = wait
     with ThreadPoolExecutor(3) as pool:
-        reads = [pool.submit(caches[0].read, ask, path_of(0), 0, len(data), "v")]
+        reads = [pool.submit(stored.read, caches[0], 0, len(data))]
         assert coming.wait(60)
-        reads += [pool.submit(cache.read, ask, path_of(0), 0, len(data), "v") for cache in caches[1:]]
+        reads += [pool.submit(stored.read, cache, 0, len(data)) for cache in caches[1:]]
         others.set()
-        assert [read.result().data for read in reads] == [data] * 3 and len(asked) == 1
+        assert [read.result() for read in reads] == [data] * 3 and len(stored.requested) == 1

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from threading import Timer
 from urllib.parse import unquote, urlsplit
 
+import numpy as np
 import pytest
 
-from pecan_ray import storage
-from pecan_ray.errors import SourceError, SourceNotFoundError, SourcePermissionError
-from pecan_ray.sources import Csv, ImageFolder, JsonLines, Parquet, TextLines
+from pecan_ray import PecanPipeline, storage
+from pecan_ray.engines.contract import Produced
+from pecan_ray.engines.in_process import run_produced
+from pecan_ray.errors import SourceError, SourceNotFoundError, SourcePermissionError, StorageOutageError
+from pecan_ray.options import EngineName, OnError
+from pecan_ray.sources import Csv, ImageFolder, JsonLines, Parquet, TextLines, files
 from pecan_ray.sources.files import prefetch_files
-from pecan_ray.storage import access, gcs, ranges, s3
+from pecan_ray.storage import access, gcs, ranges, retry, s3
+from tests.flaky_http import FlakyProxy
 from tests.object_stores import SECRET, Bucket
+from tests.ray.waiting import until
 from tests.sample_files import files_of_every_kind, sources_of_every_kind, table
 from tests.source_contract import elements_of
 from tests.unit.storage.conftest import Place
@@ -25,9 +33,9 @@ DIGITS = b"0123456789" * 10
 
 
 def test_every_file_source_reads_from_a_bucket_what_it_reads_from_a_disk(bucket: Bucket, tmp_path: Path) -> None:
-    files = files_of_every_kind(rows=40)
-    bucket.put(files)
-    Place(str(tmp_path)).put(files)
+    content = files_of_every_kind(rows=40)
+    bucket.put(content)
+    Place(str(tmp_path)).put(content)
     on_disk = sources_of_every_kind(str(tmp_path), split_bytes=50)
     for source, local in zip(sources_of_every_kind(bucket.url, split_bytes=50), on_disk, strict=True):
         expected = elements_of(local)
@@ -150,3 +158,83 @@ def test_a_part_that_is_sent_as_the_whole_is_no_short_file(bucket: Bucket, monke
     bucket.proxy.faults.append("part")
     with pytest.raises(SourceError, match=f"{bucket.url}/key: the (store's answer ends at byte 5|answer)"):
         list(source.read(split))
+
+
+# --- outages in the middle of an epoch -------------------------------------------------------------------------------
+
+FILES, LINES, AHEAD = 24, 5, 4
+ENGINES = ("python", "tensorflow")
+ON_ERROR = ("raise", "skip", "quarantine")
+ALL = sorted(f"{n} {line}" for n in range(FILES) for line in range(LINES))
+
+
+@pytest.fixture
+def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retry._patience, "seconds", 0.3)
+
+
+@contextlib.contextmanager
+def running(bucket: Bucket, engine: EngineName, on_error: OnError) -> Iterator[Generator[Produced, None, None]]:
+    """Read many files, fetching so little ahead that an outage behind the first element meets requests."""
+    bucket.put({f"many/{n:02}": b"".join(b"%d %d\n" % (n, line) for line in range(LINES)) for n in range(FILES)})
+    pipe = PecanPipeline(TextLines(f"{bucket.url}/many/*"), engine=engine).map(lambda element: element)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files, "SPLITS_AHEAD", AHEAD)
+        with contextlib.closing(run_produced(pipe.plan, engine=engine, on_error=on_error)) as produced:
+            yield produced
+
+
+def check_outage(bucket: Bucket, engine: EngineName, on_error: OnError, begin: Callable[[FlakyProxy], object]) -> None:
+    """Let a store fail in the middle of an epoch; every element must come."""
+    with running(bucket, engine, on_error) as produced:
+        found = [next(produced)]
+        begin(bucket.proxy)
+        found += produced
+    assert sorted(text for one in found for text in np.atleast_1d(one.columns["text"]).astype(str)) == ALL
+    assert [bad for one in found for bad in one.bad] == []
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_outage_in_which_each_fetch_fails_twice_costs_no_element(bucket: Bucket, engine: EngineName) -> None:
+    check_outage(bucket, engine, "skip", lambda proxy: proxy.faults.extend([503] * 2 * AHEAD))
+    assert not bucket.proxy.faults
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bucket", ["s3"], indirect=True)
+@pytest.mark.parametrize("on_error", ON_ERROR)
+@pytest.mark.parametrize("seconds", [1.0, 10.0, 60.0])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_outages_cost_no_element(bucket: Bucket, engine: EngineName, seconds: float, on_error: OnError) -> None:
+    def begin(proxy: FlakyProxy) -> None:
+        proxy.outage = 503
+        Timer(seconds, lambda: setattr(proxy, "outage", None)).start()
+
+    check_outage(bucket, engine, on_error, begin)
+    assert bucket.proxy.rejected > 0
+
+
+@pytest.mark.usefixtures("short_patience")
+@pytest.mark.parametrize("on_error", ON_ERROR)
+def test_a_longer_outage_ends_the_job_and_is_no_bad_element(bucket: Bucket, on_error: OnError) -> None:
+    with running(bucket, "python", on_error) as produced:
+        found = [next(produced)]
+        bucket.proxy.outage = 503
+        with pytest.raises(StorageOutageError, match="503"):
+            found += produced
+    assert [bad for one in found for bad in one.bad] == []
+    if on_error == "raise":  # who writes waits no longer either
+        with pytest.raises(StorageOutageError, match=r"could not be written: the storage failed \d+ times"):
+            storage.write_file(f"{bucket.url}/key", b"z")
+        with pytest.raises(StorageOutageError, match="could not be removed"):
+            storage.delete_file(f"{bucket.url}/key")
+
+
+def test_a_pipeline_that_is_closed_tries_nothing_again(bucket: Bucket) -> None:
+    with running(bucket, "python", "raise") as produced:
+        next(produced)
+        bucket.proxy.outage = 503
+        for _ in range(LINES):
+            next(produced)
+        until(retry.retries.longest, "nothing is fetched ahead")
+    until(lambda: retry.retries.longest() is None, "what a closed pipeline would have read is tried again")

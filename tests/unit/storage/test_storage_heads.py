@@ -6,7 +6,6 @@ import random
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext
-from queue import SimpleQueue
 
 import pytest
 
@@ -123,51 +122,33 @@ def test_readers_and_requests_in_any_order_hold_no_more_than_they_may() -> None:
 
 
 class Down:
-    """A store that is down, and says when a request for a path has failed."""
+    """A store that is down, and says when a request has failed."""
 
-    def __init__(self, longest_s: float) -> None:
-        self.backoff = Backoff(patience_s=1e9, first_s=longest_s, longest_s=longest_s)
-        self.failed = {path: threading.Event() for path in "abc"}
-        self.down = True
-        self.ended: SimpleQueue[str] = SimpleQueue()
+    def __init__(self) -> None:
+        self.backoff = Backoff(patience_s=1e9, first_s=0.01, longest_s=0.01)
+        self.failed, self.down = threading.Event(), True
         self.heads = Heads(self.fetch, RequestThreads(4).start, most_bytes=HEAD_BYTES, most_at_once=4)
 
     def fetch(self, head: Head) -> FileRange:
         def ask() -> FileRange:
             if self.down:
-                self.failed[head.path].set()
+                self.failed.set()
                 raise TimeoutError
             return FileRange(b"data", 4, head.version)
 
-        try:
-            return retry(ask, passes=lambda _: True, path=head.path, backoff=self.backoff, registry=RetryRegistry())
-        finally:
-            self.ended.put(head.path)
-
-
-def test_what_nobody_reads_any_more_is_not_tried_again() -> None:
-    store = Down(longest_s=1e8)
-    store.heads.notify_of(Head(path, "v", 4) for path in "ab")
-    for path in "ab":
-        store.failed[path].wait()
-    store.heads.forget()
-    assert {store.ended.get(timeout=20), store.ended.get(timeout=20)} == {"a", "b"}
-    store.down = False
-    assert store.heads.take("a", "v") is None, "its reader fetches it itself"
-    store.heads.notify_of([Head("c", "v", 4)])
-    assert store.heads.take("c", "v") == FileRange(b"data", 4, "v")
+        return retry(ask, passes=lambda _: True, path=head.path, backoff=self.backoff, registry=RetryRegistry())
 
 
 def test_what_a_reader_waits_for_is_tried_again_also_when_all_is_forgotten() -> None:
-    store = Down(longest_s=0.01)
+    store = Down()
     store.heads.notify_of([Head("a", "v", 4)])
     taken: list[FileRange | None] = []
     reader = threading.Thread(target=lambda: taken.append(store.heads.take("a", "v")))
     reader.start()
     until(lambda: store.heads._held["a", "v"].waiting, "the reader does not wait")
     store.heads.forget()
-    store.failed["a"].clear()
-    assert store.failed["a"].wait(20)
+    store.failed.clear()
+    assert store.failed.wait(20)
     store.down = False
     reader.join()
     assert taken == [FileRange(b"data", 4, "v")]

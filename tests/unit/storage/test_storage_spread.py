@@ -12,16 +12,81 @@ from pathlib import Path
 
 import pytest
 
-from pecan_ray.cache.fetch_claims import Fetcher
+from pecan_ray.cache.fetch_claims import FetchClaims, Fetcher
 from pecan_ray.cache.readers import READS_S, Readers
-from pecan_ray.storage import BlockCache, block_cache, digest, spread
+from pecan_ray.job.messages import DatasetRooms
+from pecan_ray.storage import BlockCache, block_cache, spread
 from pecan_ray.storage.ranges import FileRange
 from pecan_ray.storage.spread import AWAY_S, BEHIND_BYTES, SentBlock, SpreadBlocks
 from tests.ray.waiting import until
-from tests.unit.cache.memory_nodes import BLOCK, MemoryNode, Objects
+from tests.unit.storage.conftest import SMALL, StoredObject
 
 KEYS = [random.Random(number).randbytes(20).hex() for number in range(300)]
 OTHER = Fetcher("b", 1, 0)
+
+
+class MemoryNode:
+    """Another node, in this process."""
+
+    def __init__(self) -> None:
+        self.blocks: dict[str, tuple[bytes, int]] = {}
+        self.cache_limits: DatasetRooms = ()
+        self.shared = False
+        self.full = False
+        """Whether it lets nothing in."""
+        self.requested, self.lost = 0, False
+        self.fetching, self.readers, self.dead = FetchClaims(), Readers(), set[int]()
+        self.looks = 0
+        """Questions who fetches."""
+        self.lock = threading.Lock()
+        """Guards who fetches."""
+        self.before_answer: Callable[[], object] = lambda: None
+        self.spoil: Callable[[bytes], bytes] = lambda data: data
+
+    def _answers(self) -> None:
+        self.requested += 1
+        self.before_answer()
+        if self.lost:
+            raise ConnectionError("it is gone")
+
+    def sizes(self, keys: list[str]) -> dict[str, int]:
+        self._answers()
+        return {key: self.blocks[key][1] for key in keys if key in self.blocks}
+
+    def claim_blocks(self, keys: list[str], by: Fetcher) -> tuple[dict[str, int], dict[str, Fetcher]]:
+        found = self.sizes(keys)
+        with self.lock:
+            self.looks += 1
+            taken = {key: self.fetching.take(key, by, 0.0) for key in keys if key not in found}
+        return found, {key: other for key, other in taken.items() if other is not None}
+
+    def cancel_fetch(self, keys: list[str], by: Fetcher) -> None:
+        self._answers()
+        with self.lock:
+            self.fetching.cancel_fetch(keys, by)
+
+    def reads(self, job: str, datasets: list[str]) -> tuple[str, ...]:
+        self._answers()
+        return self.readers.report(job, datasets, 0.0)
+
+    def runs(self, process: int) -> bool:
+        self._answers()
+        return process not in self.dead
+
+    def get(self, key: str) -> bytes | None:
+        self._answers()
+        return self.spoil(self.blocks[key][0]) if key in self.blocks else None
+
+    def put(self, block: SentBlock, cache_limits: DatasetRooms) -> bool:
+        self._answers()
+        with self.lock:
+            if self.full:
+                self.fetching.rejected(block.key, 0.0)
+                return False
+            self.fetching.complete(block.key)
+        self.blocks[block.key], self.cache_limits = (block.data, block.object_bytes), cache_limits
+        self.shared = self.shared or block.shared
+        return True
 
 
 class Nodes:
@@ -133,31 +198,39 @@ def sent(nodes: Nodes) -> None:
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("known", [False, True], ids=["by version", "by digest"])
 def test_what_one_node_has_read_another_one_does_not_ask_for(tmp_path: Path, nodes: Nodes, known: bool) -> None:
-    objects = Objects()
-    digests = [{path: about(path, data) for path, data in objects.contents.items()}] if known else []
+    objects = some_objects()
+    nbytes = sum(len(one.data) for one in objects)
+    digests = [one.digest() for one in objects] if known else []
     cache = BlockCache(tmp_path / "a", 1 << 30, digests, others=nodes.spread)
-    assert objects.read_all(cache) == objects.nbytes
+    assert read_all(objects, cache) == nbytes
     sent(nodes)
-    assert objects.read_all(cache) == 0 and cache.nbytes == objects.nbytes
+    assert read_all(objects, cache) == 0 and cache.nbytes == nbytes
     # A process on another node, with an empty disk of its own, finds what does not belong to it.
     elsewhere = SpreadBlocks("d", nodes.message.append)
     elsewhere.set_nodes({"a": MemoryNode(), **nodes.others})
-    fetched = objects.read_all(BlockCache(tmp_path / "d", 1 << 30, digests, others=elsewhere))
-    assert 0 < fetched < 0.6 * objects.nbytes, "what the first node has on its own disk alone nobody tells it"
+    fetched = read_all(objects, BlockCache(tmp_path / "d", 1 << 30, digests, others=elsewhere))
+    assert 0 < fetched < 0.6 * nbytes, "what the first node has on its own disk alone nobody tells it"
     assert not nodes.message
     nodes.others["b"].lost = True  # which costs its blocks and nothing else
-    assert 0 < objects.read_all(cache) < 0.6 * objects.nbytes
+    assert 0 < read_all(objects, cache) < 0.6 * nbytes
     sent(nodes)
-    assert objects.read_all(cache) == 0, "the others have taken its part over"
+    assert read_all(objects, cache) == 0, "the others have taken its part over"
     for node in nodes.others.values():
         node.spoil = lambda data: bytes([data[0] ^ 1]) + data[1:]
     if known:
-        assert objects.read_all(cache) > 0.4 * objects.nbytes, "bytes that the digest does not tell of"
+        assert read_all(objects, cache) > 0.4 * nbytes, "bytes that the digest does not tell of"
 
 
-def about(path: str, data: bytes) -> digest.ObjectDigest:
-    hashes = b"".join(digest.block_hash(data[at : at + BLOCK]) for at in range(0, len(data), BLOCK))
-    return digest.ObjectDigest(path, len(data), "v", "", hashes)
+def some_objects() -> list[StoredObject]:
+    """Of some blocks each."""
+    return [StoredObject(random.Random(n).randbytes(4 * SMALL - 5), f"s3://data/set/{n}") for n in range(30)]
+
+
+def read_all(objects: list[StoredObject], cache: BlockCache) -> int:
+    """Read everything; return how many bytes were asked for."""
+    before = sum(one.fetched for one in objects)
+    assert all(one.read(cache, 0, len(one.data)) == one.data for one in objects)
+    return sum(one.fetched for one in objects) - before
 
 
 PATH = "s3://data/set/contested"
@@ -167,7 +240,7 @@ class Contest:
     """Three nodes with caches of their own, and an object that they read at the same time."""
 
     def __init__(self, folder: Path, blocks: int = 1) -> None:
-        self.data = random.Random(5).randbytes(blocks * BLOCK - 5)
+        self.data = random.Random(5).randbytes(blocks * SMALL - 5)
         self.nodes = {name: MemoryNode() for name in "abc"}
         self.spreads = {name: SpreadBlocks(name, print) for name in "abc"}
         for one in self.spreads.values():
@@ -279,8 +352,8 @@ def test_readers_do_not_wait_for_each_other_where_nothing_finds_room(tmp_path: P
     for name, node in contest.nodes.items():
         node.full = True
         contest.caches[name] = BlockCache(None, 0, others=contest.spreads[name])
-    contest.caches["a"].read(lambda *_: FileRange(contest.data[:BLOCK], len(contest.data), "v"), PATH, 0, 1, "v")
-    contest.caches["b"].read(lambda *_: FileRange(contest.data[:BLOCK], len(contest.data), "v"), PATH, 0, 1, "v")
+    contest.caches["a"].read(lambda *_: FileRange(contest.data[:SMALL], len(contest.data), "v"), PATH, 0, 1, "v")
+    contest.caches["b"].read(lambda *_: FileRange(contest.data[:SMALL], len(contest.data), "v"), PATH, 0, 1, "v")
     next_reads = {name: contest.spreads[name].new_misses().by for name in "ab"}
     for number in range(1, 16):  # each has the turns at every other block, and is done when the other one is
         by = next_reads["ab"[number % 2]]
@@ -289,16 +362,6 @@ def test_readers_do_not_wait_for_each_other_where_nothing_finds_room(tmp_path: P
         contest.begin(name)
     contest.end()
     assert contest.found == [contest.data] * 2
-
-
-@pytest.mark.usefixtures("small_blocks")
-@pytest.mark.parametrize("seed", range(3))
-def test_nodes_that_read_everything_at_once_have_it_and_fetch_little_twice(tmp_path: Path, seed: int) -> None:
-    contest = Contest(tmp_path, blocks=40)
-    for name in "abc":
-        contest.begin(name)
-    contest.end()
-    assert contest.found == [contest.data] * 3
 
 
 # --- jobs on other nodes ------------------------------------------------------------------------------------
@@ -313,11 +376,11 @@ def test_jobs_on_different_nodes_that_read_the_same_data_know_of_one_another(tmp
     # Two processes of one job on two nodes, and another job, which begins later.
     jobs = {"a": "one", "b": "one", "c": "two"}
     caches = {name: BlockCache(tmp_path / name, 1 << 20, job=job, others=spreads[name]) for name, job in jobs.items()}
-    objects = Objects()
+    objects = some_objects()
 
     def read(names: str) -> None:
         for name in names:
-            objects.read(caches[name], next(iter(objects.contents)), 0, 10)
+            objects[0].read(caches[name], 0, 10)
         for _ in range(2):
             for name in "abc":
                 spreads[name].exchange_readers()
@@ -326,7 +389,7 @@ def test_jobs_on_different_nodes_that_read_the_same_data_know_of_one_another(tmp
     assert not caches["a"].is_shared and not caches["b"].is_shared
     read("c")
     assert all(cache.is_shared for cache in caches.values())
-    objects.read_all(caches["a"])
+    read_all(objects, caches["a"])
     until(lambda: spreads["a"].idle, "blocks are not sent")
     assert any(node.shared for node in nodes.values()), "owners are told to keep what came last"
     del spreads["c"], caches["c"]

@@ -6,7 +6,7 @@ import heapq
 import os
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NoReturn
 
@@ -14,55 +14,47 @@ import pytest
 
 from pecan_ray import storage
 from pecan_ray.errors import SourceReplacedError
-from pecan_ray.storage.ranges import FileRange
 from pecan_ray.storage.retry import RequestCancelledError
 from pecan_ray.storage.throttle import LEAST_PIECE, MOST_PIECE, PIECE_S, Throttle
 from pecan_ray.storage.token_bucket import TokenBucket
 from tests.object_stores import Bucket
 from tests.ray.waiting import until
-from tests.unit.storage.conftest import WAYS
+from tests.unit.storage.conftest import WAYS, StoredObject
 
 MB = 1e6
-WINDOW_S = 10.0
 
 
-class ManyReaders:
-    """Readers of one bucket, on a clock of their own; each asks anew as soon as its answer is here."""
+def received(
+    bucket: TokenBucket,
+    readers: int,
+    answer_s: float,
+    nbytes: int,
+    until_s: float,
+    rates: Sequence[tuple[float, float]] = (),
+) -> list[tuple[float, int]]:
+    """Return when readers asked for how many bytes, on a clock of their own; each asks anew with its answer.
 
-    def __init__(self, bytes_per_s: float, readers: int, answer_s: float, nbytes: int, seed: int = 0) -> None:
-        self.bucket = TokenBucket(bytes_per_s, 0.0)
-        self.random = random.Random(seed)
-        self.answer_s, self.nbytes = answer_s, nbytes
-        self.received: list[tuple[float, int]] = []
-        """When bytes were asked for, and how many."""
-        self._order = 0
-        self._events: list[tuple[float, int, float]] = []
-        """When something happens, a number, and the place that may be waited for; 0.0: a reader comes."""
-        for _ in range(readers):
-            self._at(0.0, 0.0)
+    `rates`: when the rate becomes which one.
+    """
+    draw, left, found = random.Random(0), list(rates), list[tuple[float, int]]()
+    events = [(0.0, reader, 0.0) for reader in range(readers)]
+    # When something happens to whom, and the place that is waited for.
+    while events[0][0] < until_s:
+        now, reader, place = heapq.heappop(events)
+        while left and left[0][0] <= now:
+            bucket.set_rate(left.pop(0)[1], now)
+        place = place or bucket.reserve(nbytes, now)
+        wait_s = bucket.wait_s(place, now)
+        if wait_s > 1e-9:
+            heapq.heappush(events, (now + min(wait_s, 0.1), reader, place))
+            continue
+        found.append((now, nbytes))
+        heapq.heappush(events, (now + answer_s * (0.5 + draw.random()), reader, 0.0))
+    return found
 
-    def _at(self, when: float, place: float) -> None:
-        self._order += 1
-        heapq.heappush(self._events, (when, self._order, place))
 
-    def run(self, until: float, changes: tuple[tuple[float, float], ...] = ()) -> None:
-        """Let time pass; `changes`: when the rate becomes which one."""
-        left = list(changes)
-        while self._events and self._events[0][0] < until:
-            now, _, place = heapq.heappop(self._events)
-            while left and left[0][0] <= now:
-                self.bucket.set_rate(left[0][1], left[0][0])
-                left.pop(0)
-            place = place or self.bucket.reserve(self.nbytes, now)
-            wait = self.bucket.wait_s(place, now)
-            if wait > 1e-9:
-                self._at(now + min(wait, 0.1), place)
-                continue
-            self.received.append((now, self.nbytes))
-            self._at(now + self.answer_s * (0.5 + self.random.random()), 0.0)
-
-    def between(self, begin: float, end: float) -> int:
-        return sum(nbytes for at, nbytes in self.received if begin <= at < end)
+def rate_between(found: list[tuple[float, int]], begin: float, end: float) -> float:
+    return sum(nbytes for at, nbytes in found if begin <= at < end) / (end - begin)
 
 
 @pytest.mark.parametrize("bytes_per_s", [1 * MB, 1000 * MB])
@@ -71,19 +63,15 @@ def test_readers_get_their_quota_within_five_percent_over_any_ten_seconds(
     bytes_per_s: float, readers: int, answer_s: float
 ) -> None:
     piece = max(LEAST_PIECE, min(MOST_PIECE, int(bytes_per_s * PIECE_S)))
-    rig = ManyReaders(bytes_per_s, readers, answer_s, piece)
-    rig.run(60.0)
+    found = received(TokenBucket(bytes_per_s, 0.0), readers, answer_s, piece, 60.0)
     for begin in (0.0, 1.0, 7.3, 20.0, 49.9):
-        got = rig.between(begin, begin + WINDOW_S) / WINDOW_S
-        assert got == pytest.approx(bytes_per_s, rel=0.05), begin
+        assert rate_between(found, begin, begin + 10.0) == pytest.approx(bytes_per_s, rel=0.05), begin
 
 
 def test_a_change_of_the_rate_holds_at_once_for_those_who_wait() -> None:
-    rig = ManyReaders(1 * MB, 32, 0.01, 100_000)
-    rig.run(30.0, ((10.0, 100 * MB), (20.0, 2 * MB)))
-    assert rig.between(0.0, 10.0) / 10 == pytest.approx(1 * MB, rel=0.05)
-    assert rig.between(10.2, 20.0) / 9.8 == pytest.approx(100 * MB, rel=0.05)
-    assert rig.between(20.2, 30.0) / 9.8 == pytest.approx(2 * MB, rel=0.06)
+    found = received(TokenBucket(1 * MB, 0.0), 32, 0.01, 100_000, 30.0, [(10.0, 100 * MB), (20.0, 2 * MB)])
+    for begin, end, rate in ((0.0, 10.0, 1 * MB), (10.2, 20.0, 100 * MB), (20.2, 30.0, 2 * MB)):
+        assert rate_between(found, begin, end) == pytest.approx(rate, rel=0.06)
 
 
 class FakeTime:
@@ -95,26 +83,16 @@ class FakeTime:
         self.now += seconds
 
 
-def ask_of(data: bytes, asked: list[tuple[int, int | None, str]]) -> Callable[[int, int | None, str], FileRange]:
-    def ask(start: int, stop: int | None, version: str) -> FileRange:
-        asked.append((start, stop, version))
-        return FileRange(data[start:stop], len(data), "v1")
-
-    return ask
-
-
 def test_a_read_comes_in_pieces_of_one_version_with_the_bytes_that_were_asked_for() -> None:
-    time_, data = FakeTime(), random.Random(1).randbytes(100_000)
-    throttle = Throttle(lambda: time_.now, time_.sleep)
+    time_, stored = FakeTime(), StoredObject(random.Random(1).randbytes(100_000))
+    data, throttle = stored.data, Throttle(lambda: time_.now, time_.sleep)
     throttle.limit(10.0)  # the least piece
-    asked: list[tuple[int, int | None, str]] = []
-    ask = ask_of(data, asked)
     for start, stop in ((0, None), (5, 99_999), (99_990, 200_000), (0, 1), (100_000, None), (0, 100_000)):
-        asked.clear()
-        piece = throttle.read(ask, start, stop, "")
+        stored.requested.clear()
+        piece = throttle.read(stored.ask, start, stop, "")
         assert piece.data == data[start:stop] and piece.size == len(data) and piece.version == "v1"
-        assert all(end is not None and end - begin <= LEAST_PIECE for begin, end, _ in asked)
-        assert [version for *_, version in asked] == ["", *["v1"] * (len(asked) - 1)]
+        assert all(end is not None and end - begin <= LEAST_PIECE for begin, end, _ in stored.requested)
+        assert [version for *_, version in stored.requested] == ["", *["v1"] * (len(stored.requested) - 1)]
     assert throttle.nbytes == 100_000 + 99_994 + 10 + 1 + 0 + 100_000
     # All that was read has flowed, but for what had flowed before.
     assert time_.now == pytest.approx(throttle.nbytes / 10.0, rel=0.1)
@@ -137,11 +115,11 @@ def test_a_read_that_fails_costs_nothing_and_one_that_is_given_up_neither() -> N
     assert time_.now == 0.0
     other = Throttle(lambda: 0.0, give_up)
     other.limit(1 * MB)
-    asked: list[tuple[int, int | None, str]] = []
+    stored = StoredObject(bytes(300_000))
     for _ in range(50):
         with pytest.raises(RequestCancelledError):
-            other.read(ask_of(bytes(300_000), asked), 0, None, "")
-        assert len(asked) <= 2, "more was read than had flowed"
+            other.read(stored.ask, 0, None, "")
+        assert len(stored.requested) <= 2, "more was read than had flowed"
 
 
 @pytest.mark.parametrize("rate", [None, 1e9])
@@ -151,7 +129,7 @@ def test_those_who_wait_go_at_once_when_the_quota_is_lifted_or_raised(rate: floa
 
     def read() -> None:
         began.set()
-        found.append(throttle.read(ask_of(bytes(50_000), []), 0, 50_000, "").data)
+        found.append(throttle.read(StoredObject(bytes(50_000)).ask, 0, 50_000, "").data)
 
     reader = threading.Thread(target=read, daemon=True)
     reader.start()
