@@ -31,19 +31,6 @@ def test_the_least_recently_used_or_the_least_benefit_per_byte_goes_first() -> N
     assert entries_to_evict([*kept, entry("new", 50, used=3, saved=1)], 100) == ("new",)
 
 
-@pytest.mark.parametrize(("policy", "hits"), [("lru", 0), ("benefit", 6)])
-def test_epochs_over_more_than_fits_find_a_part_of_it(policy: EvictionPolicy, hits: int) -> None:
-    """Eight splits, room for six, three epochs: least recently used finds nothing, as it always does on a round."""
-    held: dict[str, StoredEntry] = {}
-    found = 0
-    for turn in range(24):
-        found += str(turn % 8) in held and turn >= 16
-        held[str(turn % 8)] = entry(str(turn % 8), 1, used=turn, saved=1.0)
-        for key in entries_to_evict(held.values(), 6, policy):
-            del held[key]
-    assert found >= hits if hits else found == 0
-
-
 def test_each_kind_keeps_to_its_room_and_those_without_have_what_is_left() -> None:
     kinds = {
         "a": [entry("a1", 4, used=1), entry("a2", 4, used=2)],

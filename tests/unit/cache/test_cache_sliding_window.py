@@ -1,4 +1,4 @@
-"""The window of a shared job: Figure 5 of tf.data service, readers that lag, come late, leave, hold the front back."""
+"""The window of a shared job beside a list: readers that lag, come late, leave, hold the front back."""
 
 from __future__ import annotations
 
@@ -15,41 +15,6 @@ from pecan_ray.errors import PlanError
 from tests.long_form import examples
 
 
-def filled(*entries: str, capacity: int = 3) -> SlidingWindow[str]:
-    """A window of entries of one byte each, without readers."""
-    window = SlidingWindow[str](capacity)
-    for entry in entries:
-        window.push(entry, 1)
-    return window
-
-
-def rest(window: SlidingWindow[str], reader: str) -> list[str]:
-    """What a reader can read until it is at the front."""
-    found = []
-    while (entry := window.read(reader)) is not None:
-        found.append(entry)
-    return found
-
-
-def test_figure_5_of_the_paper() -> None:
-    """Read X moves job 1 from B1 to B2; read Y of B5 computes B6, evicts B3, and job 1 points to B4."""
-    worker_1 = filled("B1", "B2")
-    worker_1.attach("job 1", at="oldest")
-    assert worker_1.read("job 1") == "B1"
-    assert worker_1.read("job 1") == "B2"
-
-    worker_n = filled("B3", "B4")
-    worker_n.attach("job 1", at="oldest")
-    worker_n.attach("job k")
-    worker_n.push("B5", 1)
-    assert worker_n.read("job k") == "B5"
-    assert worker_n.read("job k") is None, "it wishes that B6 is produced"
-    worker_n.push("B6", 1)
-    assert worker_n.skipped("job 1") == 1
-    assert rest(worker_n, "job 1") == ["B4", "B5", "B6"]
-    assert rest(worker_n, "job k") == ["B6"] and worker_n.skipped("job k") == 0
-
-
 @pytest.mark.parametrize(
     ("does", "says"),
     [
@@ -64,7 +29,7 @@ def test_figure_5_of_the_paper() -> None:
     ],
 )
 def test_nonsense_is_refused_by_name(does: Any, says: str) -> None:
-    window = filled()
+    window = SlidingWindow[str](3)
     window.attach("a")
     window.push("kept", 1)
     with pytest.raises(PlanError, match=re.escape(says)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -68,22 +69,18 @@ def test_what_has_no_room_in_memory_is_read_from_the_disk(store: TieredStore) ->
     assert store.put("large", "plan", [bytes(2 * MB)], elements=1, seconds=1.0) and store.get("large") == bytes(2 * MB)
 
 
-def test_what_is_kept_anew_is_found_in_both(store: TieredStore) -> None:
+def test_what_is_kept_anew_is_found_in_both_and_what_is_damaged_in_memory_comes_from_the_disk(
+    store: TieredStore,
+) -> None:
     store.put("a", "plan", [b"old"], elements=1, seconds=1.0)
     assert store.get("a") == b"old"
-    assert store.put("a", "plan", [b"new"], elements=1, seconds=1.0, anew=True)
-    assert store.get("a") == b"new" and store.memory is not None
+    assert store.put("a", "plan", [b"new" * 100], elements=1, seconds=1.0, anew=True)
+    assert store.get("a") == b"new" * 100 and store.memory is not None
+    for place in store.memory.locations():
+        place.path.write_bytes(bytes(500))
+    assert store.get("a") == b"new" * 100 and "damaged" in store.last_error
     assert store.put("a", "plan", [bytes(2 * MB)], elements=1, seconds=1.0, anew=True)
     assert "a" not in store.memory and store.get("a") == bytes(2 * MB), "it does not fit there any more"
-
-
-def test_a_damaged_entry_in_memory_comes_from_the_disk(store: TieredStore) -> None:
-    store.put("a", "plan", [b"whole" * 100], elements=1, seconds=1.0)
-    store.get("a")
-    assert store.memory is not None
-    (place,) = store.memory.locations()
-    place.path.write_bytes(bytes(500))
-    assert store.get("a") == b"whole" * 100 and "damaged" in store.last_error
 
 
 @pytest.mark.parametrize("theirs", ["open to others", "a link", "a file"])
@@ -128,7 +125,7 @@ def test_the_command_counts_and_removes_what_is_in_memory(cache: Cache, capsys: 
     assert cache.memory_folder is not None and not cache.memory_folder.exists()
 
 
-def test_nonsense_is_refused() -> None:
-    for bad in (-1, 1000, True, 1.5):
-        with pytest.raises(PlanError, match="memory_bytes"):
-            Cache(memory_bytes=bad)  # type: ignore[arg-type] # what a caller may get wrong
+@pytest.mark.parametrize("bad", [-1, 1000, True, 1.5])
+def test_bytes_of_memory_that_cannot_be_are_refused(bad: Any) -> None:
+    with pytest.raises(PlanError, match="memory_bytes"):
+        Cache(memory_bytes=bad)
