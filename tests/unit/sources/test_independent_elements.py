@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 from pathlib import Path
 
 import pyarrow as pa
@@ -88,17 +87,6 @@ def test_a_line_or_a_quote_without_an_end_ends_its_split(tmp_path: Path) -> None
     assert got == [1] and len(told) == 1 and "never closed" in told[0].error
 
 
-class _SharedLeases(ListedLeases):
-    """Leases of which other workers may take those that this one cannot open."""
-
-    left: BadElement | None = None
-
-    def elsewhere(self, lease: Lease, bad: BadElement) -> bool:
-        """Take a lease."""
-        self.left = bad
-        return True
-
-
 @pytest.mark.parametrize("missing", [{0}, {5}, {0, 1, 2, 9}, set(range(10))])
 def test_a_missing_image_costs_itself(tmp_path: Path, missing: set[int]) -> None:
     (tmp_path / "cat").mkdir()
@@ -112,14 +100,6 @@ def test_a_missing_image_costs_itself(tmp_path: Path, missing: set[int]) -> None
     assert got == [n for n in range(10) if n not in missing]
     assert [one.where for one in told] == [f"{tmp_path}/cat/{n}.jpg" for n in sorted(missing)]
     assert all(one.elements_left_out == 1 and one.where in one.error for one in told)
-    others = _SharedLeases(leases)
-    produced = run_engine(pecan.PecanPipeline(source).batch(7), others, on_error="skip")
-    left = [bad for one in produced for bad in one.bad]
-    if len(missing) < 10:
-        assert left == told and others.left is None
-    else:
-        assert left == [] and others.left is not None, "another worker may have them"
-        assert others.left.elements_left_out == 10
 
 
 def test_a_link_that_leads_nowhere_costs_itself(tmp_path: Path) -> None:
@@ -148,17 +128,3 @@ def test_a_broken_row_group_costs_its_rows(tmp_path: Path) -> None:
     assert got == [n for n in range(100) if n // 10 not in (3, 4, 9)]
     assert [one.elements_left_out for one in told] == [10, 10, 10]
     assert [f"row group {n}" in one.error for n, one in zip((3, 4, 9), told, strict=True)] == [True] * 3
-
-
-@pytest.mark.parametrize("engine", ["python", "tensorflow"])
-def test_jobs_count_and_keep_each_once(tmp_path: Path, engine: pecan.options.EngineName) -> None:
-    pytest.importorskip("tensorflow" if engine == "tensorflow" else "pyarrow")
-    (tmp_path / "a.jsonl").write_text("".join(f'{{"n": {n}}}\n' if n % 10 else "{\n" for n in range(200)))
-    config = pecan.Config(error_budget=1.0, progress=False, quarantine_path=str(tmp_path / "bad.jsonl"))
-    pipe = pecan.PecanPipeline(JsonLines(tmp_path / "a.jsonl"), engine=engine, config=config).batch(8)
-    with pipe.iter_batches(debug=True, on_error="quarantine") as batches:
-        got = sorted(int(n) for batch in batches for n in batch["n"])
-        assert batches.report().bad_elements == 20
-    assert got == [n for n in range(200) if n % 10]
-    kept = [json.loads(line) for line in (tmp_path / "bad.jsonl").read_text().splitlines()]
-    assert sum("line 11 of" in str(one) for one in kept) == 1

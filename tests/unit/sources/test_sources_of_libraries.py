@@ -82,11 +82,15 @@ def test_iterable_data_sets_of_torch_are_dealt_out_by_their_shards() -> None:
         TorchIterable([1])
 
 
-def test_files_are_elements(tmp_path: Path) -> None:
+def test_files_and_recordings_in_folders_of_classes_are_elements(tmp_path: Path) -> None:
     for name in ("a.bin", "b.bin", "README.md"):
         (tmp_path / name).write_bytes(name.encode())
     expected = [{"content": name.encode(), "path": f"{tmp_path}/{name}"} for name in ("a.bin", "b.bin")]
     check_contract(Files(tmp_path, split_files=1), expected, splits=2)
+    (tmp_path / "dog").mkdir()
+    (tmp_path / "dog" / "a.wav").write_bytes(b"bark")
+    barks = [{"audio": b"bark", "label": 0, "path": f"{tmp_path}/dog/a.wav"}]
+    check_contract(AudioFolder(tmp_path), barks, splits=1)
 
 
 def test_recordings(tmp_path: Path) -> None:

@@ -1,9 +1,13 @@
-"""Shards of tf.data pipelines: their ends, and what means another thing for a shard than for the whole."""
+"""Shards of tf.data pipelines: their ends, what means another thing for them than for the whole, and their functions.
+
+Those are traced once for all shards and passes, as long as they are the same.
+"""
 
 from __future__ import annotations
 
 import functools
 import logging
+import pickle
 import random
 import re
 from collections.abc import Callable
@@ -76,60 +80,63 @@ def test_shards_without_end_or_that_drop_a_remainder_are_refused_and_others_read
         assert ("Leave .repeat() out" in caught.value.message) is (said == NO_END)
 
 
-def test_what_means_another_thing_for_a_shard_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
-    def counting(num_shards: int, index: int) -> Any:
-        return part(num_shards, index).skip(2).map(lambda n: n).take(3)
+def counting(num_shards: int, index: int) -> Any:
+    return part(num_shards, index).skip(2).map(lambda n: n).take(3)
 
-    def counting_first(num_shards: int, index: int) -> Any:
-        return tf.data.Dataset.range(40).skip(2).shard(num_shards, index)
 
+def counting_first(num_shards: int, index: int) -> Any:
+    return tf.data.Dataset.range(40).skip(2).shard(num_shards, index)
+
+
+def uneven(num_shards: int, index: int) -> Any:
+    data = tf.data.Dataset.range(22).shard(num_shards, index).batch(5, num_parallel_calls=2)
+    return data.map(lambda n: n).prefetch(1)
+
+
+def unknown(num_shards: int, index: int) -> Any:
+    return tf.data.Dataset.range(20).filter(lambda n: n >= 0).padded_batch(5)
+
+
+def even(num_shards: int, index: int) -> Any:
+    return tf.data.Dataset.range(20).shard(num_shards, index).batch(5)
+
+
+def unbatched(num_shards: int, index: int) -> Any:
+    return tf.data.Dataset.range(22).batch(5).unbatch()
+
+
+def test_what_means_another_thing_for_a_shard_than_for_the_whole_is_warned_of_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with caplog.at_level(logging.WARNING, "pecan_ray"):
-        for make, num_shards in ((counting, SHARDS), (counting, SHARDS), (counting, 1), (counting_first, SHARDS)):
-            opened(make, num_shards)
-    (said,) = [record.getMessage() for record in caplog.records]
-    assert "counting calls take and skip on its shards: the number counts in each of the 4 shards" in said
-
-
-def test_smaller_batches_of_each_shard_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
-    def uneven(num_shards: int, index: int) -> Any:
-        return (
-            tf.data.Dataset.range(22)
-            .shard(num_shards, index)
-            .batch(5, num_parallel_calls=2)
-            .map(lambda n: n)
-            .prefetch(1)
-        )
-
-    def unknown(num_shards: int, index: int) -> Any:
-        return tf.data.Dataset.range(20).filter(lambda n: n >= 0).padded_batch(5)
-
-    def even(num_shards: int, index: int) -> Any:
-        return tf.data.Dataset.range(20).shard(num_shards, index).batch(5)
-
-    def elements(num_shards: int, index: int) -> Any:
-        return tf.data.Dataset.range(22).batch(5).unbatch()
-
-    with caplog.at_level(logging.WARNING, "pecan_ray"):
-        for make, num_shards in ((uneven, 4), (uneven, 4), (uneven, 1), (unknown, 4), (even, 4), (elements, 4)):
-            opened(make, num_shards)
-    first, second = [record.getMessage() for record in caplog.records]
-    assert "uneven makes batches of 5 in each of its 4 shards" in first and "from_tf_data(uneven).batch(5)" in first
-    assert "unknown makes batches of 5" in second
+        for make in (counting, uneven, unknown, even, unbatched, counting_first) * 2:
+            opened(make)
+        for make in (counting, uneven):
+            opened(make, num_shards=1)
+    of_counting, of_uneven, of_unknown = [record.getMessage() for record in caplog.records]
+    assert "counting calls take and skip on its shards: the number counts in each of the 4 shards" in of_counting
+    assert "uneven makes batches of 5 in each of its 4 shards" in of_uneven
+    assert "from_tf_data(uneven).batch(5)" in of_uneven and "unknown makes batches of 5" in of_unknown
 
 
 # --- random numbers ------------------------------------------------------------------------------------------
 
 
-def passes(make: Callable[..., Any], *, seed: int = 0, epochs: int = 2) -> list[list[list[Any]]]:
-    """Return what each of two shards yields in each epoch."""
-    source = TfDataSource(make, num_shards=2, place=DatasetPass(seed))
+Rows = list[tuple[Any, ...]]
+
+
+def read(source: TfDataSource, epochs: int = 2, opened: Callable[[], TfDataSource] | None = None) -> list[Rows]:
+    """Return the elements of each shard in each epoch, each read by a source of its own if there is what makes one."""
     return [
-        [
-            [tuple(map(float, element.values())) for element in source.of_lease(Lease(epoch, split)).read(split)]
-            for split in source.splits()
-        ]
-        for epoch in range(epochs)
+        [tuple(map(float, row.values())) for row in (opened() if opened else source).of_lease(lease).read(lease.split)]
+        for lease in (Lease(epoch, split) for epoch in range(epochs) for split in source.splits())
     ]
+
+
+def passes(make: Callable[..., Any], *, seed: int = 0, epochs: int = 2) -> list[list[Rows]]:
+    """Return what each of two shards yields in each epoch."""
+    found = read(TfDataSource(make, num_shards=2, place=DatasetPass(seed)), epochs)
+    return [found[at : at + 2] for at in range(0, len(found), 2)]
 
 
 def with_global_seed(data: Any) -> Any:
@@ -277,3 +284,136 @@ def test_a_lease_of_some_elements_tells_that_the_shard_ends_in_it_or_before_it(
     batches = run(pipe, leases)
     assert sum(batch.rows for batch in batches) == count
     assert leases.target() == delivered(batches), "else the job waits for the rest"
+
+
+# --- functions that are traced once ---------------------------------------------------------------------------------
+
+settings = {"add": 0}
+
+
+class Notes:
+    """Which functions were traced; a function that holds it does not change with it."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def __reduce__(self) -> tuple[type[Notes], tuple[()]]:
+        return Notes, ()
+
+
+notes = Notes()
+
+
+def numbers(num_shards: int, index: int) -> Any:
+    return tf.data.Dataset.range(12).shard(num_shards, index)
+
+
+def anew(make: Callable[..., Any], seed: int) -> list[Rows]:
+    """Return the same, each read by a source that has traced nothing yet but knows which seeds are alike."""
+    source = TfDataSource(make, num_shards=3, place=DatasetPass(seed))
+    read(source, 1)
+
+    def untraced() -> TfDataSource:
+        return TfDataSource(source.make_dataset, num_shards=3, place=source.place, scope_types=source.scope_types)
+
+    return read(source, opened=untraced)
+
+
+def plain(n: Any) -> Any:
+    notes.names.append("plain")
+    return n * 2 + settings["add"]
+
+
+def drawing(n: Any) -> Any:
+    notes.names.append("drawing")
+    return n, tf.cond(n > 3, lambda: tf.random.uniform([], seed=1), lambda: tf.random.uniform([]))
+
+
+def within(n: Any) -> Any:
+    notes.names.append("within")
+    return tf.data.Dataset.range(n, n + 9).shuffle(9).take(2)
+
+
+@pytest.fixture(autouse=True)
+def nothing_traced() -> None:
+    notes.names.clear()
+    settings["add"] = 0
+
+
+KINDS: dict[str, Callable[[Any], Any]] = {
+    "plain": lambda data: data.map(plain).filter(lambda n: n > 0),
+    "drawing": lambda data: data.map(drawing, num_parallel_calls=1).map(lambda n, x: (n, x, x + tf.random.normal([]))),
+    "shuffling within": lambda data: data.flat_map(within),
+    "alike": lambda data: tf.data.Dataset.zip(data.map(drawing), data.map(drawing)),
+}
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "a dataset of all"])
+@pytest.mark.parametrize("seed", [0, 5])
+def test_what_functions_give_that_were_traced_for_another_shard_or_pass_is_what_new_ones_give(
+    kind: str, seed: int
+) -> None:
+    def flat(num_shards: int, index: int) -> Any:
+        of_all = tf.data.Dataset.range(12).shuffle(12).map(drawing).shard(num_shards, index)
+        made = KINDS[kind](numbers(num_shards, index)) if kind in KINDS else of_all
+        return made.map(lambda *parts: tuple(tf.nest.flatten(parts)))
+
+    source = TfDataSource(flat, num_shards=3, place=DatasetPass(seed))
+    first = read(source)
+    assert first == anew(flat, seed) and read(source) == first
+    draws = [x for shard in first for row in shard for x in row if 0 < x < 1]
+    assert len(set(draws)) >= len(draws) // 2, "those of an image and its mask are alike, and no others"
+
+
+def test_a_function_is_traced_once_for_all_shards_and_passes() -> None:
+    def made(num_shards: int, index: int) -> Any:
+        return numbers(num_shards, index).map(lambda n: plain(n)).map(drawing)
+
+    source = TfDataSource(made, num_shards=3)
+    read(source, 3)
+    once = ["plain", "drawing", "drawing"]  # the first shard has the user's own seeds, which stay where they are
+    assert notes.names == once
+    read(pickle.loads(pickle.dumps(TfDataSource(numbers, num_shards=3))), 1)
+    read(TfDataSource(made, num_shards=3), 1)
+    assert notes.names == 2 * once, "nothing is kept for another pipeline"
+
+
+def test_a_function_that_has_changed_is_traced_again() -> None:
+    table = [tf.constant(3), np.arange(3)]
+
+    def made(num_shards: int, index: int, epoch: int) -> Any:
+        settings["add"] = 100 * epoch
+        table[1][0] = 7 * epoch
+        data = numbers(num_shards, index).map(plain).map(lambda n: n + index * 1000)
+        return data.map(lambda n: n + tf.cast(table[0], tf.int64) + table[1][0])
+
+    got = [row[0] for shard in read(TfDataSource(made, num_shards=3)) for row in shard]
+    wanted = [2 * n + 107 * e + 1000 * i + 3 for e in range(2) for i in range(3) for n in range(i, 12, 3)]
+    assert got == wanted and notes.names == ["plain", "plain"]
+
+
+def test_a_function_with_a_state_belongs_to_its_dataset() -> None:
+    def made(num_shards: int, index: int) -> Any:
+        counter, calls = tf.Variable(0, dtype=tf.int64), [0]
+
+        def count(_: Any) -> Any:
+            calls[0] += 1
+            return np.int64(calls[0])
+
+        def called(n: Any) -> Any:
+            return counter.assign_add(1), tf.numpy_function(count, [n], tf.int64)
+
+        by_hash = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer([0], [index]), 99)
+        return numbers(num_shards, index).map(lambda n: (*called(n), by_hash.lookup(tf.cast(n * 0, tf.int32))))
+
+    assert read(TfDataSource(made, num_shards=3)) == 2 * [
+        [(float(n), float(n), float(index)) for n in range(1, 5)] for index in range(3)
+    ]
+
+
+def test_numbers_that_are_drawn_while_a_function_is_traced_are_those_of_each_pass() -> None:
+    def made(num_shards: int, index: int) -> Any:
+        return numbers(num_shards, index).map(lambda n: tf.constant(np.random.random()) + 0 * tf.cast(n, tf.float32))
+
+    first, *_, last = read(TfDataSource(made, num_shards=3))
+    assert first[0] != last[0]

@@ -86,22 +86,6 @@ def test_a_blend_has_exactly_so_many_elements_evenly_in_proportion() -> None:
     assert both[:333] == found and Counter(both[333:]) != Counter(found)
 
 
-def test_what_cannot_be_blended_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("a\n")
-    two = [of(0, 3), of(1, 3)]
-    calls: list[tuple[Callable[[], Any], str]] = [
-        (lambda: Blend(two, weights=[1], samples=3), r"weights=\.\.\."),
-        (lambda: Blend(two, weights=[1, -1], samples=3), r"weights=\.\.\."),
-        (lambda: Blend(two, weights=[1, 1], samples=0), "samples"),
-        (lambda: Blend([of(0, 0), of(1, 3)], weights=[1, 1], samples=3), "source 0 is empty"),
-        (lambda: Blend([TextLines(tmp_path / "a.txt"), Items([1])], weights=[1, 1], samples=3), "TextLines cannot"),
-        (lambda: Blend(of(0, 3), weights=[1], samples=3), "sources"),  # type: ignore[arg-type]  # a wrong argument, which must be refused
-    ]
-    for refused, said in calls:
-        with pytest.raises(PlanError, match=said):
-            refused()
-
-
 # --- shards that are drawn with replacement -----------------------------------------------------------------------
 
 SHARDS = 8
@@ -150,27 +134,28 @@ def test_draws_are_delivered_once_and_what_is_missing_by_any_other_worker(lines:
     assert Counter(column([*produced[::2], *rest], "text")) == Counter(column(produced, "text"))
 
 
-def test_an_epoch_of_a_fixed_length_is_drawn_without_end(lines: TextLines) -> None:
-    pipe = pecan.PecanPipeline(Resampled(lines)).shuffle(10).repeat().batch(16)
-    batches = list(pipe.iter_batches(debug=True, epochs=2, epoch_batches=9))
-    assert [len(batch["text"]) for batch in batches] == [16] * 18
-
-
-def test_what_cannot_be_drawn_is_refused(lines: TextLines) -> None:
-    pipe = pecan.PecanPipeline(Resampled(lines))
-    for refused in (
-        lambda: Resampled(lines, weights=[1, 2]),
-        lambda: Resampled(lines, weights=lambda path: -1),
-        lambda: Resampled(lines, weights=float),
-        lambda: Resampled(lines, draws=0),
-        lambda: Resampled(Resampled(lines)),
-        lambda: Resampled(Arrays(i=np.arange(0))),
-        lambda: Resampled("*.tar"),  # type: ignore[arg-type]  # a wrong argument, which must be refused
-        pipe.autocache,
-        lambda: pecan.split(pipe, [0.5, 0.5]),
-    ):
-        with pytest.raises(PlanError, match=r"Resampled|draws|sampler"):
-            refused()
+def test_what_cannot_be_blended_or_drawn_is_refused(lines: TextLines) -> None:
+    pipe, two = pecan.PecanPipeline(Resampled(lines)), [of(0, 3), of(1, 3)]
+    refused: list[tuple[Callable[[], Any], str]] = [
+        (lambda: Blend(two, weights=[1], samples=3), r"weights=\.\.\."),
+        (lambda: Blend(two, weights=[1, -1], samples=3), r"weights=\.\.\."),
+        (lambda: Blend(two, weights=[1, 1], samples=0), "samples"),
+        (lambda: Blend([of(0, 0), of(1, 3)], weights=[1, 1], samples=3), "source 0 is empty"),
+        (lambda: Blend([lines, Items([1])], weights=[1, 1], samples=3), "TextLines cannot"),
+        (lambda: Blend(of(0, 3), weights=[1], samples=3), "sources"),  # type: ignore[arg-type]  # a wrong argument, which must be refused
+        (lambda: Resampled(lines, weights=[1, 2]), "Resampled"),
+        (lambda: Resampled(lines, weights=lambda path: -1), "Resampled"),
+        (lambda: Resampled(lines, weights=float), "Resampled"),
+        (lambda: Resampled(lines, draws=0), "draws"),
+        (lambda: Resampled(Resampled(lines)), "Resampled"),
+        (lambda: Resampled(Arrays(i=np.arange(0))), "Resampled"),
+        (lambda: Resampled("*.tar"), "Resampled"),  # type: ignore[arg-type]  # a wrong argument, which must be refused
+        (pipe.autocache, "sampler"),
+        (lambda: pecan.split(pipe, [0.5, 0.5]), "sampler"),
+    ]
+    for call, said in refused:
+        with pytest.raises(PlanError, match=said):
+            call()
 
 
 def test_a_length_that_is_said_counts_where_it_was_not_known() -> None:

@@ -137,23 +137,6 @@ def test_a_few_other_columns_are_told_with_a_slot_of_a_worker_and_many_bytes_are
     np.testing.assert_array_equal(found["text"], text)
 
 
-def test_other_columns_are_copied_into_a_slot_of_the_lenders(lender: SlotOwner, channel: ShareChannel) -> None:
-    columns: dict[str, Any] = {
-        "text": np.array([b"a", "bc", None], object),
-        "x": np.arange(12, dtype=np.float32).reshape(3, 4)[:, ::2],
-        "one": 5,
-        "none": np.empty((0, 3), np.int64),
-        "when": np.array(["2024-01-01"], "M8[D]"),
-    }
-    batch_handle = lender.make_batch_handle(Message(columns, {}, 3, 1), columns, "w")
-    found = borrower_of(channel).open(batch_handle.batch)
-    assert list(found) == list(columns)
-    for name, column in columns.items():
-        np.testing.assert_array_equal(found[name], column)
-    with pytest.raises(ValueError, match="read-only"):
-        found["x"][0] = 1
-
-
 def test_a_copied_batch_goes_with_its_loan_and_many_small_ones_do_not_block(lender: SlotOwner) -> None:
     loans = [lender.make_batch_handle(Message({}, {}, 1, 0), {"i": np.array([i])}, "w") for i in range(3000)]
     slots = {batch_handle.batch.address.slot for batch_handle in loans if batch_handle.batch.address}
@@ -163,27 +146,36 @@ def test_a_copied_batch_goes_with_its_loan_and_many_small_ones_do_not_block(lend
     assert again.batch.address is not None and again.batch.address.slot in slots
 
 
-def test_a_batch_that_was_moved_to_disk_is_mapped_like_others_and_its_slot_is_free(
+def test_columns_of_any_kind_are_copied_and_a_batch_that_was_moved_to_disk_is_mapped_like_others(
     ring: RingSlots, channel: ShareChannel, tmp_path: Path
 ) -> None:
-    lender, reader = SlotOwner(1 << 20, 1 << 20, tmp_path), BatchReader()
+    lender, reader, borrower = SlotOwner(1 << 20, 1 << 20, tmp_path), BatchReader(), borrower_of(channel)
     text = np.array([b"few", None], object)
-    copied = {"x": np.arange(12.0), "text": np.array(["many" * 9000, None], object)}
+    copied: dict[str, Any] = {
+        "text": np.array(["many" * 9000, "bc", None], object),
+        "x": np.arange(12, dtype=np.float32).reshape(3, 4)[:, ::2],
+        "one": 5,
+        "none": np.empty((0, 3), np.int64),
+        "when": np.array(["2024-01-01"], "M8[D]"),
+    }
     message = written(ring, 7)
     message = replace(message, columns={"text": text, **message.columns})
     loans = [loan_of(message, reader, lender), lender.make_batch_handle(Message(copied, {}, 12, 1), copied, "w")]
     moved = [lender.to_disk(batch_handle) for batch_handle in loans]
     assert list(tmp_path.iterdir()) == [], "no name is left behind"
     assert len({batch_handle.batch.number for batch_handle in (*loans, *moved)}) == 4
-    del loans
-    own = message.address.slot if message.address is not None else -1
-    until(lambda: used_slot(ring) == own, "the slot is not free")
-    first, second = (borrower_of(channel).open(batch_handle.batch) for batch_handle in moved)
+    first, second = (borrower.open(batch_handle.batch) for batch_handle in (moved[0], loans[1]))
     assert int(first["x"].sum()) == int(moved[0].columns["x"].sum()) == 7 * 5000
     np.testing.assert_array_equal(first["text"], text)
-    for name, column in copied.items():
-        np.testing.assert_array_equal(second[name], column)
-        np.testing.assert_array_equal(moved[1].columns[name], column)
+    for found in (second, borrower.open(moved[1].batch), moved[1].columns):
+        assert list(found) == list(copied)
+        for name, column in copied.items():
+            np.testing.assert_array_equal(found[name], column)
+    with pytest.raises(ValueError, match="read-only"):
+        second["x"][0] = 1
+    del loans, second, found
+    own = message.address.slot if message.address is not None else -1
+    until(lambda: used_slot(ring) == own, "the slot is not free")
     address = moved[0].batch.address
     assert address is not None and str(tmp_path) in os.readlink(f"/proc/self/fd/{address.file.fd}")
     lender.close()
