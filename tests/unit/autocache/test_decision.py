@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 import pecan_ray as pecan
+from pecan_ray import options
 from pecan_ray.autocache import store_speed
 from pecan_ray.autocache.decision import (
     Kept,
@@ -23,12 +25,15 @@ from pecan_ray.autoorder.op_samples import costs_of
 from pecan_ray.autoorder.order import order_plan
 from pecan_ray.autoorder.order_request import OrderRequest
 from pecan_ray.caching.store import EntryStore
+from pecan_ray.caching.tiers import TieredStore
 from pecan_ray.cli import main
 from pecan_ray.engines.entry_objects import EntryObjects
 from pecan_ray.errors import CacheError, PlanError
-from pecan_ray.options import Cache, EngineName
+from pecan_ray.options import MIB, Cache, EngineName
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.operators import Autocache, Plan
+from pecan_ray.storage import BlockCache
+from pecan_ray.storage.ranges import FileRange
 
 ROWS = 400
 
@@ -267,29 +272,49 @@ def test_a_store_for_all_machines_is_used_where_it_is_sooner_and_what_is_wrong_w
     assert used == [False] and said[-1].startswith("autocache: nothing is kept in the remote store: ")
 
 
-def test_the_command_shows_checks_and_removes_what_is_kept(cache: Cache, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_shows_checks_and_removes_what_is_kept_on_the_disk_in_memory_and_of_buckets(
+    cache: Cache, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "shm").mkdir()
+    monkeypatch.setattr(options, "SHARED_MEMORY", tmp_path / "shm")
+    cache = replace(cache, memory_bytes=MIB, source_bytes=64 * MIB)
+    disk, blocks, memory = cache.folder, cache.source_folder, cache.memory_folder
+
     def run(*arguments: str) -> tuple[int, str]:
-        status = main(["cache", "--path", str(cache.folder), *arguments])
+        status = main(["cache", "--path", str(disk), *arguments])
         out, err = capsys.readouterr()
         return status, out + err
 
-    assert run("ls") == (
-        2,
-        f"pecan: nothing is kept in {cache.folder}. Name the folder by --path, if it is another one.\n",
-    )
+    def whole(*counts: tuple[int, int]) -> str:
+        return "".join(f"{good} entries are whole, {bad} were damaged and are dropped\n" for good, bad in counts)
+
+    nothing = f"pecan: nothing is kept in {disk}. Name the folder by --path, if it is another one.\n"
+    assert run("ls") == (2, nothing) and memory is not None
     kept = decide(pecan.PecanPipeline(source()).map(waits).autocache().batch(4), cache)
     point = next(op for op in kept.plan.ops if isinstance(op, Autocache))
-    with EntryStore(cache.folder, max_bytes=cache.max_bytes) as store:
-        store.put("one", point.key, [b"1" * 2_000_000], elements=7, seconds=1.5)
-        store.put("two", "another", [b"2" * 100], elements=1, seconds=0.5)
+    tiers = TieredStore(disk, max_bytes=cache.max_bytes, memory=memory, memory_bytes=cache.memory_bytes)
+    with contextlib.closing(tiers):
+        tiers.put("one", point.key, [b"1" * 2_000_000], elements=7, seconds=1.5)
+        tiers.put("two", "another", [b"2" * 300_000], elements=1, seconds=0.5)
+        tiers.get("two")
+    data = bytes(2 * MIB + 5)
+    with contextlib.closing(BlockCache(blocks, cache.source_bytes)) as of_buckets:
+        of_buckets.read(
+            lambda start, stop, _: FileRange(data[start:stop], len(data), "v"), "s3://data/x/y", 0, None, "v"
+        )
     status, text = run("ls")
     assert status == 0 and "ours: autocache behind waits" in text and "2.0" in text and "another" in text
-    assert run("du")[1].startswith("2.0 MB in ")
-    assert run("verify") == (0, "2 entries are whole, 0 were damaged and are dropped\n")
+    assert text.split()[-6:] == ["blocks", "MB", "dataset", "3", "2.1", "s3://data/x"]
+    assert run("du") == (0, f"2.3 MB in {disk}\n2.1 MB in {blocks}\n0.3 MB in {memory}\n")
+    assert run("verify") == (0, whole((2, 0), (3, 0), (1, 0)))
     assert run("rm")[0] == 2 and run("rm", "--all", "x")[0] == 2
-    assert run("rm", "ano") == (0, f"1 entries removed from {cache.folder}\n")
-    segment = next((cache.folder / "segments").iterdir())
-    segment.write_bytes(b"0" + segment.read_bytes()[1:])
-    assert run("verify") == (1, "0 entries are whole, 1 were damaged and are dropped\n")
+    removed = [line.split()[0] for line in run("rm", "ano")[1].splitlines()]
+    assert removed == ["1", "0", "1"]
+    for folder, place in ((disk, 0), (blocks, MIB + 100)):
+        segment = next((folder / "segments").iterdir())
+        held = bytearray(segment.read_bytes())
+        held[place] ^= 1
+        segment.write_bytes(held)
+    assert run("verify") == (1, whole((0, 1), (2, 1), (0, 0)))
     assert "us for an entry" in run("bench")[1]
-    assert run("rm", "--all")[0] == 0 and "0.0 MB" in run("du")[1]
+    assert run("rm", "--all")[0] == 0 and run("du")[1].count("0.0 MB in") == 2 and not memory.exists()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from pecan_ray import options
 from pecan_ray.autocache.store_speed import memory_speed
 from pecan_ray.caching.store import EntryStore
 from pecan_ray.caching.tiers import TieredStore
-from pecan_ray.cli import main
 from pecan_ray.errors import CacheError, PlanError
 from pecan_ray.options import Cache
 from tests.unit.engines.cache_rig import Numbers, double, kept, sorted_numbers
@@ -111,18 +109,6 @@ def test_an_engine_reads_from_memory_what_it_has_read_once(cache: Cache) -> None
     store = tiers_of(cache)
     assert len(in_memory(store)) == 7
     store.close()
-
-
-def test_the_command_counts_and_removes_what_is_in_memory(cache: Cache, capsys: pytest.CaptureFixture[str]) -> None:
-    store = tiers_of(cache)
-    store.put("a", "plan", [bytes(300_000)], elements=1, seconds=1.0)
-    store.get("a")
-    store.close()
-    assert main(["cache", "--path", os.fspath(cache.folder), "du"]) == 0
-    assert capsys.readouterr().out.count("0.3 MB in ") == 2
-    assert main(["cache", "--path", os.fspath(cache.folder), "rm", "--all"]) == 0
-    assert capsys.readouterr().out.count("1 entries removed from ") == 2
-    assert cache.memory_folder is not None and not cache.memory_folder.exists()
 
 
 @pytest.mark.parametrize("bad", [-1, 1000, True, 1.5])

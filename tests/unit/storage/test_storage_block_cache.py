@@ -198,27 +198,6 @@ def test_a_forked_child_leaves_its_parents_index_alone(bucket: Bucket, tmp_path:
     assert storage.read_range(path, 0, version=version) == b"forked" and storage.bytes_from_node() > 0
 
 
-def test_the_command_tells_of_blocks_verifies_and_removes_them(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    cache = Cache(tmp_path, source_bytes=64 * MIB)
-    blocks = BlockCache(cache.source_folder, cache.source_bytes)
-    StoredObject(os.urandom(2 * MIB + 5)).read(blocks)
-    blocks.close()
-    told = ["cache", "--path", str(tmp_path)]
-    assert main([*told, "ls"]) == 0
-    assert capsys.readouterr().out.split() == ["blocks", "MB", "dataset", "3", "2.1", "s3://data/folder"]
-    assert main([*told, "du"]) == 0 and f"2.1 MB in {cache.source_folder}" in capsys.readouterr().out
-    (segment,) = (cache.source_folder / "segments").iterdir()
-    held = bytearray(segment.read_bytes())
-    held[MIB + 100] ^= 1
-    segment.write_bytes(held)
-    assert main([*told, "verify"]) == 1 and "2 entries are whole, 1 were damaged" in capsys.readouterr().out
-    assert main([*told, "rm", "s3://da"]) == 0 and "2 entries removed" in capsys.readouterr().out
-    assert list((cache.source_folder / "segments").iterdir()) == []
-    assert main(["cache", "--path", str(tmp_path / "nothing"), "ls"]) == 2
-
-
 # --- digests of datasets: made, written, read, held against what is there, and damaged ------------------------------
 
 OBJECTS = {"a": b"", "b/one": os.urandom(10), "b/two": os.urandom(2 * MIB), "c ü": os.urandom(MIB + 1)}
