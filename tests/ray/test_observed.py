@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import urllib.request
+from typing import Any
 
 import numpy as np
 import pytest
+import ray
 
 import pecan_ray as pecan
 from pecan_ray.cli import main
 from pecan_ray.observe import progress
 from pecan_ray.placement import Prices
 from tests.ray.pipelines import ONE, numbers
-from tests.ray.prometheus import scraped
 from tests.ray.waiting import until
 from tests.ray.waiting_transforms import WaitLog, half
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
+
+
+def scraped() -> str:
+    """Text of the Prometheus endpoints of the nodes; of a node that is just starting none answers yet."""
+    nodes: Any = ray.nodes
+    pages = []
+    for node in nodes():
+        url = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
+        with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=10) as answer:
+            pages.append(answer.read().decode())
+    return "\n".join(pages)
 
 
 def metrics_of(job: str) -> dict[tuple[str, str], float]:
@@ -106,6 +120,3 @@ def test_a_log_has_whole_lines_with_what_is_left_and_what_was_paid(
     line = r"^pecan bar: \d+ of 10000 batches, \d+\.\d/s, .* workers .*, \$\d+\.\d{4}, [\d:]+ left$"
     assert re.search(line, said, re.MULTILINE), said
     assert "\r" not in said
-
-
-# --- where the time went --------------------------------------------------------------------------------------

@@ -24,14 +24,6 @@ def pipeline(name: str) -> pecan.PecanPipeline:
     return numbers(ROWS, name, config=config).batch(8)
 
 
-def test_a_validation_pipeline_runs_inside_the_training_loop() -> None:
-    workers = AutoWorkers()
-    with pipeline("training").iter_batches(epochs=None, workers=workers) as training:
-        for step, _ in zip(range(20), training, strict=False):
-            if step == 14:
-                assert sorted(ids(pipeline("validation").iter_batches(workers=workers))) == ONCE
-
-
 @ray.remote(num_cpus=1)
 class TrainWorker:
     """Holds a CPU, as a worker of Ray Train does."""

@@ -77,7 +77,9 @@ def recorded(most: int | None, seen: list[int]) -> Any:
     return made
 
 
-@pytest.mark.parametrize(("save_freq", "most", "left"), [(3, 17, 5), ("epoch", 14, 0)])
+@pytest.mark.parametrize(
+    ("save_freq", "most", "left"), [(3, 17, 5), pytest.param("epoch", 14, 0, marks=pytest.mark.slow)]
+)
 def test_a_fit_that_failed_goes_on_with_what_was_not_trained_on(
     tmp_path: Path, save_freq: Any, most: int, left: int
 ) -> None:

@@ -61,14 +61,15 @@ def test_workers_share_a_zip_in_order_and_two_ranks_go_on_from_a_state_where_it_
     assert len(workers) > 1 and rows_of(first) == whole[:240]
     os.remove(made)
 
-    def rest(rank: int) -> list[tuple[int, ...]]:
+    def rest(rank: int) -> list[list[tuple[int, ...]]]:
         options: dict[str, Any] = {"rank": rank, "world_size": 2, "job": "zip-ranks", "workers": pecan.Workers(local=2)}
         with fixmatch("fixmatch", made).iter_batches(state=state, **options) as batches:
-            return rows_of(batches)
+            assert "rank r of 2 gets batches r, r + 2" in batches.explain()
+            return [rows_of([batch]) for batch in batches]
 
     with ThreadPoolExecutor(2) as pool:
         ours, theirs = pool.map(rest, range(2))
-    assert len(ours) == len(theirs) and sorted(ours + theirs) == sorted(whole[240:])
+    assert [row for turn in zip(ours, theirs, strict=True) for batch in turn for row in batch] == whole[240:]
     columns = sorted(("u", "weak", "strong", "label", "image"))
     used = {row[columns.index("u")] for row in whole[:240]}
     with open(made) as file:
