@@ -14,12 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 import pecan_ray as pecan
-from pecan_ray.sources import Parquet, Resampled, WebDataset
+from pecan_ray.sources import Resampled, WebDataset
 
 torch = pytest.importorskip("torch")
 EPOCHS = 3
@@ -107,35 +105,6 @@ def test_detection_has_lists_of_images_of_one_aspect_ratio() -> None:
     for epoch in range(EPOCHS):
         mine = grouped[30 * epoch : 30 * epoch + 30]
         assert sorted(index for batch in mine for index in batch["index"]) == list(range(ROWS))
-
-
-DENSE, SPARSE = [f"d{n}" for n in range(13)], [f"s{n}" for n in range(26)]
-
-
-def test_dlrm_reads_a_table_of_40_columns(tmp_path: Path) -> None:
-    rng = np.random.default_rng(1)
-    table = pa.table(
-        {
-            "click": rng.integers(0, 2, 1000),
-            **{name: rng.integers(0, 1000, 1000) for name in DENSE},
-            **{name: rng.integers(0, 1 << 40, 1000) for name in SPARSE},
-        }
-    )
-    pq.write_table(table, tmp_path / "clicks.parquet", row_group_size=128)
-
-    def features(batch: dict[str, Any]) -> dict[str, Any]:
-        dense = np.stack([np.log1p(batch[name]) for name in DENSE], axis=1).astype(np.float32)
-        sparse = np.stack([batch[name] % 1009 for name in SPARSE], axis=1)
-        return {"dense": dense, "sparse": sparse, "click": batch["click"]}
-
-    pipe = pecan.PecanPipeline(Parquet(tmp_path / "clicks.parquet"), name="dlrm")
-    found = ours(pipe.filter(lambda day: day < 900, on="d0").batch(64, drop_remainder=True).map(features), epochs=1)
-
-    kept = table.filter(pa.compute.less(table["d0"], 900))
-    whole = features({name: column.to_numpy() for name, column in zip(kept.column_names, kept.columns, strict=True)})
-    dataset = torch.utils.data.TensorDataset(*(torch.tensor(column) for column in whole.values()))
-    theirs = list(torch.utils.data.DataLoader(dataset, batch_size=64, drop_last=True))
-    assert [plain(list(batch.values())) for batch in found] == plain(theirs)
 
 
 def test_open_clip_draws_shards_with_replacement_and_has_epochs_of_one_length(tmp_path: Path) -> None:
