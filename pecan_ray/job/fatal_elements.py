@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter, deque
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -96,9 +96,22 @@ class FatalElementTracker:
         """Yield the positions that wait here."""
         yield from ((lease.key, lease.spans) for bundle in self._waiting for lease in bundle)
 
-    def take(self) -> Bundle:
-        """Return what one worker shall work on, and on nothing else."""
-        return self._waiting.popleft()
+    def take(self, barred: Set[LeaseKey]) -> Bundle:
+        """Return what one worker shall work on, and on nothing else; empty: nothing waits that it can open.
+
+        `barred`: leases that the worker could not open.
+        """
+        found = next((one for one in self._waiting if barred.isdisjoint(lease.key for lease in one)), ())
+        if found:
+            self._waiting.remove(found)
+        return found
+
+    def take_out(self, key: LeaseKey) -> list[Lease]:
+        """Take everything out that waits of a lease, which no worker can open."""
+        taken = [lease for bundle in self._waiting for lease in bundle if lease.key == key]
+        kept = (tuple(lease for lease in bundle if lease.key != key) for bundle in self._waiting)
+        self._waiting = deque(bundle for bundle in kept if bundle)
+        return taken
 
     def ended(self, key: LeaseKey, elements: int) -> None:
         """Forget the pieces behind the last element of a split, whose length is known now."""

@@ -82,10 +82,11 @@ class Ledger(LedgerState):
         if self.runs.kept and self.runs.should_wait(worker, state):
             return "wait"
         taken = elsewhere(worker, self.shape, self._whole, self.workers)
-        apart = bool(self.fatal_elements) and sees
-        if not apart and (taken or not has_work(worker, state, self.epoch, self.queues)):
+        # Decision 98: what is suspected stays apart, and waits for a worker that can open it.
+        suspects = self.fatal_elements.take(self.queues.excluded(worker)) if sees else ()
+        if not suspects and (taken or not has_work(worker, state, self.epoch, self.queues)):
             return "wait"
-        state.begin(self.fatal_elements.take(), apart=True) if apart else state.begin()
+        state.begin(suspects, apart=bool(suspects))
         if self.shape.runs_whole:
             self._whole.begin(worker)
         return assigned(self.shape, self.epoch, self.produced, self.counts)

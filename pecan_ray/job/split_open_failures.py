@@ -142,7 +142,11 @@ class SplitOpenFailures:
             state.rejected[one.key] = one.spans
             return
         for lease, spans in state.take_back({one.key: one.spans}):
-            self._ledger.queues.put_back(replace(lease, spans=tuple(spans)))
+            rest = replace(lease, spans=tuple(spans))
+            if state.suspicious:
+                self._ledger.fatal_elements.put_back([rest])
+            else:
+                self._ledger.queues.put_back(rest)
 
     def settle(self, now: float, done: Instructions) -> None:
         """Leave out what no worker that is there can open any more."""
@@ -163,13 +167,14 @@ class SplitOpenFailures:
             ledger.runs.skipped_rows.leave_out(key)
             ledger.changes += 1
             return True
-        found = False
+        waited = ledger.fatal_elements.take_out(key)
         while not ledger.runs.joins and (lease := ledger.queues.take_returned_lease(key)) is not None:
-            found = True  # it may have been cut
+            waited.append(lease)  # several times, because it may have been cut
+        for lease in waited:
             # The ledger takes as dealt with only what a worker holds, so any living one stands in.
             ledger.workers[worker].assign(lease)
             ledger.consumed(worker, self._epoch, {key: lease.spans})
-        return found
+        return bool(waited)
 
     def _leave_out(self, key: LeaseKey, error: LeftOutElement, now: float, done: Instructions) -> None:
         """Count a split that nobody can open, by how much it holds as far as others tell."""
