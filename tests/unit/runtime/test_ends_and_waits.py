@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -59,10 +59,9 @@ def test_a_process_that_is_asked_to_end_goes_on_and_ends_in_time_also_where_no_t
     assert (done.stdout, done.returncode) == ("True\n", -signal.SIGALRM), done.stderr
 
 
-@pytest.mark.parametrize(("begin", "code"), [(FORKED, "exitcode"), (STARTED, "returncode")])
-def test_what_such_a_process_has_started_ends_at_sigterm(begin: str, code: str) -> None:
-    done = ran(f"{begin}\nprint(child.{code}, notice.received)")
-    assert done.stdout == f"{-signal.SIGTERM} False\n", done.stderr
+def test_what_such_a_process_has_forked_or_started_ends_at_sigterm() -> None:
+    done = ran(f"{FORKED}\nprint(child.exitcode)\n{STARTED}\nprint(child.returncode, notice.received)")
+    assert done.stdout == f"{-signal.SIGTERM}\n{-signal.SIGTERM} False\n", done.stderr
 
 
 class PreemptedError(Exception):
@@ -79,15 +78,6 @@ def client() -> Iterator[BatchClient]:
     before = signal.signal(signal.SIGUSR1, preempt)
     yield BatchClient(None, 0, 1, ("job", "incarnation", "node"), 1000, lambda bad: None)
     signal.signal(signal.SIGUSR1, before)
-
-
-def test_a_bell_that_was_rung_before_is_heard_once() -> None:
-    bell = WakeupEvent()
-    bell.ring()
-    bell.ring()
-    bell.wait()
-    threading.Timer(0.01, bell.ring).start()
-    bell.wait()
 
 
 def deliver(client: BatchClient, numbers: list[int]) -> None:
@@ -149,16 +139,8 @@ def test_a_process_that_ends_with_its_starter_outlives_the_thread_that_needed_it
     assert process.stdin is not None
     process.stdin.close()
     assert process.wait(60) == 0, "it was killed with the thread"
-
-
-def test_what_the_function_raises_is_raised() -> None:
-    def fail() -> None:
-        raise ValueError("no")
-
-    with ThreadPoolExecutor(1) as pool, pytest.raises(ValueError, match="no"):
-        pool.submit(call_in_persistent_thread, fail, "starter").result()
-    with pytest.raises(ValueError, match="no"):
-        call_in_persistent_thread(fail, "starter")
+    with pytest.raises(ZeroDivisionError):
+        call_in_persistent_thread(lambda: 1 // 0, "starter")
 
 
 # --- what is said of it -------------------------------------------------------------------------------------------
@@ -173,15 +155,10 @@ PID	MEM(GB)	COMMAND
 def test_a_worker_that_was_killed_for_memory_is_told_with_sizes_and_what_to_change() -> None:
     said = killed_for_memory(RAY_SAYS)
     assert "\n" not in said and "of whose 23.5 GB 22.9 were used" in said and "cpus_per_worker" in said
-    older = killed_for_memory("Memory on the node (IP: 192.0.2.2, ID: x) was 30.26GB / 31.00GB (0.976160), ...")
-    assert "of whose 31.0 GB 30.3 were used" in older
-    for bare in (
-        "The actor is dead because its owner has died. Owner Id: 1c54 Owner worker exit type: NODE_OUT_OF_MEMORY ...",
-        "1 worker(s) were killed: the node running low on memory",
-    ):
-        assert "is short of memory: run fewer" in killed_for_memory(bare)
-    for guessed in ("", "Worker exit type: SYSTEM_ERROR. (1) the process was killed by the OOM killer"):
-        assert killed_for_memory(guessed) == "", "Ray only guesses"
+    bare = "1 worker(s) were killed: the node running low on memory"
+    assert "is short of memory: run fewer" in killed_for_memory(bare)
+    guessed = "Worker exit type: SYSTEM_ERROR. (1) the process was killed by the OOM killer"
+    assert killed_for_memory(guessed) == "", "Ray only guesses"
 
 
 def test_the_last_line_of_a_workers_log_is_found(tmp_path: Path) -> None:
@@ -206,14 +183,10 @@ def test_it_is_said_as_it_is_by_then_once_and_again_when_it_changes(
         for text in ("for the controller", "for another job", "for the controller", "for another job"):
             wait.switch_to(text)
     assert caplog.messages == ["waiting: for the controller", "waiting: for another job"]
-
-
-def test_nothing_is_said_of_what_does_not_take_long(caplog: pytest.LogCaptureFixture) -> None:
     before = threading.active_count()
-    with LongWait("for the controller"):
-        assert threading.active_count() == before + 1
+    with LongWait("for what does not take long"):
+        pass
     until(lambda: threading.active_count() == before, "the timer goes on")
-    assert not caplog.messages
 
 
 @pytest.mark.parametrize("stood_still", [False, True])

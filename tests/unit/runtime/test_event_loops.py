@@ -1,12 +1,14 @@
-"""What the controller and the readers do in event loops: bids, notices, reasons, messages of Ray, tasks that fail."""
+"""What the controller and the readers do in event loops: listing, bids, notices, reasons, messages, failing tasks."""
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import pickle
+import queue
 import threading
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -19,22 +21,27 @@ from ray.exceptions import ActorUnschedulableError
 
 import pecan_ray as pecan
 from pecan_ray.errors import ClusterError, SourceError
-from pecan_ray.job.events import PoolRequestsReceived, WorkerLost
+from pecan_ray.job.events import Event, JobFailed, ListingEnded, PoolRequestsReceived, SplitPageReceived, WorkerLost
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.messages import LeftOutElement, TrainerUpdate
-from pecan_ray.job.notification_schedule import GATHER_PER_TRAINER_S, MANY_TRAINERS
+from pecan_ray.job.notification_schedule import MANY_TRAINERS
 from pecan_ray.job.spec import JobSpec
 from pecan_ray.options import Config, IterOptions, Workers
 from pecan_ray.plan.shape import plan_shape
+from pecan_ray.plan.splits import Split
 from pecan_ray.runtime import pool_request_exchange, worker_actors
 from pecan_ray.runtime.calls import Calls
 from pecan_ray.runtime.cluster import SharedNodes
+from pecan_ray.runtime.controller import JobController
+from pecan_ray.runtime.controller_actor import AutoPlacementController
 from pecan_ray.runtime.job_tasks import JobTasks, unexpected_failure
+from pecan_ray.runtime.listing import PAGE, list_sources
 from pecan_ray.runtime.messages import Job, WorkerInfo
 from pecan_ray.runtime.pool_request_exchange import PoolRequestExchange
 from pecan_ray.runtime.streams import _StoreWay
 from pecan_ray.runtime.update_calls import UpdateCalls
 from pecan_ray.runtime.worker_actors import WorkerActor, WorkerActors
+from tests.unit.engines.engine_leases import OwnSource
 
 pytestmark = pytest.mark.usefixtures("each_event_loop")
 
@@ -72,7 +79,7 @@ def job_of(name: str, config: Config) -> Job:
     return Job(JobSpec(name, LedgerShape(), Workers(1)), b"", b"", shape, "python", 0, IterOptions(), config)
 
 
-def failed(doing: str, error: Exception) -> None:
+def must_not_fail(doing: str, error: Exception) -> None:
     raise AssertionError(doing) from error
 
 
@@ -81,7 +88,7 @@ def reasons(*rounds: Mapping[str, str]) -> list[set[str]]:
 
     async def ask() -> list[set[str]]:
         job = job_of("full", Config(cpus_per_worker=2.0))
-        actors = WorkerActors(job, b"", None, None, lambda event: None, lambda worker: None, failed)
+        actors = WorkerActors(job, b"", None, None, lambda event: None, lambda worker: None, must_not_fail)
         return [set(await asyncio.gather(*(actors._reason(one) for _ in range(WORKERS)))) for one in rounds]
 
     return asyncio.run(ask())
@@ -110,7 +117,7 @@ def test_a_worker_whose_node_was_lost_before_it_was_made_is_no_crash_of_its_proc
 
     async def follow() -> None:
         job = job_of("lost", Config())
-        actors = WorkerActors(job, b"", None, None, happened.append, lambda worker: None, failed)
+        actors = WorkerActors(job, b"", None, None, happened.append, lambda worker: None, must_not_fail)
         await actors._wait_for_end(WorkerActor("remote-0"), life())
 
     asyncio.run(follow())
@@ -169,7 +176,7 @@ RANKS = MANY_TRAINERS + 20
 
 
 def board_of(orders: Callable[[int], TrainerUpdate]) -> UpdateCalls:
-    return UpdateCalls(orders, JobTasks(failed))
+    return UpdateCalls(orders, JobTasks(must_not_fail))
 
 
 async def answered(change: Callable[[UpdateCalls], None], told: set[int]) -> list[int]:
@@ -195,12 +202,6 @@ async def answered(change: Callable[[UpdateCalls], None], told: set[int]) -> lis
     return list(done)
 
 
-def held_up(*ranks: int) -> Iterator[int]:
-    """Yield ranks, after the process has lost its CPU for longer than changes are gathered."""
-    time.sleep(2 * GATHER_PER_TRAINER_S * RANKS)
-    yield from ranks
-
-
 def tell(*calls: tuple[tuple[int, ...], bool]) -> Callable[[UpdateCalls], None]:
     """Tell ranks, one group after the other, of what concerns their allowance alone, or of more."""
 
@@ -216,25 +217,14 @@ def one_has_heard_with_its_report(board: UpdateCalls) -> None:
     assert pickle.loads(board.pickled_update(3))[0].number == 2
 
 
-def the_controller_loses_its_cpu(board: UpdateCalls) -> None:
-    for rank in (3, 5, 7):
-        board.tell(held_up(rank), only_limit_raised=True)
-    for rank in (11, 13):
-        board.tell(held_up(rank))
-    board.tell((9,))
-
-
 @pytest.mark.parametrize(
     ("change", "told", "later"),
     [
         (tell(((3, 5), False)), {3, 5}, set()),
-        (tell(((3, 5), True)), {3, 5}, set()),
         (tell(((3,), True), ((5,), False), ((7,), True)), {5}, {3, 7}),
-        (tell(((3,), True), ((3,), False), ((3,), True)), {3}, set()),
         (one_has_heard_with_its_report, {5}, set()),
-        (the_controller_loses_its_cpu, {3, 5, 7, 9, 11, 13}, set()),
     ],
-    ids=["due", "for an allowance", "what cannot wait first", "at once and not later", "heard", "no CPU"],
+    ids=["due", "what cannot wait first", "heard"],
 )
 def test_those_that_are_due_are_answered_and_no_others(
     change: Callable[[UpdateCalls], None], told: set[int], later: set[int]
@@ -244,16 +234,6 @@ def test_those_that_are_due_are_answered_and_no_others(
     assert {*done[: len(told)]} == told and {*done} <= told | later, done
 
 
-def test_a_rank_that_is_due_before_it_listens_is_answered_at_once() -> None:
-    async def late() -> set[int]:
-        board = board_of(lambda rank: TrainerUpdate(number=2))
-        board.tell((3,), only_limit_raised=True)
-        await asyncio.wait_for(board.listen(3, 1), 60)
-        return {3}
-
-    assert asyncio.run(late()) == {3}
-
-
 BAD = LeftOutElement("split 0, element 3", "decode", "a.png", "not an image")
 
 
@@ -261,16 +241,13 @@ BAD = LeftOutElement("split 0, element 3", "decode", "a.png", "not an image")
     "own",
     [{"quarantine": (BAD,), "quarantined": 2}, {"settle": ("local-1",)}, {"keep": 3}, {"new_workers": ("local-1",)}],
 )
-def test_each_rank_is_told_its_own_whoever_asks_first(own: dict[str, Any]) -> None:
+def test_each_rank_is_told_its_own_whoever_asks_first_and_the_same_is_pickled_once(own: dict[str, Any]) -> None:
     orders = [replace(TrainerUpdate(number=2), **own), TrainerUpdate(number=2)]
     for first in range(2):
         board = board_of(lambda rank: orders[rank])
         for rank in (first, 1 - first, first):
             assert pickle.loads(board.pickled_update(rank))[0] == orders[rank]
-
-
-def test_ranks_that_are_told_the_same_are_sent_the_same_bytes() -> None:
-    board = board_of(lambda rank: TrainerUpdate(number=2, quarantine=(BAD,)))
+    board = board_of(lambda rank: orders[0])
     assert board.pickled_update(0) is board.pickled_update(1)
 
 
@@ -280,7 +257,7 @@ def failures(work: Callable[[JobTasks], Coroutine[Any, Any, None]]) -> list[tupl
     return told
 
 
-def test_a_task_that_fails_is_told_of_and_others_go_on() -> None:
+def test_a_task_that_fails_is_told_of_and_others_go_on_until_they_are_cancelled() -> None:
     async def broken() -> None:
         raise KeyError("node")
 
@@ -290,22 +267,15 @@ def test_a_task_that_fails_is_told_of_and_others_go_on() -> None:
         async def sound() -> None:
             done.set()
 
+        waiting = tasks.begin("waiting", asyncio.Event().wait)
         await asyncio.gather(tasks.begin("looking for room", broken), tasks.begin("letting time pass", sound))
         assert done.is_set()
+        tasks.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
 
     ((doing, error),) = failures(work)
     assert doing == "looking for room" and isinstance(error, KeyError)
-
-
-def test_a_task_that_is_cancelled_has_not_failed() -> None:
-    async def work(tasks: JobTasks) -> None:
-        task = tasks.begin("waiting", asyncio.Event().wait)
-        await asyncio.sleep(0)
-        tasks.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    assert failures(work) == []
 
 
 def test_a_callback_of_the_notice_board_that_fails_is_told_of() -> None:
@@ -331,3 +301,76 @@ def test_an_error_that_nobody_has_foreseen_says_what_was_being_done_and_one_of_o
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
     ours = SourceError("split 7 is missing")
     assert unexpected_failure("job-1", "handling SplitPageReceived", ours) is ours
+
+
+WAIT_S = 60.0
+
+
+class Files(OwnSource):
+    """A source of names, numbered from `first` on; it fails after so many."""
+
+    def __init__(self, count: int, fails: bool = False, first: int = 0) -> None:
+        self.count, self.fails, self.first, self.listed = count, fails, first, 0
+
+    def splits(self) -> Iterator[Split]:
+        for index in range(self.count):
+            self.listed += 1
+            yield Split(self.first + index, f"file-{index}")
+        if self.fails:
+            raise OSError("the bucket is gone")
+
+
+class Handled:
+    """Takes events, and says when each was handled."""
+
+    def __init__(self) -> None:
+        self.events: queue.Queue[tuple[Event, Future[None]]] = queue.Queue()
+
+    def __call__(self, event: Event) -> Future[None]:
+        done: Future[None] = Future()
+        self.events.put((event, done))
+        return done
+
+
+def test_the_next_page_waits_until_the_one_before_was_handled() -> None:
+    source, handled = Files(1 + 2 * PAGE), Handled()
+    list_sources([source], (), handled)
+    sizes = []
+    while True:
+        event, done = handled.events.get(timeout=WAIT_S)
+        if isinstance(event, ListingEnded):
+            break
+        assert isinstance(event, SplitPageReceived) and handled.events.empty()
+        sizes.append(len(event.splits))
+        assert source.listed == sum(sizes), "nothing is listed ahead"
+        done.set_result(None)
+    assert sizes == [1, PAGE, PAGE]
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        (Files(0, fails=True), "listing Files failed: OSError: the bucket is gone"),
+        (Files(1, first=1), "Files.splits() has numbered split 1 (file-0) where split 0 was due"),
+    ],
+)
+def test_a_source_that_fails_or_numbers_its_splits_wrongly_ends_the_job_with_its_name(source: Files, said: str) -> None:
+    handled = Handled()
+    list_sources([source], (), handled)
+    event, _ = handled.events.get(timeout=WAIT_S)
+    assert isinstance(event, JobFailed) and isinstance(event.error, SourceError)
+    assert said in str(event.error)
+
+
+def calls_of(kind: type) -> dict[str, Any]:
+    return {
+        name: inspect.signature(call).replace(return_annotation=None)
+        for name, call in inspect.getmembers(kind, inspect.iscoroutinefunction)
+        if not name.startswith("_")
+    }
+
+
+def test_the_actor_has_the_calls_of_the_process_with_their_arguments() -> None:
+    process, actor = calls_of(JobController), calls_of(AutoPlacementController)
+    assert len(process) > 10 and process.keys() <= actor.keys()
+    assert {name: str(actor[name]) for name in process} == {name: str(call) for name, call in process.items()}

@@ -25,17 +25,6 @@ def numbers() -> PecanPipeline:
     return PecanPipeline(Arrays(i=np.arange(4)))
 
 
-def test_a_plan_with_closures_and_lambdas_arrives_as_it_was() -> None:
-    by = 3
-
-    def scaled(i: Any) -> Any:
-        return i * by
-
-    pipe = numbers().map(scaled, on="i").filter(lambda i: i != 3, on="i").batch(4)
-    arrived = pickle.loads(pickle_plan(pipe.plan))
-    assert column(run_engine(arrived, order="strict"), "i") == [0, 6, 9]
-
-
 def test_memory_maps_are_opened_again_by_their_paths(tmp_path: Path) -> None:
     np.save(tmp_path / "tokens.npy", np.arange(200_000).reshape(1000, 200))
     np.save(tmp_path / "columns.npy", np.asfortranarray(np.arange(6).reshape(2, 3)))
@@ -119,16 +108,6 @@ def test_functions_of_the_main_script_of_a_spawned_process_go_by_value(tmp_path:
         assert column(run_engine(arrived, order="strict"), "i") == [2 * ((i * i + 3) ** 2 + 3) + 4 for i in range(4)]
 
 
-class Slotted:
-    __slots__ = ("guard",)
-
-    def __init__(self, value: Any) -> None:
-        self.guard = value
-
-    def __call__(self, i: Any) -> Any:
-        return i
-
-
 class Counting:
     def __init__(self, value: Any) -> None:
         self.by = 2
@@ -146,11 +125,8 @@ class Counting:
     [
         (lambda value: lambda i: i if value else None, "value"),
         (lambda value: lambda i, held=value: i if held else None, "held"),
-        (lambda value: lambda i, *, guard=value: i if guard else None, "guard"),
         (lambda value: functools.partial(lambda i, *, guard: i if guard else None, guard=value), "guard"),
         (lambda value: functools.partial(lambda guard, i: i if guard else None, value), "argument 1 of partial"),
-        (Slotted, "guard"),
-        (Counting, "guard"),
         (lambda value: Counting(value).method, "guard"),
     ],
 )

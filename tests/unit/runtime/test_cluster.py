@@ -1,8 +1,10 @@
-"""Which Ray a program joins, and what is said where that does not let it in."""
+"""Which Ray a program joins, what is said where that does not let it in, and on which nodes workers are made."""
 
 from __future__ import annotations
 
+import ast
 import logging
+import re
 import socket
 import threading
 from collections.abc import Iterator
@@ -14,9 +16,12 @@ import pytest
 import ray
 
 from pecan_ray.errors import ClusterError
+from pecan_ray.plan.prices import Prices, PriceTier
 from pecan_ray.runtime import addresses, cluster
 from pecan_ray.runtime.addresses import LOCAL, probe_address, resolve_cluster
 from pecan_ray.runtime.cluster import is_token_error
+from pecan_ray.runtime.placement_groups import reserved_cpus
+from pecan_ray.runtime.price_tiers import sort_by_price
 
 grpc: Any = pytest.importorskip("grpc")
 
@@ -39,7 +44,7 @@ def grpc_address() -> Iterator[str]:
     server.stop(None)
 
 
-@pytest.fixture(params=[b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", None], ids=["closes", "another server", "frozen"])
+@pytest.fixture(params=[b"HTTP/1.1 400 Bad Request\r\n\r\n", None], ids=["another server", "frozen"])
 def other_address(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The address of a process that is no Ray, or one that accepts connections and says nothing."""
     monkeypatch.setattr(addresses, "KNOCK_S", 0.3)
@@ -107,3 +112,70 @@ def test_ray_client_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "is_connected", lambda: True)
     with pytest.raises(ClusterError, match="Ray Client"):
         cluster.attach()
+
+
+PACKAGE = Path(__file__).resolve().parents[3] / "pecan_ray"
+THE_PLACE = PACKAGE / "runtime" / "actors.py"
+
+
+def makes_actors(tree: ast.AST) -> list[int]:
+    """Return the lines of a module that take `ray.remote`, which makes actors and tasks, or say how they are placed."""
+    found = []
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(value=ast.Name("ray"), attr="remote"):
+                found.append(node.lineno)
+            case ast.ImportFrom(module="ray", names=names) if "remote" in {name.name for name in names}:
+                found.append(node.lineno)
+            case ast.keyword(arg="scheduling_strategy"):
+                found.append(node.value.lineno)
+    return found
+
+
+def test_actors_and_tasks_are_made_in_one_place() -> None:
+    files = [path for path in PACKAGE.rglob("*.py") if path != THE_PLACE]
+    assert len(files) > 300
+    speaking = {path: text for path in files if re.search("remote|scheduling_strategy", text := path.read_text())}
+    others = {str(path): lines for path, text in speaking.items() if (lines := makes_actors(ast.parse(text)))}
+    assert others == {}, f"make these by {THE_PLACE.name}: a placement group would capture them"
+    assert len(makes_actors(ast.parse(THE_PLACE.read_text()))) == 4
+
+
+def test_reserved_cpus_are_those_of_the_nodes_in_question() -> None:
+    table = {
+        "a1": {
+            "name": "trial",
+            "state": "CREATED",
+            "bundles": {0: {"CPU": 1.0}, 1: {"CPU": 2.0}, 2: {"GPU": 1.0}},
+            "bundles_to_node_id": {0: "head", 1: "other", 2: "head"},
+        },
+        "b2": {"name": "", "state": "CREATED", "bundles": {0: {"CPU": 0.5}}, "bundles_to_node_id": {0: "head"}},
+        "c3": {"name": "gone", "state": "REMOVED", "bundles": {0: {"CPU": 4.0}}, "bundles_to_node_id": {0: "head"}},
+        "d4": {"name": "waits", "state": "PENDING", "bundles": {0: {"CPU": 4.0}}, "bundles_to_node_id": {}},
+    }
+    assert reserved_cpus(table, {"head"}) == {"trial": 1.0, "b2": 0.5}
+    assert reserved_cpus(table, {"other"}) == {"trial": 2.0}
+
+
+NODES = [{"market": "spot", "zone": "a"}, {"market": "ondemand", "zone": "a"}, {"zone": "b"}]
+REMOTE = {"pecan-role": "remote"}
+SPOT = PriceTier("spot", 0.1, 4)
+
+
+def test_tiers_are_tried_the_cheapest_first_and_nodes_of_none_by_their_price() -> None:
+    dear = PriceTier("far", 2.0, 4, {"zone": "b"})
+    prices = Prices(1.0, 0.4, (dear, PriceTier("ondemand", 0.3, 1), SPOT))
+    assert sort_by_price(REMOTE, prices, NODES) == [
+        REMOTE | {"market": "spot"},
+        REMOTE | {"market": "ondemand"},
+        REMOTE | {"zone": "!in(b)"},
+        REMOTE | {"zone": "b"},
+    ]
+    assert [prices.at(node) for node in NODES] == [0.1, 0.3, 2.0], "a worker costs what its node costs"
+    assert [Prices(1.0, 0.4, (SPOT,)).at(node) for node in NODES] == [0.1, 0.4, 0.4]
+
+
+def test_what_is_no_tier_of_the_nodes_that_may_be_used_is_left_out() -> None:
+    assert sort_by_price(REMOTE, None, NODES) == sort_by_price(REMOTE, Prices(1.0, 0.4), NODES) == []
+    assert sort_by_price(REMOTE, Prices(1.0, 0.4, (PriceTier("nowhere", 0.1, 4),)), NODES) == []
+    assert sort_by_price({"market": "ondemand"}, Prices(1.0, 0.4, (SPOT,)), NODES) == []
