@@ -108,6 +108,20 @@ class Numbered(OwnSource):
             yield self._make(number)
 
 
+class Blocking:
+    """Stands still at a number, or at whatever comes first."""
+
+    def __init__(self, at: int | None = None) -> None:
+        self.at = at
+        self.reached, self.may_go_on = threading.Event(), threading.Event()
+
+    def __call__(self, number: Any = None) -> Any:
+        if self.at is None or np.any(np.asarray(number) == self.at):
+            self.reached.set()
+            assert self.may_go_on.wait(60)
+        return number
+
+
 class CountedSlot(HeapSlot):
     def __init__(self, nbytes: int, free: threading.Semaphore) -> None:
         super().__init__(nbytes)
@@ -193,3 +207,17 @@ def missing(leases: ListedLeases, received: list[Produced]) -> list[Lease]:
 
 def column(produced: Iterable[Produced], name: str = "i") -> list[Any]:
     return [value for batch in produced if batch.rows for value in batch.columns[name]]
+
+
+def exact(value: Any) -> Any:
+    """Return a value in a form in which equality means the same types and contents."""
+    kind = type(value).__name__
+    if isinstance(value, dict):
+        return kind, {name: exact(one) for name, one in value.items()}
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        return kind, value.dtype, value.shape, value.tobytes(), value.flags.writeable
+    if isinstance(value, np.ndarray):
+        return kind, value.dtype, value.shape, [exact(one) for one in value.ravel()]
+    if isinstance(value, (list, tuple)):
+        return kind, [exact(one) for one in value]
+    return kind, repr(value)

@@ -1,9 +1,9 @@
-"""Rows that the trainer joins to batches: an engine gives up what stands before an element that fails, or is of
-another kind, and cuts its rows where elements change."""
+"""What comes before an error or a change: an engine gives up what stands before an element that fails or is of another
+kind, blocks end where elements change, and `take` may end before an element that cannot be read."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
@@ -12,14 +12,16 @@ import numpy as np
 import pytest
 
 from pecan_ray.engines.contract import EngineOptions, Produced
+from pecan_ray.engines.in_process import AllLeases, run_in_process
 from pecan_ray.engines.lease_tracker import LeaseTracker
 from pecan_ray.engines.registry import build_engine
 from pecan_ray.engines.slots import HeapSlots
 from pecan_ray.errors import CorruptSourceError, ElementError, PecanError
 from pecan_ray.options import EngineName, OnError
 from pecan_ray.pipeline import PecanPipeline
-from pecan_ray.plan.splits import OUTPUT_BITS, Element, Split
-from tests.unit.engines.engine_leases import ListedLeases, delivered, numbers, whole_leases
+from pecan_ray.plan.shape import plan_shape
+from pecan_ray.plan.splits import OUTPUT_BITS, Columns, Element, Split
+from tests.unit.engines.engine_leases import ListedLeases, Numbered, delivered, numbers, whole_leases
 
 ENGINES: list[EngineName] = ["python", "tensorflow"]
 
@@ -55,20 +57,14 @@ def fails_at_29(i: Any) -> Any:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("behind", [lambda pipe: pipe, lambda pipe: pipe.repeat(2)], ids=["batch", "repeat"])
-def test_what_stands_before_an_element_that_fails_is_given_up(
-    engine: EngineName, behind: Callable[[PecanPipeline], PecanPipeline]
+def test_what_stands_before_an_element_that_fails_is_given_up_and_what_is_around_one_left_out_keeps_its_place(
+    engine: EngineName,
 ) -> None:
     pipe = numbers(engine=engine).map(lambda i: i + 1, on="i").map(fails_at_29, on="i").filter(even, on="i").batch(4)
-    blocks, error = blocks_of(behind(pipe))
+    blocks, error = blocks_of(pipe)
     assert isinstance(error, ElementError) and error.element == 8 and not blocks[-1].partial
     assert [i for block in blocks for i in block.columns["i"]] == list(range(2, 29, 2))
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_an_element_that_is_left_out_is_told_once_and_the_rows_around_it_keep_their_places(engine: EngineName) -> None:
-    pipe = numbers(engine=engine).map(fails_at_29, on="i").batch(4)
-    blocks, error = blocks_of(pipe, "skip")
+    blocks, error = blocks_of(numbers(engine=engine).map(fails_at_29, on="i").batch(4), "skip")
     rows = [i for block in blocks for i in block.columns["i"]]
     assert error is None and rows == [i for i in range(len(rows) + 1) if i != 29]
     places = [(key, start >> OUTPUT_BITS) for block in blocks for key, start, _ in block.row_parts]
@@ -76,75 +72,16 @@ def test_an_element_that_is_left_out_is_told_once_and_the_rows_around_it_keep_th
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_each_output_of_an_element_has_a_place_of_its_own(engine: EngineName) -> None:
-    """So a batch may end between two of them."""
-    blocks, error = blocks_of(numbers(6, engine=engine).flat_map(_halves[engine]).batch(4))
-    assert error is None and [i for block in blocks for i in block.columns["i"]] == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
-    half = 1 << OUTPUT_BITS - 1
-    parts = [part for block in blocks for part in block.row_parts]
-    assert parts == [((0, 0, 0), number * half, (number + 1) * half) for number in range(12)]
-
-
-def _twice_in_graph(element: Element) -> Element:
-    import tensorflow as tf
-
-    return {"i": tf.repeat(element["i"], 2)}
-
-
-_halves = {"python": lambda element: [element, element], "tensorflow": _twice_in_graph}
-
-
-class Broken:
-    """A source that cannot be read behind its sixth element."""
-
-    counts_splits = True
-
-    def splits(self) -> Any:
-        yield Split(0, elements=10)
-
-    def read(self, split: Split, start: int = 0) -> Any:
-        for i in range(start, 6):
-            yield Element(i=i)
-        raise CorruptSourceError("byte 17 is broken")
-
-    def num_elements(self) -> int | None:
-        return 10
-
-    def identity(self) -> str:
-        return "broken"
-
-
-@pytest.mark.parametrize("engine", ENGINES)
 def test_what_stands_before_data_that_cannot_be_read_is_given_up(engine: EngineName) -> None:
-    blocks, error = blocks_of(PecanPipeline(Broken(), engine=engine).filter(even, on="i").batch(4))
+    def broken_at_6(number: int) -> Element:
+        if number == 6:
+            raise CorruptSourceError("byte 17 is broken")
+        return {"i": number}
+
+    broken = Numbered(10, make=broken_at_6, known=True)
+    blocks, error = blocks_of(PecanPipeline(broken, engine=engine).filter(even, on="i").batch(4))
     assert isinstance(error, CorruptSourceError)
     assert [(i, block.partial) for block in blocks for i in block.columns["i"]] == [(0, False), (2, False), (4, False)]
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_blocks_end_where_shapes_change(engine: EngineName) -> None:
-    """And no element is computed into a block with one of another shape, however the threads come to them."""
-    pipe = numbers(engine=engine).filter(even, on="i").map(_widened[engine]).batch(8)
-    blocks, error = blocks_of(pipe)
-    assert error is None
-    assert [block.columns["wide"].shape for block in blocks] == [
-        (8, 1), (4, 1), (5, 2), (3, 1),  # of 24, 10 and 6 elements
-    ]  # fmt: skip
-    assert [i for block in blocks for i in block.columns["i"]] == list(range(0, 40, 2))
-
-
-def _wide(element: Element) -> Element:
-    return {**element, "wide": np.zeros(2 if 24 <= element["i"] < 34 else 1)}
-
-
-def _wide_in_graph(element: Element) -> Element:
-    import tensorflow as tf
-
-    among = tf.logical_and(element["i"] >= 24, element["i"] < 34)
-    return {**element, "wide": tf.zeros([tf.where(among, 2, 1)])}
-
-
-_widened = {"python": _wide, "tensorflow": _wide_in_graph}
 
 
 @pytest.mark.parametrize(
@@ -167,11 +104,71 @@ def test_blocks_end_where_anything_changes_that_tells_what_a_batch_holds(kinds: 
     assert error is None and [block.rows for block in blocks] == rows
 
 
-def test_a_block_that_cannot_be_made_is_an_error_behind_those_before_it() -> None:
-    def masked(element: Element) -> Element:
-        value = np.ma.masked_array([1.0], [True]) if element["i"] == 21 else np.ones(1)
-        return {**element, "value": value}
+FORMS: dict[str, tuple[Callable[[PecanPipeline], PecanPipeline], int, list[int]]] = {
+    "map": (lambda p: p.map(lambda e: e).take(5), 5, [0, 1, 2, 3, 4]),
+    "filter": (lambda p: p.filter(lambda i: i % 2 == 0, on="i").take(3).batch(2), 5, [0, 2, 4]),
+    "batches": (lambda p: p.map(lambda e: e).batch(3).take(2), 6, [0, 1, 2, 3, 4, 5]),
+    "passes": (lambda p: p.map(lambda e: e).take(2).repeat(2), 2, [0, 1, 0, 1]),
+}
+"""By name: a pipeline, how many elements it takes, and what it yields."""
 
-    blocks, error = blocks_of(numbers().map(masked).filter(lambda element: True).batch(4))
-    assert isinstance(error, ElementError) and error.element == 1 and "masked" in str(error)
-    assert sum(block.rows for block in blocks) == 21
+
+class InColumns(Numbered):
+    """Gives its rows as columns too."""
+
+    def read_columns(self, split: Split, start: int = 0) -> Iterator[Columns]:
+        for element in self.read(split, start):
+            yield {"i": np.array([element["i"]])}
+
+
+def batches_of(pipe: PecanPipeline, engine: EngineName, threads: int) -> Iterator[dict[str, Any]]:
+    """Yield what an engine makes of all leases, in order; with 0 threads what a debug run makes."""
+    if not threads:
+        yield from run_in_process(pipe.plan, engine=engine)
+        return
+    leases = AllLeases(tuple(pipe.plan.sources()), 0, plan_shape(pipe.plan).num_passes)
+    with closing(build_engine(engine, pipe.plan, EngineOptions(order="strict", threads=threads), HeapSlots())) as built:
+        yield from (one.columns for one in built.batches(leases) if one.rows)
+
+
+def with_bad(bad: int, engine: EngineName, source: type[Numbered] = Numbered) -> PecanPipeline:
+    """Numbers in splits of ten, of which one cannot be read."""
+
+    def make(number: int) -> Element:
+        if number == bad:
+            raise ValueError(f"{number} is bad")
+        return {"i": np.int64(number)}
+
+    return PecanPipeline(source(10, 10, make=make), engine=engine)
+
+
+def rows_of(batches: Iterator[dict[str, Any]]) -> tuple[list[int], bool]:
+    """Return the rows that come, and whether an error follows."""
+    rows: list[int] = []
+    try:
+        for batch in batches:
+            rows += np.atleast_1d(batch["i"]).tolist()
+    except PecanError:
+        return rows, True
+    return rows, False
+
+
+each_way = pytest.mark.parametrize(
+    ("engine", "threads"), [("python", 0), ("python", 1), ("python", 3), ("tensorflow", 0), ("tensorflow", 2)]
+)
+"""With 0 threads as a debug run."""
+
+
+@each_way
+@pytest.mark.parametrize("form", FORMS)
+def test_what_is_not_taken_may_be_unreadable(form: str, engine: EngineName, threads: int) -> None:
+    make, first, expected = FORMS[form]
+    for source, bad in ((Numbered, first), (Numbered, 10), (InColumns, first)):
+        pipe = make(with_bad(bad, engine, source))
+        assert rows_of(batches_of(pipe, engine, threads)) == (expected, False), (source, bad)
+
+
+@each_way
+def test_all_batches_before_an_error_come_where_elements_are_left_out(engine: EngineName, threads: int) -> None:
+    pipe = with_bad(8, engine).map(lambda e: e).skip(2).batch(2)
+    assert rows_of(batches_of(pipe, engine, threads)) == ([2, 3, 4, 5, 6, 7], True)

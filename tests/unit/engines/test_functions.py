@@ -21,7 +21,6 @@ from pecan_ray.engines.in_process import run_in_process
 from pecan_ray.engines.own_results import HeldValue, SharedBufferError, SharedBuffers, own_element
 from pecan_ray.errors import OpError, PlanError
 from pecan_ray.pipeline import PecanPipeline
-from pecan_ray.plan.fingerprint import fingerprint
 from pecan_ray.plan.operators import ElementOp, is_pass_dependent, wants_epoch, wants_rng
 from pecan_ray.plan.splits import Split
 from pecan_ray.sources import Items
@@ -77,39 +76,32 @@ def test_every_kind_of_function_is_given_it_and_a_pass_of_repeat_is_none() -> No
     chains = {
         "map": numbers(ROWS).map(numbered, on="i").batch(5),
         "both": both.batch(5),
+        "set up": numbers(ROWS)
+        .map(lambda i, nothing, rng, epoch: numbered(i, epoch) + nothing, on="i", setup=int)
+        .batch(5),
         "in processes": numbers(ROWS).map(numbered, on="i", processes=True).batch(5),
         "flat_map": numbers(ROWS).flat_map(lambda i, epoch: [numbered(i, epoch)], on="i").batch(5),
         "behind batch": numbers(ROWS).batch(5).map(lambda batch, epoch: {"i": batch["i"] + 100 * epoch}, name="behind"),
-        "collate": numbers(ROWS).batch(
-            5, collate=lambda rows, epoch: {"i": [numbered(one["i"], epoch) for one in rows]}
-        ),
+        "collate": numbers(ROWS).batch(5, collate=lambda rows, epoch: {"i": [100 * epoch + one["i"] for one in rows]}),
     }
     for name, chain in chains.items():
-        assert sorted(i for b in chain.iter_batches(debug=True, epochs=2, first_epoch=3) for i in b["i"]) == [
-            *range(300, 300 + ROWS),
-            *range(400, 400 + ROWS),
-        ], name
+        batches = chain.iter_batches(debug=True, epochs=2, first_epoch=3)
+        assert sorted(i for b in batches for i in b["i"]) == [*range(300, 300 + ROWS), *range(400, 400 + ROWS)], name
         leases = whole_leases(list(chain.plan.sources()), epoch=7)
         assert sorted(column(run_engine(chain, leases), "i")) == [*range(700, 700 + ROWS)], name
     some = numbers(ROWS).filter(lambda i, epoch: i >= epoch, on="i").repeat(2).batch(50)
     assert [len(batch["i"]) for batch in some.iter_batches(debug=True, epochs=2)] == [2 * ROWS, 2 * ROWS - 2]
 
 
-def test_nothing_is_kept_behind_it() -> None:
+def test_nothing_is_kept_behind_it_and_autoorder_leaves_it_where_it_is() -> None:
     later = numbers(ROWS).map(numbered, on="i")
     (op,) = later.plan.ops
     assert isinstance(op, ElementOp) and is_pass_dependent(op) and not is_pass_dependent(replace(op, fn=len))
-    with pytest.raises(
-        PlanError, match=r"autocache: it stands behind numbered, which is given the number of the epoch"
-    ):
+    with pytest.raises(PlanError, match="autocache: it stands behind numbered, which is given the number of the epoch"):
         later.autocache()
-    numbers(ROWS).autocache().map(numbered, on="i")
     numbers(ROWS).map(numbered, on="i", random=False).autocache()
-
-
-def test_autoorder_leaves_it_where_it_is() -> None:
-    chain = numbers(ROWS).map(lambda e: {**e, "x": np.zeros((9, 9))}, name="large").map(numbered, on="i").batch(4)
-    assert "numbered" in (text := chain.explain()) and "a sample shows the first epoch alone" in text
+    behind = numbers(ROWS).map(lambda e: e, name="same").map(numbered, on="i").batch(4)
+    assert "a sample shows the first epoch alone" in behind.explain()
 
 
 PIPE = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(200)))
@@ -122,24 +114,17 @@ class RecordedInfo:
         self.folder, self.number = folder, number
 
     def __call__(self) -> int:
-        """Make it."""
         with (self.folder / str(os.getpid())).open("a") as file:
             file.write("made\n")
         return self.number
 
 
 def added(value: Any, number: int) -> Any:
-    """The value and what was made."""
     return value + number
 
 
 def _no_model() -> Any:
     raise KeyError("no model")
-
-
-def with_all(value: Any, number: int, rng: np.random.Generator, epoch: int) -> Any:
-    """The value, what was made, and the epoch."""
-    return value * 0 + number + 100 * epoch + int(rng.integers(1))
 
 
 @pytest.mark.parametrize("processes", [False, True])
@@ -148,14 +133,8 @@ def test_it_is_made_once_in_each_process(tmp_path: Path, processes: bool) -> Non
     assert sorted(column(run_engine(pipe, threads=4))) == [*range(7, 207)]
     made = [file.read_text() for file in tmp_path.iterdir()]
     assert made and set(made) == {"made\n"}
-
-
-def test_random_numbers_and_the_epoch_come_beside_it_and_pipelines_are_told_apart_by_it(tmp_path: Path) -> None:
-    pipe = PIPE.map(with_all, on="i", setup=RecordedInfo(tmp_path)).batch(200)
-    before = fingerprint(pipe.plan)
-    assert [int(batch["i"][0]) for batch in pipe.iter_batches(debug=True, epochs=2, first_epoch=0)] == [7, 107]
-    other = PIPE.map(with_all, on="i", setup=RecordedInfo(tmp_path, 8)).batch(200)
-    assert fingerprint(pipe.plan) == before != fingerprint(other.plan), "whether it was made changes nothing"
+    other = PIPE.map(added, on="i", setup=RecordedInfo(tmp_path, 8), processes=processes).batch(20)
+    assert pipe.fingerprint() != other.fingerprint(), "pipelines are told apart by what is made"
 
 
 def test_what_cannot_be_set_up_is_refused_or_named() -> None:
@@ -213,16 +192,6 @@ def tensor_again() -> Fill:
     return lambda i: out.fill_(int(i))
 
 
-def bytes_again() -> Fill:
-    memory = bytearray(8)
-
-    def fill(i: Any) -> Any:
-        memory[:] = int(i).to_bytes(8, "little")
-        return np.frombuffer(memory, np.int64)
-
-    return fill
-
-
 def nested() -> Fill:
     fill, row = array_again(), [0]
 
@@ -255,10 +224,7 @@ VALUES: dict[str, Callable[[], Fill]] = {
     "view": through(array_again, lambda array: array[1:]),
     "arrays in turn": arrays_in_turn,
     "tensor": tensor_again,
-    "view of a tensor": through(tensor_again, lambda tensor: tensor[1:]),
     "array of a tensor": through(tensor_again, lambda tensor: tensor.numpy()),
-    "tensor of an array": through(array_again, torch.from_numpy),
-    "bytes": bytes_again,
     "nested": nested,
     "image": image_again,
 }
@@ -287,15 +253,11 @@ class OneDict(OwnSource):
 def test_a_dict_a_list_or_the_rows_of_a_source_may_be_given_again() -> None:
     row: dict[str, Any] = {}
     rows = [{"i": 0} for _ in range(3)]
-    out, fill = np.zeros(10, np.int64), array_again()
+    out = np.zeros(10, np.int64)
 
     def one_dict(element: Any) -> Any:
         row["i"] = int(element["i"])
         return row
-
-    def in_place(element: Any) -> Any:
-        element["i"] = fill(element["i"])
-        return element
 
     def one_batch(batch: Any) -> Any:
         out[:] = batch["i"]
@@ -312,18 +274,13 @@ def test_a_dict_a_list_or_the_rows_of_a_source_may_be_given_again() -> None:
             mine["i"] = 3 * int(element["i"]) + k
             yield mine
 
-    def three_arrays(i: Any) -> Iterator[Any]:
-        mine = array_again()
-        for k in range(3):
-            yield mine(3 * int(i) + k)
-
     every = list(range(3 * SIXTY))
     given, source = numbers(SIXTY), PecanPipeline(OneDict())
-    for pipe in (given.map(one_dict), given.map(in_place), source.shuffle(20)):
+    for pipe in (given.map(one_dict), source.shuffle(20)):
         assert rows_of(run_engine(pipe.batch(10))) == every[:SIXTY]
     assert rows_of(run_engine(given.batch(10).map(one_batch).shuffle(4))) == every[:SIXTY]
     assert rows_of(run_engine(source.shuffle(20).batch(10)), "a") == every[:SIXTY]
-    threefold = [given.flat_map(three_times), given.flat_map(three_arrays, on="i"), given.flat_map(one_list)]
+    threefold = [given.flat_map(three_times), given.flat_map(one_list)]
     for pipe in (*threefold, threefold[0].map(array_again(), on="i")):
         assert rows_of(run_engine(pipe.batch(10))) == every
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from pecan_ray.job.leftovers import Leftovers
 from pecan_ray.options import EngineName
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.behind import counts_its_elements, plan_behind
+from pecan_ray.plan.in_step import read_in_step, shape_of_job, why_not_in_step
 from pecan_ray.plan.operators import Plan
 from pecan_ray.plan.shape import plan_shape
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Element, Lease, Source, Split
@@ -35,6 +35,8 @@ from tests.ray.waiting import until
 from tests.unit.engines.engine_leases import (
     ListedLeases,
     Numbered,
+    column,
+    delivered,
     numbers,
     run_engine,
     running,
@@ -89,7 +91,6 @@ class Given:
 
 
 WRAPPED: dict[str, Callable[[Leases, Source], Leases]] = {
-    "as given": lambda leases, source: leases,
     "accounted": lambda leases, source: LeaseTracker(leases),
     "behind none": lambda leases, source: LeasesBehind(leases, [source], [0]),
 }
@@ -106,31 +107,15 @@ def test_a_reader_leaves_to_others_what_it_cannot_open(
     if content is not None:
         path.write_bytes(content)
     given, source = Given(others), TextLines(str(path))
-    leases = WRAPPED[wrapped](given, source)
+    leases: Any = WRAPPED[wrapped](given, source)
     read = read_lease(source, lease, leases, SkippedPositions(), "skip")
     found = [value["text"] for _, value, _ in read]
     assert found == (["good"] if content == b"good\n" else [])
     assert len(given.elsewhere_told) == (content is None)
     opened = content is not None  # a line that cannot be read is an element, too
     assert given.lengths == ([] if not opened and others else [int(opened)])
-
-
-@pytest.mark.parametrize("others", [True, False])
-def test_nothing_is_missing_of_a_lease_that_is_left_to_others(others: bool) -> None:
-    lease = Lease(0, Split(0, elements=3))
-
-    class One(Given):
-        def take(self, branch: int = 0) -> Lease | None:
-            return None if self.elsewhere_told else lease
-
-    leases = LeaseTracker(One(others))
-    assert leases.take() == lease
-    assert leases.elsewhere(lease, BadElement("a source", "split 0", "no such file")) == others
-    if others:
-        assert leases.unresolved_spans() == {}
-    else:
-        with pytest.raises(PecanError, match="neither delivered nor left out"):
-            leases.unresolved_spans()
+    if wrapped == "accounted" and others:
+        assert leases.unresolved_spans() == {}, "nothing is missing of what is left to others"
 
 
 class Dedup:
@@ -169,39 +154,9 @@ def test_what_a_worker_gives_back_passes_the_filter_that_it_was_behind(pipe: pec
     assert len(delivered) == len(wanted) == (20 if any(i >= 100 for i in delivered) else 10)
 
 
-class LateLeases:
-    def __init__(self) -> None:
-        self.requested, self.come = threading.Event(), threading.Event()
-
-    def take(self, branch: int = 0) -> Lease | None:
-        self.requested.set()
-        assert self.come.wait(10)
-        return Lease(0, Split(0))
-
-    def ended(self, lease: Lease, elements: int) -> None:
-        raise AssertionError
-
-
-def test_a_thread_of_a_stretch_that_was_left_gets_no_lease_of_the_next_one() -> None:
-    late, got = LateLeases(), list[Lease | None]()
-    leases = LeaseTracker(late)
-    asking = threading.Thread(target=lambda: got.append(leases.take()))
-    asking.start()
-    assert late.requested.wait(10)
-    closing = threading.Thread(target=leases.close)
-    closing.start()
-    until(lambda: leases._closed, "it is not closed")
-    assert closing.is_alive(), "the lease that is asked for is waited for"
-    late.come.set()
-    for thread in (asking, closing):
-        thread.join(10)
-    assert got == [Lease(0, Split(0))] and leases.take() is None
-
-
 LEFT: dict[str, Callable[[PecanPipeline], PecanPipeline]] = {
     "threads": lambda pipe: pipe.map(lambda i: i, on="i").filter(lambda i: i % 3 != 0, on="i").batch(4),
     "one by one": lambda pipe: pipe.filter(lambda i: i % 3 != 0, on="i").padded_batch(4),
-    "columns": lambda pipe: pipe.filter(lambda i: i % 3 != 0, on="i").batch(4).prefetch(2),
     "one sequence": lambda pipe: pipe.filter(lambda i: i % 3 != 0, on="i").batch(4).take(1000),
 }
 
@@ -261,9 +216,7 @@ def of(source: Lengths) -> pecan.PecanPipeline:
 
 PLANS: dict[str, Callable[[Lengths, Lengths], pecan.PecanPipeline]] = {
     "take": lambda a, b: of(a).map(with_draw).take(23).batch(4),
-    "skip": lambda a, b: of(a).skip(6).map(with_draw).batch(4),
     "skip, take and skip": lambda a, b: of(a).skip(3).take(30).skip(4).map(with_draw).prefetch(2),
-    "batches that are taken": lambda a, b: of(a).map(with_draw).batch(3).take(5).map(lambda x: x),
     "zip": lambda a, b: of(a).skip(2).map(with_draw).zip(of(b).take(31)).batch(4),
     "a zip of batches": lambda a, b: of(a).batch(2).zip(of(b).batch(2).skip(1)).map(lambda x: x).batch(2),
     "a remainder that is dropped": lambda a, b: of(a).take(22).map(with_draw).batch(4, drop_remainder=True),
@@ -299,32 +252,8 @@ def test_the_rest_of_a_plan_is_what_comes_behind_its_first_outputs_wherever_it_b
                 assert sorted(set(source.read_at)) == sorted(source.read_at), "an element was read twice"
 
 
-def test_splits_that_lie_before_are_counted_once_or_taken_without_reading() -> None:
-    source = Lengths(known=False)
-    leases = ListedLeases(whole_leases((source,)))
-    lease = LeasesBehind(leases, (source,), (13,)).take()
-    assert lease is not None and (lease.split.index, lease.spans[0][0] >> 32) == (4, 0)
-    assert leases.lengths == {(0, 0, index): LENGTHS[index] for index in range(4)}
-    assert len(source.read_at) == 13
-    source = Lengths()
-    leases, unread = ListedLeases(whole_leases((source,))), list[Lease]()
-
-    def take(branch: int) -> Lease | None:
-        taken = leases.take(branch)
-        unread.extend([taken] if taken is not None else [])
-        return taken
-
-    behind = LeasesBehind(leases, (source,), (14,), take_unread=take)
-    first = behind.take()
-    assert first is not None and first.split.index == 4 and first.spans[0][0] == 1 << 32
-    assert [one.split.index for one in unread] == [0, 1, 2, 3, 4]
-    assert behind.take() == Lease(0, Split(5, elements=3)) and len(unread) == 5
-    assert LeasesBehind(ListedLeases([]), (source,), (14,)).take() is None, "more than there is is passed over"
-
-
 UNCOUNTED: dict[str, Callable[[pecan.PecanPipeline], pecan.PecanPipeline]] = {
     "filter": lambda pipe: pipe.filter(lambda row: True).take(5),
-    "shuffle": lambda pipe: pipe.take(5).shuffle(3),
     "repeat": lambda pipe: pipe.take(5).repeat(2),
     "mix": lambda pipe: pipe.mix(pipe, weights=[1, 1], stop="first"),
     "a filter before a zip": lambda pipe: pipe.zip(of(Lengths("j")).filter(lambda row: True)),
@@ -351,19 +280,6 @@ def rows(produced: Produced) -> list[int]:
     return sorted(int(number) for number in produced.columns["i"])
 
 
-def test_a_round_is_a_batch_for_each_rank_of_one_bucket() -> None:
-    lengths = [1 + 7 * number % 29 for number in range(200)]
-    produced = run_engine(of_lengths(*lengths), ranks=3)
-    full = [one for one in produced if not one.partial]
-    assert [one.rank for one in full] == [0, 1, 2] * (len(full) // 3) and len(full) > 30
-    for first in range(0, len(full), 3):
-        numbers = [number for one in full[first : first + 3] for number in rows(one)]
-        buckets = {np.searchsorted([10, 20], lengths[number], "right") for number in numbers}
-        assert len(buckets) == 1 and len(numbers) == 3 * SIZES[buckets.pop()]
-    mapped = of_lengths(*[5] * 8).map(lambda batch: {**batch, "n": np.full(4, batch["x"].shape[1])})
-    assert [(one.rank, one.columns["n"][0]) for one in run_engine(mapped, ranks=2)] == [(0, 5), (1, 5)]
-
-
 def test_what_fills_no_round_comes_last_as_smaller_batches_for_all_ranks_or_is_dropped() -> None:
     produced = run_engine(of_lengths(5, 6, 7, 12, 25), ranks=2)
     wanted = [(0, True, [0, 2]), (1, True, [1]), (0, True, [3]), (1, True, [4])]
@@ -383,16 +299,12 @@ def bucketed(pipe: PecanPipeline) -> PecanPipeline:
     ("pipe", "options", "said"),
     [
         (lambda: numbers(10).batch(2), {}, r"ends with batch: let it end with bucket_by_length"),
-        (lambda: numbers(10), {}, r"makes no batches: let it end with bucket_by_length"),
         (lambda: bucketed(numbers(10).take(5)), {}, r"run by one worker as a whole \(take"),
         (lambda: bucketed(numbers(10)).filter(lambda batch: True, name="some"), {}, r"some: behind bucket_by_length"),
         (lambda: bucketed(numbers(10)).map(dict, name="moved"), {"on_error": "skip"}, r"moved: with on_error='skip'"),
         (lambda: bucketed(numbers(10, engine="tensorflow")), {}, 'use engine="python"'),
         (lambda: bucketed(numbers(10)), {"order": "strict"}, r"does not go with order='strict'"),
-        (lambda: bucketed(numbers(10)), {"sharding": "off"}, r"does not go with sharding='off'"),
-        (lambda: bucketed(numbers(10)), {"visitation": "zero_or_more"}, r"does not go with visitation='zero_or_more'"),
         (lambda: bucketed(numbers(10)), {"share": True, "world_size": 1, "max_lag": 3}, r"does not go with share=True"),
-        (lambda: bucketed(numbers(10)), {"coordinated": 1}, r"coordinated must be True or False"),
     ],
 )
 def test_what_has_no_rounds_is_refused_when_the_job_is_begun(
@@ -400,3 +312,77 @@ def test_what_has_no_rounds_is_refused_when_the_job_is_begun(
 ) -> None:
     with pytest.raises(PlanError, match=said):
         pipe().iter_batches(**{"rank": 0, "world_size": 2, "coordinated": True, **options})
+
+
+def with_own_draw(element: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    (name,) = element
+    return {name: element[name], f"draw_{name}": int(rng.integers(1000))}
+
+
+def drawn(epoch: int, seed: int) -> Any:
+    return np.random.default_rng((seed, epoch)).integers(0, 9, 60)
+
+
+def pairs() -> PecanPipeline:
+    labelled = PecanPipeline(Arrays(j=np.arange(9)), sampler=drawn).map(with_own_draw).prefetch(2)
+    return numbers(45, 10).map(with_own_draw).zip(labelled, numbers(50, 7, column="k"))
+
+
+def of_first_source(pipe: PecanPipeline) -> list[Lease]:
+    return [lease for lease in whole_leases(tuple(pipe.plan.sources())) if lease.branch == 0]
+
+
+def rows_of_pairs(produced: Sequence[Produced]) -> list[tuple[Any, ...]]:
+    names = ("i", "j", "k", "draw_i", "draw_j")
+    return list(zip(*(column(produced, name) for name in names), strict=True))
+
+
+def test_pairs_and_draws_are_those_of_one_worker_and_positions_those_of_the_first_source() -> None:
+    pipe = pairs().batch(4)
+    whole = rows_of_pairs(run_engine(pipe))
+    plan = read_in_step(pipe.plan)
+    leases = ListedLeases(of_first_source(pipe))
+    produced = run_engine(plan, leases, order="strict")
+    assert rows_of_pairs(produced) == whole and len(whole) == 45
+    assert delivered(produced) == leases.target() and {key[0] for key in delivered(produced)} == {0}
+    first, second, *others = of_first_source(pipe)
+    some = [(0, 3 << OUTPUT_BITS), (5 << OUTPUT_BITS, END)]
+    parts = [*others[::-1], Lease(0, second.split, tuple(some)), first]
+    kept = [row for row in whole if row[0] not in (13, 14)]
+    assert sorted(rows_of_pairs(run_engine(plan, parts))) == kept
+
+
+NOT: list[tuple[Callable[[PecanPipeline, PecanPipeline], PecanPipeline], str, str]] = [
+    (lambda a, b: a.zip(b), "skip", "on_error='skip' leaves elements out"),
+    (
+        lambda a, b: b.zip(a),
+        "raise",
+        "first input of zip has 9 elements, and another one 8: let the shortest be",
+    ),
+    (
+        lambda a, b: a.zip(b.shuffle(5)),
+        "raise",
+        "behind shuffle elements are not known by their rows, in input 2",
+    ),
+    (lambda a, b: a.batch(2).zip(b), "raise", "behind batch elements are not known by their rows, in input 1"),
+    (lambda a, b: a.zip(b.concat(b)), "raise", "concat joins several sources, in input 2"),
+    (lambda a, b: a.zip(PecanPipeline(TextLines(__file__))), "raise", "TextLines has no rows that are known"),
+    (lambda a, b: a.zip(b).take(3), "raise", "what follows zip needs all of its elements"),
+    (lambda a, b: a.zip(b).repeat(2), "raise", "repeat follows zip"),
+]
+
+
+@pytest.mark.parametrize(("join", "on_error", "said"), NOT)
+def test_what_one_worker_zips_says_why(join: Any, on_error: str, said: str) -> None:
+    pipe = join(numbers(8), numbers(9, column="j"))
+    assert said in why_not_in_step(pipe.plan, "python", on_error)
+    shape = shape_of_job(pipe.plan, "python", on_error)
+    assert shape.is_one_sequence and shape.whole_reason == why_not_in_step(pipe.plan, "python", on_error)
+
+
+def test_in_step_a_plan_is_spread_like_one_of_a_single_source() -> None:
+    for pipe in (pairs(), pairs().filter(bool).batch(2), pairs().shuffle(4).batch(2)):
+        assert not shape_of_job(pipe.plan, "python", "raise").is_one_sequence
+    assert shape_of_job(pairs().batch(2).plan, "python", "raise").unordered_reason == ""
+    assert "tensorflow engine" in why_not_in_step(pairs().plan, "tensorflow", "raise")
+    assert why_not_in_step(numbers(3).plan, "python", "raise") == ""

@@ -9,8 +9,6 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 from hypothesis import given
@@ -19,7 +17,7 @@ from hypothesis import strategies as st
 import pecan_ray as pecan
 from pecan_ray.engines.contract import Produced
 from pecan_ray.engines.nested_columns import extract_arrays, restore_arrays
-from pecan_ray.errors import BatchShapeError, OutputTypeError, PlanError
+from pecan_ray.errors import OutputTypeError, PlanError
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.sampling.packing import pack_rows
 from pecan_ray.sources import Arrays, Items
@@ -81,7 +79,6 @@ def tokens_of(produced: list[Produced]) -> list[int]:
 BEFORE: dict[str, Callable[[PecanPipeline], PecanPipeline]] = {
     "elements": lambda pipe: pipe,
     "pieces": lambda pipe: pipe.flat_map(pieces),
-    "shuffled": lambda pipe: pipe.shuffle(9),
     "rows of batches": lambda pipe: pipe.map(lambda e: {"tokens": [e["tokens"]]}).batch(5).unbatch().map(first_of),
 }
 
@@ -144,16 +141,12 @@ LABELS = {"labels": 0}
     ("element", "options", "said"),
     [
         ({"tokens": [0.5]}, {}, r"pack\(on='tokens'\) needs a list of whole numbers, but got float64\[1\]"),
-        ({"tokens": None}, {}, "needs a list of whole"),
         ({"ids": [1]}, {}, "there is no such column"),
         ({"tokens": np.ones(3, np.uint8)}, {"padding": -1}, "padding -1 is no value of column 'tokens'"),
         ({"tokens": [1, 2], "labels": [1]}, {"along": LABELS}, r"is int64\[1\], .* each of the 2 tokens in 'tokens'"),
-        ({"tokens": [1], "labels": ["a"]}, {"along": LABELS}, r"'labels' is <U1\[1\]"),
         ({"tokens": [1]}, {"along": LABELS}, r"there is no column 'labels'; there are \['tokens'\]"),
-        ({"tokens": [1], "x": np.array([1], np.uint8)}, {"along": {"x": -100}}, "padding -100 is no value of column"),
         ({"tokens": [1, 2], "labels": [3, 4]}, {}, r"'labels' has a number for each token of 'tokens' in all 2"),
         ({"tokens": [1]}, {"along": {"segment": 0}}, r"'segment' is one that pack makes itself"),
-        ({"tokens": [1]}, {"along": ["labels"]}, r"pack\(along=\.\.\.\) must be"),
     ],
 )
 def test_what_cannot_be_packed_is_refused_by_name(element: Any, options: Any, said: str) -> None:
@@ -175,10 +168,9 @@ def test_rows_of_a_group_come_mixed_and_tell_where_their_segments_begin() -> Non
     assert bounds.dtype == np.int32 and bounds[0] == 0 and bounds[-1] == batch["segment"].size
     assert len(lengths) == len(given) + padding
     assert pecan.cu_seqlens(np.array([1, 1, 2, 0])).tolist() == [0, 2, 3, 4]
-    wrong: list[Any] = [None, 1, "segment", {"segment": 1}, np.ones(3), np.ones((2, 2, 2), int)]
-    for one in wrong:
+    for wrong in (np.ones(3), np.ones((2, 2, 2), int)):
         with pytest.raises(PlanError, match='cu_seqlens needs the column "segment"'):
-            pecan.cu_seqlens(one)
+            pecan.cu_seqlens(wrong)
 
 
 ROWS, SIZE = 53, 8
@@ -227,15 +219,14 @@ def test_a_debug_run_has_the_same_batches_as_the_engine_and_every_element_is_in_
     assert found[1] == [4 + i % 5 for i in range(SIZE, 2 * SIZE)], "functions behind it take the batch"
 
 
-@pytest.mark.parametrize("on_error", ["skip", "quarantine"])
-def test_a_batch_that_fails_is_left_out_as_one_and_what_is_none_refused(on_error: Any) -> None:
+def test_a_batch_that_fails_is_left_out_as_one_and_what_is_none_refused() -> None:
     def pad(elements: list[Any]) -> Any:
         return {"i": np.array([100 // (20 - one["i"]) and one["i"] for one in elements])}
 
     pipe = pecan.PecanPipeline(Arrays(i=np.arange(ROWS), split_rows=ROWS)).map(sample).batch(SIZE, collate=pad)
     with pytest.raises(ZeroDivisionError):
         list(pipe.iter_batches(debug=True))
-    produced = run_engine(pipe, order="strict", on_error=on_error)
+    produced = run_engine(pipe, order="strict", on_error="skip")
     assert {int(i) for one in produced if one.rows for i in one.columns["i"]} == {*range(ROWS)} - {*range(16, 24)}
     (bad,) = [bad for one in produced for bad in one.bad]
     assert bad.op == "pad" and bad.elements_left_out == SIZE and "ZeroDivisionError" in bad.error
@@ -250,30 +241,6 @@ def test_a_batch_that_fails_is_left_out_as_one_and_what_is_none_refused(on_error
     for engine, collate, said in wrong:
         with pytest.raises(PlanError, match=rf"batch\(collate=\.\.\.\){said}"):
             pecan.PecanPipeline(one, engine=engine).batch(2, collate=collate)
-
-
-def test_a_function_with_a_generator_draws_the_same_for_the_same_batch() -> None:
-    def mask(elements: list[Any], rng: np.random.Generator) -> Any:
-        return {"x": rng.random(len(elements))}
-
-    pipe = pecan.PecanPipeline(Arrays(i=np.arange(ROWS))).batch(SIZE, collate=mask)
-    first, second = ([batch["x"] for batch in pipe.iter_batches(debug=True, epochs=2)] for _ in range(2))
-    assert not np.array_equal(first[0], first[1]) and not np.array_equal(first[0], second[0])
-    again = [batch["x"] for batch in pipe.iter_batches(debug=True, first_epoch=0)]
-    assert all(map(np.array_equal, again, first))
-
-
-def test_ragged_lists_of_parquet_and_tensors_for_torch(tmp_path: Any) -> None:
-    lists = [[*range(i % 3)] for i in range(10)]
-    pq.write_table(pa.table({"x": lists}), tmp_path / "lists.parquet")
-    source = pecan.sources.Parquet(str(tmp_path))
-    with pytest.raises(BatchShapeError, match=r"collate=fn"):
-        list(pecan.PecanPipeline(source).batch(10).iter_batches(debug=True))
-    pipe = pecan.PecanPipeline(source).batch(10, collate=lambda elements: {"x": [one["x"] for one in elements]})
-    (batch,) = pipe.iter_batches(debug=True, format="torch")
-    assert [one.tolist() if isinstance(one, torch.Tensor) else list(one) for one in batch["x"]] == lists
-    image = next(iter(detected().iter_batches(debug=True, format="torch")))["images"][0]
-    assert isinstance(image, torch.Tensor) and image.shape == (4, 40, 3)
 
 
 def test_arrays_in_containers_are_columns_of_their_own_on_the_way() -> None:

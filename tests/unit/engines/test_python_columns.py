@@ -1,10 +1,12 @@
-"""Sources that give columns: what the engine makes of them is what it makes of the same data row by row."""
+"""Sources that give columns: batches and operators make of them what they make of the same data row by row."""
 
 from __future__ import annotations
 
+import functools
+import itertools
 import threading
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,10 @@ from pyarrow import parquet as pq
 from pecan_ray import PecanPipeline
 from pecan_ray.engines.contract import Produced
 from pecan_ray.engines.python.columns import MOST_AHEAD, by_columns
+from pecan_ray.engines.row_block import RowBlock
 from pecan_ray.errors import BatchShapeError, CorruptSourceError, SourceError
+from pecan_ray.plan.columns_read import columns_read
+from pecan_ray.plan.shape import plan_shape
 from pecan_ray.plan.splits import (
     END,
     OUTPUT_BITS,
@@ -27,9 +32,11 @@ from pecan_ray.plan.splits import (
     Element,
     IndependentElements,
     Lease,
+    LeaseKey,
     Source,
     Split,
 )
+from pecan_ray.sampling.spans import Spans
 from pecan_ray.sources import Arrays, Csv, Items, Parquet
 from tests.long_form import examples
 from tests.ray.waiting import until
@@ -37,6 +44,7 @@ from tests.unit.engines.engine_leases import (
     ListedLeases,
     OwnSource,
     delivered,
+    exact,
     run_engine,
     running,
     whole_leases,
@@ -67,8 +75,7 @@ def table(rows: int = ROWS) -> pa.Table:
     floats = [None if n % 7 == 0 else float(n) for n in numbers]
     return pa.table(
         {
-            "small": pa.array(numbers, pa.int16()),
-            "flag": pa.array(numbers % 3 == 0),
+            "n": pa.array(numbers, pa.int16()),
             "half": pa.array(numbers.astype(np.float16)),
             "holes": pa.array(floats, pa.float32()),
             "day": pa.array([None if n % 11 == 0 else int(n) for n in numbers], pa.date32()),
@@ -80,7 +87,6 @@ def table(rows: int = ROWS) -> pa.Table:
             "even": pa.array([[float(n), None, 2.0] for n in numbers], pa.list_(pa.float32())),
             "fixed": pa.array([[n, n + 1] for n in numbers.tolist()], pa.list_(pa.int64(), 2)),
             "named": pa.array([[f"a{n}"] * 2 for n in numbers.tolist()]),
-            "nothing": pa.array([None] * rows, pa.int32()),
             "pair": pa.array([{"a": int(n), "b": None} for n in numbers]),
             "tensor": pa.FixedShapeTensorArray.from_numpy_ndarray(np.arange(rows * 6).reshape(rows, 2, 3)),
         }
@@ -102,19 +108,17 @@ def sources(folder: Path) -> dict[str, Source]:
     objects[:] = [f"object {n}" if n % 2 else None for n in numbers]
     arrays = {
         "image": np.arange(ROWS * 4, dtype=np.uint8).reshape(ROWS, 2, 2),
-        "label": np.arange(ROWS, dtype=np.int32),
+        "n": np.arange(ROWS, dtype=np.int32),
         "word": np.array([f"w{n}" for n in numbers]),
         "record": np.array([(n, n / 2) for n in numbers], [("a", "i4"), ("b", "f8")]),
         "object": objects,
         "big": np.arange(ROWS).astype(">i4"),
     }
-    alike = [{"image": np.full((2, 2), n), "label": n, "small": np.int16(n), "file": b"%d" % n} for n in numbers]
+    alike = [{"image": np.full((2, 2), n), "label": n, "n": np.int16(n), "file": b"%d" % n} for n in numbers]
     return {
         "parquet": Parquet(str(folder / "rows.parquet"), split_bytes=1, batch_rows=7),
         "parquet in one split": Parquet(str(folder / "rows.parquet"), batch_rows=13),
-        "parquet, some columns": Parquet(str(folder / "rows.parquet"), ["text", "small"], split_bytes=1),
         "csv": Csv(str(folder / "rows.csv"), split_bytes=300),
-        "csv in one split": Csv(str(folder / "rows.csv")),
         "arrays": Arrays(arrays, split_rows=17),
         "arrays in one split": Arrays(arrays, split_rows=ROWS),
         "items": Items(alike, split_rows=17),
@@ -122,56 +126,53 @@ def sources(folder: Path) -> dict[str, Source]:
 
 
 KINDS = (
-    *("parquet", "parquet in one split", "parquet, some columns", "csv", "csv in one split"),
+    *("parquet", "parquet in one split", "csv"),
     *("arrays", "arrays in one split", "items"),
 )
 
 
-def exact(value: Any) -> Any:
-    """Return a value in a form in which equality means the same type and content."""
-    if isinstance(value, np.ndarray) and value.dtype != object:
-        return "array", value.dtype.str, value.shape, value.tobytes(), value.flags.writeable
-    if isinstance(value, (np.ndarray, list, tuple)):
-        return type(value).__name__, [exact(one) for one in value]
-    return type(value).__name__, repr(value)
+Build = Callable[[PecanPipeline], PecanPipeline]
 
 
-def told(produced: list[Produced]) -> list[Any]:
-    return [
-        (
-            [(name, exact(values)) for name, values in batch.columns.items()],
-            {key: list(spans) for key, spans in batch.spans.items()},
-            (batch.rows, batch.epoch, batch.partial, batch.slot is None),
-        )
-        for batch in produced
-    ]
+def run(source: Source, build: Build, leases: list[Lease] | None = None, **options: Any) -> Any:
+    """Return batches, the positions that they carry, bad elements, and the lengths of splits that were reported."""
+    plan = build(PecanPipeline(source)).plan
+    passes = plan_shape(plan).num_passes or 1
+    listed = ListedLeases(whole_leases([source], num_passes=passes) if leases is None else leases)
+    assert by_columns(plan, source) is None or not isinstance(source, ByRows)
+    produced = run_engine(plan, listed, **options)
+    batches = [(in_words(one.columns), one.rows, list(one.row_parts), one.partial) for one in produced if one.rows]
+    spans = together(produced) if plan_shape(plan).serial else delivered(produced)
+    bad = [(bad.where, bad.error, in_words(bad.element)) for one in produced for bad in one.bad]
+    return batches, spans, bad, {} if plan_shape(plan).serial else listed.lengths  # who takes some reads ahead of them
 
 
-def both(source: Source, leases: list[Lease], size: int, build: Any = None, **options: Any) -> list[Any]:
-    """Run the same leases by columns and by rows; return batches, reported lengths and bad elements of each."""
-    found = []
-    for one in (source, ByRows(source)):
-        pipe = PecanPipeline(one).batch(size)
-        plan = (pipe if build is None else build(pipe)).plan
-        assert (by_columns(plan, one) is None) == isinstance(one, ByRows)
-        given = ListedLeases(leases)
-        produced = run_engine(plan, given, **options)
-        assert delivered(produced) == given.target()
-        bad = [(error.where, error.error) for batch in produced for error in batch.bad]
-        found.append((told(produced), given.lengths, bad))
+def together(produced: list[Produced]) -> dict[LeaseKey, Spans]:
+    """Return the positions of all batches: which of them carries what was filtered depends on the threads."""
+    found: dict[LeaseKey, Spans] = {}
+    for key, span in ((key, span) for one in produced for key, spans in one.spans.items() for span in spans):
+        found.setdefault(key, Spans()).add(*span)
     return found
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("size", [1, 8, ROWS + 1])
-def test_batches_are_those_of_the_rows(folder: Path, kind: str, size: int) -> None:
-    source = sources(folder)[kind]
-    columns, rows = both(source, whole_leases([source]), size, order="strict")
+def in_words(columns: Any) -> Any:
+    return None if columns is None else [(name, exact(values)) for name, values in sorted(columns.items())]
+
+
+def both(source: Source, build: Build, leases: list[Lease] | None = None, **options: Any) -> Any:
+    columns, rows = (run(one, build, leases, order="strict", **options) for one in (source, ByRows(source)))
     assert columns == rows
-    assert sum(batch[2][0] for batch in columns[0]) == sum(columns[1].values()) == ROWS
-    relaxed, _ = both(source, whole_leases([source], num_passes=2), size, threads=4)
-    assert sum(batch[2][0] for batch in relaxed[0]) == 2 * ROWS
-    assert [batch[2][2] for batch in relaxed[0] if batch[2][0] < size] in ([], [True]), "one partial batch at most"
+    return columns
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("size", [8, ROWS + 1])
+def test_threads_make_all_rows_batches_of_which_one_at_most_is_partial(folder: Path, kind: str, size: int) -> None:
+    source = sources(folder)[kind]
+    leases = whole_leases([source], num_passes=2)
+    relaxed, _, _, lengths = run(source, lambda pipe: pipe.batch(size), leases, threads=4)
+    assert sum(rows for _, rows, *_ in relaxed) == 2 * ROWS == sum(lengths.values())
+    assert [partial for _, rows, _, partial in relaxed if rows < size] in ([], [True])
 
 
 spans_of_a_split = st.lists(st.integers(0, 30 << OUTPUT_BITS) | st.integers(0, 30), min_size=2, max_size=12).map(
@@ -181,7 +182,7 @@ spans_of_a_split = st.lists(st.integers(0, 30 << OUTPUT_BITS) | st.integers(0, 3
 
 @examples(60)
 @given(kind=st.sampled_from(KINDS), bounds=st.lists(spans_of_a_split, min_size=1, max_size=4), data=st.data())
-def test_what_is_missing_of_splits_comes_as_from_rows(
+def test_what_is_missing_of_splits_comes_as_from_rows_also_shuffled_and_filtered(
     folder: Path, kind: str, bounds: list[list[int]], data: st.DataObject
 ) -> None:
     """Leases begin in the middle, have holes, end within a split, behind it, or at its end; outputs may be missing."""
@@ -193,35 +194,19 @@ def test_what_is_missing_of_splits_comes_as_from_rows(
             spans.append((places[-1] + 1, END))
         if spans:
             leases.append(Lease(3, split, tuple(spans), pass_index=1))
-    columns, rows = both(source, leases, data.draw(st.integers(1, 12)), order="strict")
-    assert columns == rows
+    size, buffer = data.draw(st.sampled_from([1, 5, 12, ROWS + 1])), data.draw(st.integers(0, ROWS))
+    both(source, lambda pipe: (pipe.shuffle(buffer).filter(is_odd, on="n") if buffer else pipe).batch(size), leases)
 
 
-def doubled(batch: Element, rng: np.random.Generator) -> Element:
-    batch["small"] *= 2
-    return {**batch, "random": rng.random(3)}
-
-
-@pytest.mark.parametrize("threads", [1, 3])
-def test_operators_on_batches_are_given_the_same_batches(folder: Path, threads: int) -> None:
-    def build(pipe: PecanPipeline) -> PecanPipeline:
-        return pipe.map(doubled, name="double").prefetch(2).filter(lambda batch: bool(batch["small"][0] % 4 == 0))
-
-    source = sources(folder)["parquet"]
-    columns, rows = both(source, whole_leases([source]), 8, build, order="strict", threads=threads, seed=11)
-    # What was filtered is carried by whichever batch is finished next; `both` has checked that all is carried once.
-    found = ([(batch[0], batch[2]) for batch in side if batch[2][0]] for side in (columns[0], rows[0]))
-    assert next(found) == next(found)
-    assert 0 < len(columns[0]) < 12
-
-
-def failures(source: ColumnarSource, size: int = 4) -> list[Any]:
+def failure(source: ColumnarSource, size: int = 4) -> tuple[str, str, Any]:
+    """Return the error of a source, which is the same by columns and by rows."""
     found = []
     for one in (source, ByRows(source)):
         with pytest.raises((BatchShapeError, SourceError)) as caught:
             run_engine(PecanPipeline(one).batch(size))
         found.append((type(caught.value).__name__, str(caught.value), caught.value.fields))
-    return found
+    assert found[0] == found[1]
+    return found[0]
 
 
 def parquet_of(folder: Path, **columns: Any) -> Parquet:
@@ -235,7 +220,6 @@ def parquet_of(folder: Path, **columns: Any) -> Parquet:
     [
         (pa.array([1, 2, 3, None, 5, 6]), "is a NoneType"),
         (pa.array([None, 2, 3]), "is int64[]"),
-        (pa.array([[1.0, 2.0], [1.0, 2.0], [1.0]]), "is float64[1]"),
         (pa.array([[1, 2], [1, None]]), "is a list"),
         (pa.array([[1, 2]] * 3 + [[1, 2, 3]] * 3), "is int64[3]"),
     ],
@@ -243,9 +227,8 @@ def parquet_of(folder: Path, **columns: Any) -> Parquet:
 def test_columns_that_cannot_be_stacked_are_refused_in_the_same_words(
     tmp_path: Path, values: Any, message: str
 ) -> None:
-    columns, rows = failures(parquet_of(tmp_path, n=pa.array(range(len(values))), planted=values))
-    assert columns == rows
-    assert columns[0] == "BatchShapeError" and message in columns[1]
+    kind, said, _ = failure(parquet_of(tmp_path, n=pa.array(range(len(values))), planted=values))
+    assert kind == "BatchShapeError" and message in said
 
 
 @dataclass(frozen=True)
@@ -262,19 +245,18 @@ class Uneven(OwnSource):
 
 
 def test_columns_that_change_are_refused_in_the_same_words(tmp_path: Path) -> None:
-    columns, rows = failures(Uneven(({"a": np.arange(3)}, {"a": np.arange(3), "b": np.arange(3)})))
-    assert columns == rows and "has the columns ['a', 'b']" in columns[1]
+    changing = Uneven(({"a": np.arange(3)}, {"a": np.arange(3), "b": np.arange(3)}))
+    assert "has the columns ['a', 'b']" in failure(changing)[1]
     for number, kind in enumerate([pa.int32(), pa.int64()]):
         pq.write_table(pa.table({"n": pa.array([1, 2, 3], kind)}), tmp_path / f"{number}.parquet")
-    columns, rows = failures(Parquet(str(tmp_path)))
-    assert columns == rows and "is int64[]" in columns[1] and "0 of " in columns[1]
+    _, said, _ = failure(Parquet(str(tmp_path)))
+    assert "is int64[]" in said and "0 of " in said
     uneven = Uneven(({"a": np.arange(3)}, {"a": np.arange(3), "b": np.arange(2)}))
     with pytest.raises(SourceError, match=r"element 3 of split 0: ValueError: .*unequal lengths.*'b': 2"):
         run_engine(PecanPipeline(uneven).batch(2), whole_leases([uneven]))
     nulls = parquet_of(tmp_path, n=pa.array([1, 2, 3, 4, None, None, None, None, 9, 10]))
-    columns, rows = both(nulls, whole_leases([nulls]), 4, order="strict")
-    assert columns == rows, "nulls that do not meet numbers in a batch are no error"
-    assert [batch[0][0][1][0] for batch in columns[0]] == ["array", "ndarray", "array"]
+    batches, *_ = both(nulls, lambda pipe: pipe.batch(4))
+    assert [columns[0][1][1].hasobject for columns, *_ in batches] == [False, True, False], "nulls alone are no error"
 
 
 @pytest.mark.parametrize("size", [4, 50])
@@ -282,29 +264,10 @@ def test_a_bad_line_costs_itself_by_columns_as_by_rows(tmp_path: Path, size: int
     lines = ["n", *(str(n) for n in range(33)), "x,y", *(str(n) for n in range(34, 40))]
     (tmp_path / "rows.csv").write_text("\n".join(lines) + "\n")
     source = Csv(str(tmp_path / "rows.csv"))
-    columns, rows = failures(source, size)
-    assert columns == rows and columns[0] == CorruptSourceError.__name__ and "Element 33" in columns[1]
-    columns, rows = both(source, whole_leases([source]), size, on_error="skip", order="strict")
-    assert columns[1:] == rows[1:] and list(columns[1].values()) == [40] and len(columns[2]) == 1
-    values = [[(batch[0], batch[2]) for batch in side[0] if batch[2][0]] for side in (columns, rows)]
-    assert values[0] == values[1] and sum(counts[0] for _, counts in values[0]) == 39
-
-
-def test_a_batch_does_not_share_memory_with_the_source() -> None:
-    held = {"n": np.arange(8), "listed": np.empty(8, object)}
-    for row in range(8):
-        held["listed"][row] = [row]
-
-    def write_into(batch: Any) -> Any:
-        batch["n"] += 1
-        for values in batch["listed"]:
-            values.append(-1)
-        return batch
-
-    written = run_engine(PecanPipeline(Arrays(held)).batch(4).map(write_into))
-    assert sorted(row.tolist() for batch in written for row in batch.columns["listed"]) == [[n, -1] for n in range(8)]
-    assert held["n"].tolist() == list(range(8))
-    assert held["listed"].tolist() == [[n] for n in range(8)]
+    kind, said, _ = failure(source, size)
+    assert kind == CorruptSourceError.__name__ and "Element 33" in said
+    batches, _, bad, lengths = both(source, lambda pipe: pipe.batch(size), on_error="skip")
+    assert list(lengths.values()) == [40] and len(bad) == 1 and sum(rows for _, rows, *_ in batches) == 39
 
 
 def test_reading_ahead_is_bounded_and_ends_when_the_batches_are_not_wanted() -> None:
@@ -319,3 +282,208 @@ def test_reading_ahead_is_bounded_and_ends_when_the_batches_are_not_wanted() -> 
         readers = [thread for thread in threading.enumerate() if thread.name == "pecan-read"]
         batches.close()
         until(lambda: not any(thread.is_alive() for thread in readers), "a thread still reads")
+
+
+def added(value: Any) -> Any:
+    return value + 1
+
+
+def drawn(value: Any, rng: np.random.Generator, epoch: int) -> Any:
+    return int(value + rng.integers(1000) + epoch)
+
+
+def is_odd(value: Any) -> bool:
+    return bool(value % 2)
+
+
+def is_drawn(element: Element, rng: np.random.Generator) -> bool:
+    return bool(element["n"] % 2 or rng.integers(3))
+
+
+def emptied(element: Element) -> bool:
+    element["n"] = -1
+    return True
+
+
+def doubled(element: Element) -> Element:
+    return {**element, "twice": np.arange(2)}
+
+
+ROW_STEPS: dict[str, Callable[[PecanPipeline, int], PecanPipeline]] = {
+    "shuffle": lambda pipe, n: pipe.shuffle(n),
+    "take": lambda pipe, n: pipe.take(n),
+    "skip": lambda pipe, n: pipe.skip(n // 4),
+    "repeat": lambda pipe, n: pipe.repeat(1 + n % 3),
+    "odd": lambda pipe, n: pipe.filter(is_odd, on="n"),
+}
+STEPS: dict[str, Build] = {
+    "add": lambda pipe: pipe.map(added, on="n"),
+    "odd": lambda pipe: pipe.filter(is_odd, on="n", name="odd ones"),
+    "draw": lambda pipe: pipe.map(drawn, on="n"),
+    "double": lambda pipe: pipe.map(doubled),
+    "part": lambda pipe: pipe.filter(lambda element: element["n"] % 3 > 0, name="third"),
+    "drawn": lambda pipe: pipe.filter(is_drawn),
+    "empty": lambda pipe: pipe.filter(emptied),
+    "pick": lambda pipe: pipe.map(lambda element: {"m": 3, "n": element["n"] * 2}, name="pick"),
+    "list": lambda pipe: pipe.map(lambda e: {"n": e["n"], "l": [1]} if e["n"] % 5 else {"n": 0, "l": []}, name="list"),
+}
+
+
+@examples(300)
+@given(
+    kind=st.sampled_from(KINDS),
+    rows=st.lists(st.tuples(st.sampled_from(sorted(ROW_STEPS)), st.integers(1, ROWS + 5)), max_size=4),
+    steps=st.lists(st.sampled_from(sorted(STEPS)), max_size=3, unique=True),
+    size=st.integers(1, ROWS + 5),
+    threads=st.sampled_from([1, 3]),
+    joined=st.booleans(),
+)
+def test_random_pipelines_give_what_they_give_row_by_row(
+    folder: Path, kind: str, rows: list[tuple[str, int]], steps: list[str], size: int, threads: int, joined: bool
+) -> None:
+    """`joined`: by the trainer, which is told where each row comes from, as behind a filter and not a shuffle."""
+    joined = joined and bool(steps)
+    if not joined:
+        steps = [name for name in steps if name != "list"]  # its elements differ, and only joined rows are cut there
+
+    def build(pipe: PecanPipeline) -> PecanPipeline:
+        for name, count in () if joined else rows:
+            pipe = ROW_STEPS[name](pipe, count)
+        for name in steps:
+            pipe = STEPS[name](pipe)
+        return pipe.batch(size)
+
+    source = sources(folder)[kind]
+    leases = [replace(one, place=one.split.index) for one in whole_leases([source])] if joined else None
+    both(source, build, leases, threads=threads, seed=size)
+
+
+def read_otherwise(element: Element) -> Any:
+    element["a"] += 1
+    return element["a"]
+
+
+@pytest.mark.parametrize(
+    ("fn", "columns"),
+    [
+        (lambda e: e["a"] > 1 and (e["b"] or not e["a"]), ("a", "b")),
+        (lambda e, rng: {"x": e["a"][0], "y": f"{e['b']}"}, ("a", "b")),
+        (functools.partial(lambda e, least: e["a"] > least, least=3), ("a",)),
+        (lambda e: True, ()),
+        *(
+            (fn, None)
+            for fn in (read_otherwise, len, lambda e: {**e, "a": 1}, lambda e: e.get("a"), lambda e: "a" in e)
+        ),
+        *((fn, None) for fn in (lambda e: [e[name] for name in "ab"], lambda e: locals()["e"], lambda *e: e[0]["a"])),
+    ],
+)
+def test_columns_that_a_function_reads_are_known_if_it_does_nothing_else(fn: Any, columns: Any) -> None:
+    assert columns_read(fn) == columns
+
+
+def test_nothing_is_read_row_by_row() -> None:
+    class ColumnsAlone(Arrays):
+        def read(self, split: Split, start: int = 0) -> Iterator[Element]:
+            raise AssertionError("a row was asked for")
+
+    source = ColumnsAlone(n=np.arange(100_000), x=np.ones((100_000, 2)))
+    pipe = PecanPipeline(source).shuffle(1000).filter(is_odd, on="n").map(added, on="n")
+    pipe = pipe.filter(lambda element: element["n"] >= 0).batch(64)
+    produced = run_engine(pipe.plan, ListedLeases(whole_leases([source])))
+    assert sum(one.rows for one in produced) == 50_000
+
+
+def failing(value: Any) -> Any:
+    if value % 10 == 3:
+        raise ValueError(f"no {value}")
+    return value
+
+
+@pytest.mark.parametrize("on_error", ["skip", "quarantine"])
+@pytest.mark.parametrize("shuffle", [1, 20])
+def test_a_row_that_fails_costs_itself(on_error: str, shuffle: int) -> None:
+    source = Arrays(n=np.arange(50), x=np.arange(100.0).reshape(50, 2), split_rows=25)
+
+    def build(pipe: PecanPipeline) -> PecanPipeline:
+        return pipe.shuffle(shuffle).map(failing, on="n", name="fail").filter(is_odd, on="n").batch(8)
+
+    _, _, bad, _ = both(source, build, on_error=on_error)
+    assert len(bad) == 5 and all("no " in error for _, error, _ in bad)
+    assert all((element is None) == (on_error == "skip") for *_, element in bad)
+
+
+def test_results_of_any_kind_are_those_of_elements() -> None:
+    buffer = np.zeros(2)
+
+    def overwritten(value: Any) -> Any:
+        buffer[:] = value
+        return buffer
+
+    source = Arrays(n=np.arange(300), split_rows=300)
+    results: list[Callable[[Any], Any]] = [
+        overwritten,
+        lambda v: f"text {v}" if v % 2 else None,
+        lambda v: float(v) if v > 100 else np.float64(v),
+        lambda v: np.arange(3) if v > 40 else np.arange(3) + v,
+        lambda v: 2**62 + int(v),
+    ]
+    for function in results:
+
+        def build(pipe: PecanPipeline, function: Any = function) -> PecanPipeline:
+            return pipe.shuffle(50).map(function, on="n", name="fn").batch(16)
+
+        both(source, build, threads=1)
+
+
+def test_functions_write_into_no_column_of_the_source() -> None:
+    held = np.arange(40.0).reshape(20, 2)
+    rows = np.empty(20, object)
+    rows[:] = [[n] for n in range(20)]
+    source = Arrays(x=held, n=np.arange(20), listed=rows)
+
+    def write(element: Element) -> Element:
+        element["x"] += 1
+        element["listed"].append(-1)
+        return element
+
+    def write_into(batch: Element) -> Element:
+        batch["x"] += 1
+        for values in batch["listed"]:
+            values.append(-1)
+        return batch
+
+    both(source, lambda pipe: pipe.shuffle(5).map(write).batch(4))
+    both(source, lambda pipe: pipe.filter(lambda one: one["x"].fill(0) or one["n"] > 3).batch(4))
+    both(source, lambda pipe: pipe.skip(3).map(lambda value: [*value, 0], on="listed").batch(4))
+    both(source, lambda pipe: pipe.batch(4).map(write_into))
+    assert held.tolist() == np.arange(40.0).reshape(20, 2).tolist() and rows.tolist() == [[n] for n in range(20)]
+
+
+def test_a_buffer_holds_rows_of_unlike_columns_and_large_ones() -> None:
+    pieces = (
+        {"a": np.arange(30), "b": np.arange(30.0)},
+        {"a": np.arange(30, 60, dtype=np.int16), "b": np.array([f"t{n}" for n in range(30)])},
+        {"a": np.ones((30, 3))},
+        {"a": np.arange(30), "c": np.zeros((30, 40, 40))},
+    )
+
+    def build(pipe: PecanPipeline) -> PecanPipeline:
+        def told(element: Element) -> Element:
+            return {"told": repr([(name, type(one).__name__, np.shape(one)) for name, one in sorted(element.items())])}
+
+        return pipe.shuffle(25).map(told).batch(9)
+
+    both(Uneven(pieces), build)
+    both(Uneven(pieces[3:]), lambda pipe: pipe.shuffle(7).batch(4))
+
+
+@examples(40)
+@given(st.lists(st.integers(0, 60), min_size=1, max_size=30))
+def test_positions_of_rows_are_intervals_of_neighbours(elements: list[int]) -> None:
+    numbers = np.array(list(dict.fromkeys(elements)))
+    lease = Lease(0, Split(0), ((5 << OUTPUT_BITS, 20 << OUTPUT_BITS), (22 << OUTPUT_BITS, END)))
+    block = RowBlock({}, (lease,), np.zeros(len(numbers), np.int64), numbers)
+    parts = block.parts(0, block.rows)
+    found = [n for _, begin, end in parts for n in range(begin >> OUTPUT_BITS, end >> OUTPUT_BITS)]
+    assert found == sorted(n for n in set(elements) if 5 <= n < 20 or n >= 22)
+    assert all(end < begin for (_, _, end), (_, begin, _) in itertools.pairwise(parts))

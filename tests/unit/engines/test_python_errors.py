@@ -14,12 +14,12 @@ import pytest
 from pecan_ray.engines import positions
 from pecan_ray.engines.contract import BadElement, EngineOptions, Produced
 from pecan_ray.engines.in_process import AllLeases
-from pecan_ray.engines.positions import MOST_BAD, MOST_INTERVALS, SkippedPositions
+from pecan_ray.engines.positions import MOST_INTERVALS, SkippedPositions
 from pecan_ray.engines.python import run_here
 from pecan_ray.errors import BatchShapeError, ColumnError, OpError, OutputTypeError, PecanError, SourceError
 from pecan_ray.pipeline import PecanPipeline
-from pecan_ray.plan.splits import END, OUTPUT_BITS, Columns, Element, Lease, Origin, Split
-from pecan_ray.sources import Items
+from pecan_ray.plan.splits import END, OUTPUT_BITS, Element, Lease, Origin, Split
+from pecan_ray.sources import Arrays, Items
 from tests.unit.engines.engine_leases import (
     ListedLeases,
     Numbered,
@@ -33,7 +33,7 @@ from tests.unit.engines.engine_leases import (
 
 
 def files(
-    fail_at: int | None = None, error: type[Exception] = SourceError, lengths: tuple[int, ...] = (10, 10)
+    fail_at: int | None = None, error: type[Exception] = OSError, lengths: tuple[int, ...] = (10, 10)
 ) -> PecanPipeline:
     """Two files of ten numbers, or others, of which one cannot be read."""
 
@@ -127,8 +127,6 @@ async def later(value: Any) -> Any:
         (lambda p: p.map(lambda e: e["i"], name="f"), r"f returned int64 .*a dict .*pass on=\"column\""),
         (lambda p: p.map(lambda e: None, name="f"), "f returned NoneType for element 0"),
         (lambda p: p.flat_map(lambda e: e, name="f"), "f returned dict .*a list of elements"),
-        (lambda p: p.flat_map(lambda e: [1], name="f"), "f returned int .*dicts from column name to value"),
-        (lambda p: p.flat_map(lambda i: i, on="i", name="f"), r"f returned int64 .*iterable of them\)\.$"),
         (lambda p: p.map(lambda i: later(i), on="i", name="f"), "f returned coroutine .* must return a value. Let the"),
     ],
 )
@@ -144,10 +142,7 @@ NUMBERS: list[tuple[Any, Any, str]] = [
     (np.zeros(2), np.zeros(3), r"column 'x' of element 1 of split 0 is float64\[3\], but that of element 0 .*\[2\]"),
     (1, 1.5, r"is float64\[\], but that of element 0 of split 0 is int64\[\]\. Convert elements to one dtype"),
     (1, 1 << 63, r"is a int, but that of element 0 of split 0 is int64\[\]\. Convert it, or fill in"),
-    (np.int8(1), np.int64(1), r"is int64\[\], but that of element 0 of split 0 is int8\[\]\. Convert elements to one"),
-    (np.datetime64(1, "s"), np.datetime64(1, "ns"), r"is datetime64\[ns\]\[\], but that of .* is datetime64\[s\]\[\]"),
     (1.5, None, r"is a NoneType, but that of element 0 of split 0 is float64\[\]\. Convert it, or fill in"),
-    (None, 1.5, r"is float64\[\], but that of element 0 of split 0 is a NoneType\. Convert one of them, or fill in"),
     ("a", np.zeros(2), r"is float64\[2\], but that of element 0 of split 0 is a str"),
 ]
 
@@ -165,14 +160,13 @@ def test_elements_that_differ_are_refused_whichever_comes_first(fused: bool) -> 
         assert place(caught.value) == ("batch", "", 1, name)
 
 
-@pytest.mark.parametrize("error", [SourceError, OSError])
-def test_what_a_source_raises_is_a_source_error_that_says_where(error: type[Exception]) -> None:
-    pipe = files(fail_at=4, error=error).batch(3)
-    with pytest.raises(SourceError, match="the disk is wet") as caught:
+def test_what_a_source_raises_is_a_source_error_that_says_where() -> None:
+    with pytest.raises(SourceError, match="the disk is wet"):
+        run_engine(files(fail_at=4, error=SourceError).batch(3))
+    pipe = files(fail_at=4).batch(3)
+    with pytest.raises(SourceError, match=r"cannot read element 4 of data/0\.bin: OSError: the disk is wet") as caught:
         run_engine(pipe)
-    if error is OSError:
-        assert "Numbered cannot read element 4 of data/0.bin: OSError: the disk is wet" in str(caught.value)
-        assert place(caught.value)[1:3] == ("data/0.bin", 4) and isinstance(caught.value.__cause__, OSError)
+    assert place(caught.value)[1:3] == ("data/0.bin", 4) and isinstance(caught.value.__cause__, OSError)
     leases = ListedLeases(whole_leases(tuple(pipe.plan.sources())))
     produced = run_engine(pipe, leases, on_error="skip", order="strict")
     assert column(produced, "i") == [0, 1, 2, 3, *range(10, 20)], "the rest of the split is left out"
@@ -213,9 +207,8 @@ def refuses_130(i: Any) -> Any:
 
 UNSENDABLE = object()
 FAILING = {
-    "a function": lambda: late_source().map(refuses_130, on="i"),
-    "functions": lambda: late_source().map(refuses_130, on="i").map(lambda i: i + 0, on="i", name="same"),
     "a function behind a filter": lambda: late_source().filter(lambda _: True).map(refuses_130, on="i"),
+    "a function of columns": lambda: PecanPipeline(Arrays(i=np.arange(400))).map(refuses_130, on="i"),
     "a source": lambda: late_source(130).map(lambda i: i, on="i", name="same"),
     "a result": lambda: late_source().map(lambda e: {**e, "o": UNSENDABLE if e["i"] == 130 else "x"}, name="odd"),
 }
@@ -270,13 +263,6 @@ class Counted(OwnSource):
             raise OSError("the disk is wet")
 
 
-class ColumnarCounted(Counted):
-    def read_columns(self, split: Split, start: int = 0) -> Iterator[Columns]:
-        for first in range(start, SPLIT_ELEMENTS, 100):
-            self.check(split, first)
-            yield {"i": np.arange(first, min(first + 100, SPLIT_ELEMENTS)) + split.index * SPLIT_ELEMENTS}
-
-
 def never(element: Element) -> Any:
     raise ValueError(f"no {element['i']}")
 
@@ -287,20 +273,13 @@ def failing(pipe: PecanPipeline) -> PecanPipeline:
 
 PATHS: dict[str, Callable[[PecanPipeline, Callable[[PecanPipeline], PecanPipeline]], PecanPipeline]] = {
     "filled": lambda pipe, op: op(pipe).batch(8),
-    "filled, behind shuffle": lambda pipe, op: op(pipe).shuffle(4).batch(8),
     "elements": lambda pipe, op: op(pipe),
     "padded": lambda pipe, op: op(pipe).padded_batch(8),
     "buckets": lambda pipe, op: op(pipe).bucket_by_length([4], sizes=2, length=lambda e: int(e["i"])),
-    "unbatch": lambda pipe, op: op(pipe).batch(8).unbatch(),
-    "flat_map": lambda pipe, op: op(pipe.flat_map(lambda e: [e])).batch(8),
     "concat": lambda pipe, op: op(pipe).concat(op(pipe)).batch(8),
-    "mix": lambda pipe, op: op(pipe).mix(op(pipe), weights=[1, 1]).batch(8),
-    "prefetch": lambda pipe, op: op(pipe).prefetch(3).padded_batch(8),
     "take": lambda pipe, op: op(pipe).take(8).batch(4),
-    "skip": lambda pipe, op: op(pipe).skip(2).batch(4),
     "zip": lambda pipe, op: op(pipe).zip(pipe.map(lambda e: {"j": e["i"]})).batch(4),
     "repeat": lambda pipe, op: op(pipe).take(8).repeat(2),
-    "remainders": lambda pipe, op: op(pipe).batch(8, drop_remainder=True).unbatch().batch(4),
 }
 
 
@@ -323,7 +302,7 @@ def test_bad_elements_are_told_before_the_data_has_been_gone_through(
         rest = list(batches)
     assert all(len(one.bad) < 2.5 * FEW_BAD for one in rest)
     counted = {bad.identity for one in (first, *rest) for bad in one.bad}
-    twice = path in ("concat", "mix", "repeat")
+    twice = path in ("concat", "repeat")
     assert len(counted) == 2 * SPLIT_ELEMENTS * (2 if twice else 1), "each is told once, in each pass"
 
 
@@ -339,15 +318,6 @@ def test_a_filter_that_keeps_nothing_reports_what_is_done(path: str, monkeypatch
         carried = delivered([first, *made])
     assert all(spans.contains_all(0, SPLIT_ELEMENTS << OUTPUT_BITS) for spans in carried.values())
     assert len(carried) == source.splits_in_all
-
-
-@pytest.mark.parametrize("kind", [Counted, ColumnarCounted])
-def test_splits_that_cannot_be_read_are_told_of_before_all_were_tried(kind: type[Counted]) -> None:
-    pipe = PecanPipeline(kind(3 * MOST_BAD, torn_at=0)).batch(8)
-    first, *rest = run_engine(pipe, on_error="skip")
-    assert MOST_BAD <= len(first.bad) < 1.1 * MOST_BAD
-    assert all(bad.elements_left_out == SPLIT_ELEMENTS for bad in first.bad)
-    assert sum(len(one.bad) for one in rest) == 3 * MOST_BAD - len(first.bad)
 
 
 def test_neighbours_become_one_interval_in_whatever_order_they_come() -> None:
@@ -375,18 +345,17 @@ def spans_of(*elements: tuple[int, int]) -> tuple[tuple[int, int], ...]:
         (spans_of((0, -1)), 400, 600),
         (spans_of((0, 10), (590, 610), (700, 710)), 20, 600),
         (spans_of((700, 710), (990, -1)), 20, 700),
-        (spans_of((0, 600)), 0, None),
     ],
 )
 def test_a_break_ends_the_split_and_tells_how_much_is_lost(
-    spans: tuple[tuple[int, int], ...], left_out: int, length: int | None
+    spans: tuple[tuple[int, int], ...], left_out: int, length: int
 ) -> None:
     source = Counted(1, 600)
     (split,) = source.splits()
     leases = ListedLeases([Lease(0, split, spans=spans)])
     produced = run_engine(PecanPipeline(source).batch(64), leases, on_error="skip")
-    assert [bad.elements_left_out for bad in bad_of(produced)] == ([left_out] if left_out else [])
-    assert leases.lengths == ({} if length is None else {KEY: length})
+    assert [bad.elements_left_out for bad in bad_of(produced)] == [left_out]
+    assert leases.lengths == {KEY: length}
     assert delivered(produced) == leases.target()
     assert [bad.elements_left_out for bad in bad_in(PecanPipeline(Counted(1, 600, length_known=False)))] == [1]
 
@@ -395,12 +364,6 @@ def refuse_threes(element: Element) -> Element:
     if element["i"] % 3 == 0:
         raise ValueError("a three")
     return element
-
-
-def refuse_batch(batch: Element) -> Element:
-    if batch["i"][0] == 4:
-        raise ValueError("four")
-    return batch
 
 
 def bad_in(pipe: PecanPipeline, leases: list[Lease] | None = None, **options: Any) -> list[BadElement]:
@@ -422,9 +385,6 @@ def test_an_element_that_is_read_again_has_the_same_identity() -> None:
     assert len(again) == 2 and set(again) == {first[1], first[3]}
     assert identities(pipe, [Lease(1, split, spans=spans_of((3, 4)))]) != first[1:2], "another epoch counts again"
     assert identities(pipe, [Lease(0, split, pass_index=1, spans=spans_of((3, 4)))]) != first[1:2]
-    batches = PecanPipeline(source).batch(4).map(refuse_batch, name="four")
-    (bad,) = bad_in(batches, [Lease(0, split, spans=spans_of((0, 12)))])
-    assert (bad.identity, bad.origin, bad.elements_left_out) == (("four", Origin(0, 0, 0, 0, 4)), None, 4)
     (bad,) = bad_in(PecanPipeline(Counted(1, 600)).batch(4))
     assert (bad.identity, bad.origin) == (("read Counted", Origin(0, 0, 0, 0, 600)), None)
     pipe = PecanPipeline(source).flat_map(lambda e: [e, e]).shuffle(2).map(never, name="never").batch(2)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -19,17 +20,23 @@ import tensorflow as tf
 
 import pecan_ray as pecan
 from pecan_ray import errors
-from pecan_ray.engines.contract import EngineOptions, Produced
-from pecan_ray.engines.in_process import AllLeases, run_in_process
+from pecan_ray.engines.contract import BadElement, EngineModule, EngineOptions, Produced
+from pecan_ray.engines.counting import EVERY, OpCount
+from pecan_ray.engines.in_process import AllLeases
 from pecan_ray.engines.leases_behind import LeasesBehind
+from pecan_ray.engines.registry import ENGINES, build_engine
 from pecan_ray.engines.slots import HeapSlots
 from pecan_ray.engines.tensorflow import TensorFlowEngine
 from pecan_ray.engines.tensorflow.broadcast_constants import NARROW, GraphFunction
 from pecan_ray.engines.tensorflow.iterating import Elements
 from pecan_ray.engines.tensorflow.own_seed import without_global_seed
+from pecan_ray.options import EngineName
+from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.behind import plan_behind
+from pecan_ray.plan.operators import ElementOp
 from pecan_ray.plan.splits import END, Lease
 from pecan_ray.sampling.spans import Spans
+from pecan_ray.sources import Items
 from tests.ray.waiting import until
 from tests.unit.engines.engine_leases import ListedLeases, all_said, column, delivered
 from tests.unit.engines.tensorflow_rig import ROWS, all_of, numbers, refuses, run
@@ -42,8 +49,6 @@ def by_thirds(i: Any) -> Any:
 PLANS: dict[str, Callable[[pecan.PecanPipeline], pecan.PecanPipeline]] = {
     "map": lambda p: p.map(lambda i: i * 2, on="i", name="twice").batch(16),
     "filter": lambda p: p.filter(lambda i: i % 3 == 0, on="i").batch(16),
-    "nothing left": lambda p: p.filter(lambda i: i < 0, on="i").batch(16),
-    "flat_map": lambda p: p.flat_map(by_thirds, on="i").batch(16),
     "flat_map twice": lambda p: p.flat_map(by_thirds, on="i").flat_map(by_thirds, on="i").batch(4),
     "shuffle": lambda p: p.shuffle(20).batch(16),
     "padded": lambda p: p.map(lambda e: {"i": e["i"], "v": tf.range(e["i"] % 5)}, name="ragged").padded_batch(16),
@@ -53,7 +58,6 @@ PLANS: dict[str, Callable[[pecan.PecanPipeline], pecan.PecanPipeline]] = {
     "unbatch": lambda p: p.batch(8).unbatch().batch(5),
     "concat": lambda p: p.concat(numbers()).batch(16),
     "mix": lambda p: p.mix(numbers(), weights=[1, 3]).batch(16),
-    "unbatched": lambda p: p.map(lambda i: i + 1, on="i", name="next"),
 }
 
 
@@ -62,7 +66,7 @@ def test_every_position_is_in_exactly_one_batch_and_elements_are_those_of_the_ot
     pipe = PLANS[plan](numbers())
     batches = run(pipe, threads=2)
     assert delivered(batches) == all_of(pipe)
-    if plan in ("map", "filter", "nothing left", "unbatch", "shuffle", "unbatched"):
+    if plan in ("map", "filter", "unbatch", "shuffle"):
         plain = PLANS[plan](pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(ROWS), split_rows=7)))
         theirs = Counter(int(i) for batch in plain.iter_batches(debug=True) for i in np.ravel(batch["i"]))
         assert Counter(int(i) for one in batches if one.rows for i in np.ravel(one.columns["i"])) == theirs
@@ -85,10 +89,8 @@ def test_sources_of_columns_and_of_elements_yield_the_same_batches_in_strict_ord
 def test_columns_come_through_whole_or_value_by_value(tmp_path: Path) -> None:
     cases: list[tuple[dict[str, Any], str]] = [
         ({"v": pa.array([1, 2, None, 4])}, "'v' is object"),
-        ({"v": pa.array(["a", "b", None, "d"])}, "'v' is NoneType"),
         ({"v": pa.array([["a"], ["b", None]])}, "'v' is list"),
         ({"v": pa.array([[1], [2, 3], [4], []])}, ""),
-        ({"v": pa.array([["a", "b"], ["c", "d"]])}, ""),
         ({"v": pa.array(["a", "é", "", "d"])}, ""),
         ({"v": pa.array([[1.0, 2.0]] * 4), "w": pa.array([1, 2, 3, 4], pa.int8())}, ""),
     ]
@@ -110,13 +112,11 @@ def noisy(x: Any, rng: Any) -> Any:
     return x + tf.random.stateless_uniform([4], rng)
 
 
-def test_random_numbers_depend_on_seed_epoch_and_element_alone_and_functions_are_given_the_epoch() -> None:
+def test_random_numbers_depend_on_seed_epoch_and_element_alone() -> None:
     pipe = numbers(x=np.zeros((ROWS, 4), np.float32)).map(noisy, on="x").batch(16)
-    pipe = pipe.map(lambda batch, rng, epoch: {**batch, "epoch": batch["i"] + 1000 * epoch}, name="numbered")
 
     def drawn(epoch: int = 0, **options: Any) -> dict[int, tuple[float, ...]]:
         batches = run(pipe, AllLeases(list(pipe.plan.sources()), epoch, 1), **options)
-        assert sorted(column(batches, "epoch")) == [1000 * epoch + i for i in range(ROWS)]
         return {int(i): tuple(x) for i, x in zip(column(batches), column(batches, "x"), strict=True)}
 
     one = drawn(order="strict", threads=1)
@@ -126,7 +126,8 @@ def test_random_numbers_depend_on_seed_epoch_and_element_alone_and_functions_are
 
 
 def test_functions_are_given_the_epoch_in_each_epoch_of_one_worker() -> None:
-    pipe = numbers().map(lambda i, epoch: i + 1000 * epoch, on="i").filter(lambda i, epoch: i % 1000 >= epoch, on="i")
+    pipe = numbers().map(lambda i, rng, epoch: i + 1000 * epoch, on="i")
+    pipe = pipe.filter(lambda i, epoch: i % 1000 >= epoch, on="i")
     pipe = pipe.batch(16)
     sources = list(pipe.plan.sources())
     with closing(TensorFlowEngine(pipe.plan, sources, EngineOptions(order="strict"), HeapSlots())) as engine:
@@ -151,15 +152,6 @@ def test_what_shuffle_and_mix_draw_does_not_depend_on_the_process_and_its_global
                 "the user's numbers are left alone"
             )
     assert found[0] == found[1] and sorted(found[0]) == [*range(ROWS), *range(1000, 1040)]
-
-
-def test_parts_of_a_split_are_those_of_the_python_engine() -> None:
-    found = [
-        [sorted(column(run(part.batch(8)))) for part in pecan.split(pipe, [0.7, 0.3], seed=1)]
-        for pipe in (numbers(), numbers().map(lambda row: {"i": row["i"]}))
-    ]
-    by_python = pecan.split(pecan.PecanPipeline(next(numbers().plan.sources())), [0.7, 0.3], seed=1)
-    assert found == [[sorted(int(row["i"]) for row in run_in_process(part.plan)) for part in by_python]] * 2
 
 
 def test_what_a_lease_asks_for_is_delivered_and_a_plan_that_begins_behind_its_first_batches_yields_the_others() -> None:
@@ -193,7 +185,6 @@ def test_an_existing_tf_data_pipeline_is_read_shard_by_shard_and_operators_follo
     assert column(batches, "1/double") == [2 * i + 1 for i in range(10)]
     refused: list[tuple[Any, str]] = [
         (tf.data.Dataset.range(3), "needs a function"),
-        (lambda shard: None, "takes 1 arguments"),
         (lambda: 3, "returned int"),
     ]
     for made, said in refused:
@@ -251,22 +242,16 @@ closed.close()
     assert done.returncode == 0 and done.stdout == "True\nTrue\n", done.stderr
 
 
-@pytest.mark.parametrize(
-    ("values", "problem"),
-    [
-        ([[0.5, 1], [2**53 + 1, 0.5]], f"the integer {2**53 + 1} would be rounded"),
-        ([0.5, 2**53 + 1], "column 'v' has integers that float64, that of the first, would round"),
-        ([[2**63 + 1, 7], [2**63 + 3, 9]], ""),
-    ],
-)
-def test_integers_are_not_rounded(values: list[Any], problem: str) -> None:
-    pipe = pecan.PecanPipeline(pecan.sources.Items([{"v": one} for one in values]), engine="tensorflow").batch(2)
-    if problem:
-        with pytest.raises(errors.OutputTypeError, match=problem):
-            list(pipe.iter_batches(debug=True))
-    else:
-        (batch,) = pipe.iter_batches(debug=True)
-        assert batch["v"].tolist() == values
+def test_integers_are_not_rounded() -> None:
+    def values_of(*values: Any) -> list[Any]:
+        pipe = pecan.PecanPipeline(pecan.sources.Items([{"v": one} for one in values]), engine="tensorflow").batch(2)
+        return [batch["v"].tolist() for batch in pipe.iter_batches(debug=True)]
+
+    assert values_of([2**63 + 1, 7], [2**63 + 3, 9]) == [[[2**63 + 1, 7], [2**63 + 3, 9]]]
+    with pytest.raises(errors.OutputTypeError, match=f"the integer {2**53 + 1} would be rounded"):
+        values_of([0.5, 1], [2**53 + 1, 0.5])
+    with pytest.raises(errors.OutputTypeError, match="'v' has integers that float64, that of the first, would round"):
+        values_of(0.5, 2**53 + 1)
 
 
 def test_a_graph_that_yields_nothing_for_long_is_told_with_what_it_was_given() -> None:
@@ -315,7 +300,6 @@ def test_constants_of_channels_become_rows_and_the_result_stays() -> None:
     fns: list[Callable[[Any], Any]] = [
         lambda image: image - MEANS,
         lambda image: MEANS - image,
-        lambda image: image / MEANS[None, None],
         lambda image: tf.maximum(image * MEANS, MEANS.reshape(1, 3)),
         lambda image: (image - MEANS) / (MEANS + 1) + MEANS,
     ]
@@ -330,13 +314,9 @@ def test_constants_of_channels_become_rows_and_the_result_stays() -> None:
 
 
 OTHERS: dict[str, tuple[Callable[[Any], Any], tuple[int | None, ...]]] = {
-    "rows vary": (lambda image: image - MEANS, (None, None, 3)),
     "one channel": (lambda image: image - MEANS, (20, 30, 1)),
     "wide": (lambda image: image - np.ones(NARROW + 1, np.float32), (20, 30, NARROW + 1)),
     "row": (lambda image: image - np.ones((30, 3), np.float32), (20, 30, 3)),
-    "more rows": (lambda image: image - np.ones((2, 1, 1, 3), np.float32), (20, 30, 3)),
-    "more dimensions": (lambda image: image - np.ones((1, 1, 1, 3), np.float32), (20, 30, 3)),
-    "vector": (lambda image: image - MEANS, (3,)),
     "scalar": (lambda image: image / 255.0, (20, 30, 3)),
     "computed": (lambda image: image - tf.reduce_mean(image, axis=(0, 1)), (20, 30, 3)),
     "long": (lambda image: image - MEANS, (2, 1 << 16, 3)),
@@ -352,40 +332,78 @@ def test_other_functions_stay_as_they_are(case: str) -> None:
     assert np.array_equal(function(image), fn(image))
 
 
-def test_what_else_is_in_a_function_stays() -> None:
-    calls = tf.Variable(0)
-    ragged = tf.ragged.constant([[1], [2, 3]])
-
-    def fn(columns: dict[str, Any], row: Any) -> tuple[dict[str, Any], Any]:
-        tf.cond(row[0] > 3, lambda: calls.assign_add(10), lambda: calls.assign_add(1))
-        image = tf.image.stateless_random_flip_left_right(columns["image"], row)
-        return {**columns, "image": image - MEANS, "sum": tf.reduce_sum(image, keepdims=True)}, row
-
-    columns = {"label": tf.constant(7), "ragged": ragged, "image": tf.constant(IMAGE)}
-    row = tf.constant([4, 5], tf.int64)
-    spec = ({name: tf.type_spec_from_value(value) for name, value in columns.items()}, tf.TensorSpec((2,), tf.int64))
-    function = GraphFunction(fn, *spec)
-    data = tf.data.Dataset.from_tensors((columns, row)).map(function.__call__)
-
-    found, same = next(iter(data))
-    assert calls.numpy() == 10
-    expected, _ = fn(columns, row)
-    assert sorted(found) == ["image", "label", "ragged", "sum"]
-    assert found["label"] == 7
-    assert found["ragged"].to_list() == [[1], [2, 3]]
-    assert np.array_equal(found["image"], expected["image"])
-    assert np.array_equal(same, row)
-    assert data.element_spec[0]["image"].shape == (20, 30, 3)
-    assert data.element_spec[0]["sum"].shape == (1, 1, 1)
+OFFERED = [name for name, member in vars(EngineModule).items() if inspect.isfunction(member) and name[0] != "_"]
 
 
-def test_what_python_code_knows_of_a_shape_stays_known() -> None:
-    def fn(image: Any) -> Any:
-        pixels = tf.reshape(image, tf.shape(image))
-        pixels.set_shape((20, 30, 3))
-        return pixels - MEANS, tf.strings.as_string(pixels)
+@pytest.mark.parametrize("name", get_args(EngineName))
+def test_every_engine_offers_the_same_functions_and_runs_a_quarantined_element_again(name: EngineName) -> None:
+    assert set(ENGINES) == set(get_args(EngineName))
+    if ENGINES[name].framework is not None:
+        pytest.importorskip(str(ENGINES[name].framework))
+    module, seen = ENGINES[name].load(), list[Any]()
+    for offered in OFFERED:
+        wanted = list(inspect.signature(getattr(EngineModule, offered)).parameters)[1:]
+        assert list(inspect.signature(getattr(module, offered)).parameters) == wanted
 
-    function = GraphFunction(fn, tf.TensorSpec(None, tf.float32))
-    data = tf.data.Dataset.from_tensors(tf.constant(IMAGE)).map(function.__call__)
-    assert [spec.shape for spec in data.element_spec] == [(20, 30, 3), (20, 30, 3)]
-    assert np.array_equal(next(iter(data))[0], IMAGE - MEANS)
+    def noted(x: float) -> float:
+        seen.append(x)
+        return x
+
+    plan = PecanPipeline(Items([1.0]), engine=name).map(noted, on="item").plan
+    ops = [op for op in plan.ops if isinstance(op, ElementOp)]
+    module.replay(ops, BadElement("noted", "", "", {"item": 2.0}), 0)
+    assert len(seen) == 1
+
+
+COUNTED_ROWS = 160
+
+
+def counted(pipe: pecan.PecanPipeline, epoch: int = 0) -> Mapping[str, OpCount]:
+    sources = list(pipe.plan.sources())
+    engine = build_engine(pipe.engine, pipe.plan, EngineOptions(count_epoch=0), HeapSlots())
+    try:
+        rows = sum(produced.rows for produced in engine.batches(AllLeases(sources, epoch, 1)))
+        assert rows > 0
+        return dict(engine.counts())
+    finally:
+        engine.close()
+
+
+def pipeline(engine: EngineName) -> pecan.PecanPipeline:
+    source = pecan.sources.Arrays(x=np.ones((COUNTED_ROWS, 8), np.float32), i=np.arange(COUNTED_ROWS), split_rows=20)
+    return pecan.PecanPipeline(source, engine=engine)
+
+
+COUNTED: dict[str, Callable[[pecan.PecanPipeline], pecan.PecanPipeline]] = {
+    "maps": lambda p: p.map(lambda x: x[:4], on="x", name="cut").map(lambda i: i + 1, on="i", name="next").batch(8),
+    "filter": lambda p: p.filter(lambda i: i % 3 == 0, on="i", name="thirds").batch(8),
+    "created": lambda p: p.map(lambda e: {**e, "y": e["x"] * 2}, name="twice").batch(8),
+    "flat_map": lambda p: p.flat_map(_three, name="three").batch(8),
+}
+
+
+def _three(element: dict[str, Any]) -> Any:
+    if isinstance(element["i"], (np.generic, int)):
+        return [element, element, element]
+    import tensorflow as tf
+
+    return {name: tf.stack([value] * 3) for name, value in element.items()}
+
+
+@pytest.mark.parametrize("plan", COUNTED)
+def test_both_engines_count_the_same_in_the_first_epoch_alone(plan: str) -> None:
+    pytest.importorskip("tensorflow")
+    ours, theirs = (counted(COUNTED[plan](pipeline(engine))) for engine in ("python", "tensorflow"))
+    assert ours == theirs
+    elements = COUNTED_ROWS // EVERY
+    assert all(count.elements_in == elements for count in ours.values())
+    if plan == "maps":  # sizes are those of all columns
+        assert ours["cut"] == OpCount(elements, elements, elements * (8 * 4 + 8), elements * (4 * 4 + 8))
+        assert [counted(COUNTED[plan](pipeline(engine)), epoch=1) for engine in get_args(EngineName)] == [{}, {}]
+
+
+def test_a_graph_counts_strings_by_their_lengths() -> None:
+    tf = pytest.importorskip("tensorflow")
+    pipe = pecan.PecanPipeline(pecan.sources.Items([{"text": "ab" * n} for n in range(16)]), engine="tensorflow")
+    found = counted(pipe.map(lambda text: tf.strings.join([text, "!"]), on="text", name="shout").batch(4))
+    assert found["shout"].bytes_out == found["shout"].bytes_in + found["shout"].elements_in == 2 * 8 + 2

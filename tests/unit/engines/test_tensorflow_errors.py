@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ import tensorflow as tf
 
 import pecan_ray as pecan
 from pecan_ray import errors
-from pecan_ray.engines import positions
 from pecan_ray.plan.splits import Origin
 from tests.unit.engines.engine_leases import column, delivered
 from tests.unit.engines.tensorflow_rig import ROWS, all_of, numbers, refuses, run
@@ -31,8 +29,6 @@ def raise_always(error: BaseException) -> Callable[[Any], Any]:
 
 REFUSED: dict[str, tuple[Callable[[pecan.PecanPipeline, Any], pecan.PecanPipeline], int, str]] = {
     "batch": (lambda p, fn: p.batch(4).map(fn, on="i", name="op"), 4, "op"),
-    "batches filtered": (lambda p, fn: p.batch(4).filter(lambda i: fn(i)[0] >= 0, on="i", name="op"), 4, "op"),
-    "behind unbatch": (lambda p, fn: p.batch(4).unbatch().map(of_one(fn), on="i", name="op").batch(2), 1, "op"),
     "zip": (
         lambda p, fn: (
             p.map(of_one(fn), on="i", name="op").zip(numbers(40).map(lambda e: {"z": e["i"]}, name="z")).batch(4)
@@ -76,13 +72,10 @@ def raising(element: Any) -> Any:
 @pytest.mark.parametrize(
     ("kind", "fn", "message"),
     [
-        ("map", lambda e: {"i": object()}, "what it returns cannot be used in a TensorFlow graph"),
         ("map", lambda e: {"i": None}, "odd returned NoneType, but it must return a tensor in column 'i'"),
         ("map", lambda e: {"i": np.ma.masked_array([1, 2], [False, True])}, "odd returned MaskedArray"),
         ("filter", lambda e: None, "odd returned NoneType, but it must return whether to keep"),
-        ("filter", lambda e: tf.constant([True, False]), "but it must return whether to keep the element, one bool"),
         ("flat_map", lambda e: {"i": tf.constant(1)}, "odd: column 'i' is one value and has no rows"),
-        ("flat_map", lambda e: {"i": tf.ragged.constant([[1], [1, 2]])}, "cannot be used in a TensorFlow graph"),
         ("flat_map", lambda e: {"i": tf.zeros(2), "j": tf.zeros(3)}, "odd returned columns of unequal lengths"),
         ("length", raising, "bucket_by_length.*no length"),
         ("length", lambda e: tf.stack([e["i"], e["i"]]), "bucket_by_length.*must return one number"),
@@ -96,11 +89,9 @@ def test_what_cannot_be_in_a_graph_is_an_error_by_name(kind: str, fn: Any, messa
     assert kind == "length" or (caught.value.op, type(caught.value)) == ("odd", errors.OutputTypeError)
 
 
-def at_7(odd: Any, dtype: Any = tf.int64) -> Callable[[Any], Any]:
+def at_7(odd: Any) -> Callable[[Any], Any]:
     """A function of a number that returns it, and for 7 something else, when the graph runs."""
-    return lambda i: tf.ensure_shape(
-        tf.numpy_function(lambda v: odd if v == 7 else dtype.as_numpy_dtype(v), [i], dtype), ()
-    )
+    return lambda i: tf.ensure_shape(tf.numpy_function(lambda v: odd if v == 7 else v, [i], tf.int64), ())
 
 
 def sometimes(element: dict[str, Any], times: Any) -> dict[str, Any]:
@@ -109,25 +100,10 @@ def sometimes(element: dict[str, Any], times: Any) -> dict[str, Any]:
 
 AT_7: dict[str, tuple[Callable[[pecan.PecanPipeline], pecan.PecanPipeline], str]] = {
     "dict": (lambda p: p.map(at_7({"a": 1}), on="i", name="odd"), "Unsupported object type dict"),
-    "dtype": (lambda p: p.map(at_7("x"), on="i", name="odd"), "returned by pyfunc_.* is string, but expects int64"),
-    "ragged": (lambda p: p.map(at_7(tf.ragged.constant([[1], [1, 2]])), on="i", name="odd"), "RaggedTensor"),
     "NaN of a filter": (lambda p: p.filter(lambda i: tf.where(i == 7, float("nan"), 2.0), on="i", name="odd"), "NaN"),
     "answers": (lambda p: p.filter(lambda i: tf.fill([tf.where(i == 7, 2, 1)], True), on="i", name="odd"), "one bool"),
-    "NaN as length": (lambda p: bucketed(p, lambda e: tf.where(e["i"] == 7, float("nan"), 1)), "NaN or infinity"),
     "outputs": (lambda p: p.flat_map(lambda e: sometimes({"i": e["i"][tf.newaxis]}, 2), name="odd"), "unequal lengths"),
-    "no outputs": (
-        lambda p: p.flat_map(listed_but_7, on="i", name="odd").map(lambda i: tf.ensure_shape(i, ()), on="i"),
-        "one value",
-    ),
 }
-
-
-def listed_but_7(i: Any) -> Any:
-    return tf.numpy_function(lambda v: v if v == 7 else v[np.newaxis], [i], tf.int64)
-
-
-def of_rank_0(value: Any) -> Any:
-    return tf.ensure_shape(value, ())
 
 
 def bucketed(pipe: pecan.PecanPipeline, length: Any) -> pecan.PecanPipeline:
@@ -137,13 +113,12 @@ def bucketed(pipe: pecan.PecanPipeline, length: Any) -> pecan.PecanPipeline:
 @pytest.mark.parametrize("case", AT_7)
 def test_a_value_that_is_none_for_one_element_is_an_error_with_its_place_or_left_out(case: str) -> None:
     make, text = AT_7[case]
-    op = "bucket_by_length" if "length" in case else "odd"
     with pytest.raises(errors.ElementError, match=text) as caught:
         run(make(numbers(40)).batch(4))
-    assert (caught.value.op, caught.value.element) == (op, 0) and "element 0 of split 1" in str(caught.value)
+    assert (caught.value.op, caught.value.element) == ("odd", 0) and "element 0 of split 1" in str(caught.value)
     batches = run(make(numbers(40)).batch(4), on_error="skip")
     [bad] = [one for batch in batches for one in batch.bad]
-    assert (bad.op, bad.where) == (op, "element 0 of split 1")
+    assert (bad.op, bad.where) == ("odd", "element 0 of split 1")
     assert sorted(column(batches)) == [i for i in range(40) if i != 7]
 
 
@@ -164,7 +139,6 @@ def test_an_error_in_the_graph_names_op_and_element_which_are_left_out_and_told(
 @pytest.mark.parametrize(
     ("column", "behind", "text"),
     [
-        ([[1], [1, 2]], "batch", "odd returned a list in column 'i' of which no tensor can be made"),
         (tf.sparse.from_dense([1, 0]), "batch", "is a SparseTensor where it leaves the graph"),
         (tf.sparse.from_dense([1, 0]), "padded_batch", "padded_batch: column 'i', which odd made, is a SparseTensor"),
         (tf.ragged.constant([[1], [1, 2]]), "padded_batch", "is a RaggedTensor where it is padded"),
@@ -190,24 +164,9 @@ def test_what_is_no_tensor_may_pass_from_one_map_to_the_next_and_a_tuple_is_one_
         assert [batch["x"].tolist() for batch in pipe.iter_batches(debug=True)] == rows
 
 
-def test_a_function_of_length_is_called_once_and_its_large_numbers_stay_large() -> None:
-    calls: list[int] = []
-
-    def length(element: dict[str, Any]) -> Any:
-        def noted(i: Any) -> Any:
-            calls.append(int(i))
-            return np.int64(1 << 40) if i % 2 else np.int64(0)
-
-        return tf.numpy_function(noted, [element["i"]], tf.int64)
-
-    batches = run(numbers(40).bucket_by_length([3], sizes=[4, 5], length=length))
-    assert sorted(calls) == list(range(40))
-    assert all(len({i % 2 for i in batch.columns["i"]}) == 1 for batch in batches if batch.rows)
-
-
 @pytest.mark.parametrize(
     ("value", "at"),
-    [([[1], [1, 2]], 7), ({"a": 1}, 0), (None, 0), (None, 7), (tf.ragged.constant([[1], [1, 2]]), 7)],
+    [([[1], [1, 2]], 7), ({"a": 1}, 0), (None, 7), (tf.ragged.constant([[1], [1, 2]]), 7)],
     ids=lambda one: type(one).__name__,
 )
 def test_values_of_a_source_of_which_no_tensor_can_be_made_are_bad_elements(value: Any, at: int) -> None:
@@ -239,13 +198,6 @@ def test_what_fails_now_and_then_in_a_graph_is_told_as_a_bad_element() -> None:
     assert "not when it was run alone" in bad.error and 7 not in column(found)
 
 
-def test_columns_of_a_batch_that_come_apart_are_told(caplog: pytest.LogCaptureFixture) -> None:
-    pipe = numbers(8).batch(4).map(lambda batch: {"whole": batch["i"], "cut": batch["i"][:2]}, name="cut in a graph")
-    assert [len(produced.columns["cut"]) for produced in run(pipe)] == [2, 2]
-    (said,) = caplog.messages
-    assert said.startswith("cut in a graph: it returned column 'cut' with 2 rows, and 'whole' with the 4")
-
-
 def test_elements_that_differ_are_named() -> None:
     pipe = numbers().map(lambda e: {"v": tf.zeros([tf.where(e["i"] == 50, 3, 2)])}, name="vary").batch(16)
     with pytest.raises(errors.BatchShapeError, match=r"'v' of element 1 of split 7"):
@@ -259,10 +211,10 @@ def test_elements_that_differ_are_named() -> None:
     ("build", "error", "text"),
     [
         (lambda p: p.map(lambda v: v, on="nope"), errors.ColumnError, "no column 'nope'; there are \\['i'\\]"),
-        (lambda p: p.map(lambda e: e["i"], name="bare"), errors.OutputTypeError, "bare returned .*must return a dict"),
         (lambda p: p.map(np.sum, on="i", name="by_numpy"), errors.OpError, "by_numpy cannot be compiled"),
         (lambda p: p.map(lambda v: v, on="i", processes=True, name="other"), errors.PlanError, "other: processes=True"),
         (lambda p: p.zip(numbers()), errors.PlanError, "both sides have the column 'i'"),
+        (lambda p: p.group_by("i", 2), errors.PlanError, 'the tensorflow engine has no group_by: use engine="python"'),
         (
             lambda p: p.batch(4).flat_map(lambda b: b, name="f"),
             errors.PlanError,
@@ -278,33 +230,3 @@ def test_elements_that_differ_are_named() -> None:
 def test_plans_that_cannot_be_a_graph_are_refused(build: Any, error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         run(build(numbers()).batch(4))
-
-
-def test_a_corrupt_file_raises_the_source_error(tmp_path: Path) -> None:
-    path = tmp_path / "data.tfrecord"
-    with tf.io.TFRecordWriter(str(path)) as writer:
-        for number in range(10):
-            writer.write(b"%d" % number * 100)
-    path.write_bytes(path.read_bytes()[:-30])
-    pipe = pecan.PecanPipeline(pecan.sources.TFRecords(path), engine="tensorflow").batch(4)
-    with pytest.raises(errors.CorruptSourceError, match=r"data\.tfrecord"):
-        run(pipe)
-    batches = run(pipe, on_error="skip")
-    assert len(column(batches, "record")) == 9
-    assert [one.op for batch in batches for one in batch.bad] == ["read TFRecords"]
-
-
-def test_bad_elements_are_told_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(positions, "MOST_BAD", 16)
-
-    def below_ten(i: Any) -> Any:
-        tf.debugging.Assert(i < 10, [i])
-        return i
-
-    pipe = numbers().map(below_ten, on="i").batch(8)
-    produced = run(pipe, on_error="skip")
-    reports = [batch for batch in produced if not batch.rows]
-    assert [(len(one.bad), one.partial) for one in reports] == [(16, False)] * 5 + [(10, False)]
-    assert delivered(produced) == all_of(pipe)
-    identities = [bad.identity for one in reports for bad in one.bad]
-    assert len(set(identities)) == 90 and identities[0] == ("below_ten", Origin(0, 0, 0, 1, 3))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 import time
 from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,36 +14,17 @@ import numpy as np
 import pytest
 
 import pecan_ray as pecan
-from pecan_ray.engines.contract import EngineOptions, UnderWay
-from pecan_ray.engines.positions import SkippedPositions
+from pecan_ray.engines.contract import UnderWay
 from pecan_ray.engines.python import PythonEngine
-from pecan_ray.engines.python.call_stacks import call_stages
-from pecan_ray.engines.python.chain import Chain
-from pecan_ray.engines.python.processes import Processes
 from pecan_ray.engines.slots import HeapSlots
 from pecan_ray.engines.stages import OFTEN_FOR_S, OFTEN_S, SELDOM_S, StageAccumulator, ThreadStage, stages_now
 from pecan_ray.engines.under_way import LONG_S, CallTimer, ThreadActivity, count_from, long_retry
 from pecan_ray.pipeline import PecanPipeline
-from pecan_ray.plan.operators import ElementOp
 from pecan_ray.plan.splits import AtWork, Origin, Split
 from pecan_ray.plan.stage_seconds import StageSeconds
 from pecan_ray.sources import Arrays
 from pecan_ray.storage.retry import Backoff, retry
-from tests.unit.engines.engine_leases import Numbered, numbers, running
-
-
-class Blocking:
-    """Stands still at a number, or at whatever comes first."""
-
-    def __init__(self, at: int | None = None) -> None:
-        self.at = at
-        self.reached, self.may_go_on = threading.Event(), threading.Event()
-
-    def __call__(self, number: Any = None) -> Any:
-        if self.at is None or np.any(np.asarray(number) == self.at):
-            self.reached.set()
-            assert self.may_go_on.wait(60)
-        return number
+from tests.unit.engines.engine_leases import Blocking, Numbered, numbers, running
 
 
 def in_files(still: Blocking | None = None, source: type[Numbered] = Numbered) -> PecanPipeline:
@@ -83,8 +63,6 @@ READING = " has been reading element 7 of data/1.bin for {seconds}"
 CASES: dict[str, tuple[int, Callable[[Blocking], PecanPipeline], tuple[str, AtWork]]] = {
     "fused": (20, lambda still: pondering(still).batch(4), OP),
     "one by one": (20, lambda still: pondering(still).shuffle(1).batch(4), OP),
-    "spread": (40, lambda still: pondering(still).flat_map(lambda i: [i, i], on="i").batch(4), OP),
-    "no batch": (20, pondering, OP),
     "a function on batches": (
         20,
         lambda still: PecanPipeline(Arrays(i=np.arange(20), split_rows=20)).batch(4).map(still, on="i", name="ponders"),
@@ -137,28 +115,6 @@ def test_a_function_in_another_process_is_named_with_the_elements_that_went_ther
         told = engine.under_way(6.0)
         may_go_on.write_text("on")
     assert told is not None and told.text.startswith("ponders has been working on ") and "of data/" in told.text
-
-
-def test_what_is_not_the_same_at_two_looks_has_not_been_under_way_for_long() -> None:
-    first, second = Blocking(3), Blocking(4)
-    pipe = in_files().map(lambda i: second(first(i)), on="i").batch(4)
-    with at_work(pipe, 20, first, second) as engine:
-        assert engine.under_way(0.0) is None
-        first.may_go_on.set()
-        assert second.reached.wait(60)
-        assert engine.under_way(6.0) is None
-        assert engine.under_way(10.9) is None
-        told = engine.under_way(11.0)
-    assert told is not None and "element 4 of data/0.bin" in told.text and told.since == 6.0
-
-
-def test_an_engine_tells_nothing_of_another_one_and_nothing_when_nobody_takes_its_batches() -> None:
-    blocking = Blocking(3)
-    pipe = in_files().map(lambda i: i, on="i").batch(2)
-    still = in_files().map(blocking, on="i").batch(4)
-    with at_work(still, 20, blocking), running(pipe) as (other, batches):
-        next(batches)
-        assert [other.under_way(float(second)) for second in range(20)] == [None] * 20
 
 
 def test_of_two_that_stand_still_for_as_long_either_may_wait_and_what_the_storage_held_up_counts_from_its_end() -> None:
@@ -249,14 +205,3 @@ def test_time_without_work_is_nobodys_and_looks_become_rarer() -> None:
     now[0] += OFTEN_FOR_S
     tally.look({}, threads=1)
     assert tally.every_s == SELDOM_S
-
-
-def test_a_thread_that_waits_for_a_function_in_a_process_says_so() -> None:
-    pipe = pecan.PecanPipeline(pecan.sources.Items([1]), name="p").map(abs, on="x", name="f", processes=True)
-    options, processes = EngineOptions(), Processes({"f": abs}, 1)
-    (op,) = (op for op in pipe.plan.ops if isinstance(op, ElementOp))
-    chain = Chain([op], options, SkippedPositions(), lambda _: processes.function("f"))
-    (step,) = chain.steps
-    inspect_locals = call_stages(options)[Chain._call.__code__]
-    assert inspect_locals({"self": chain, "step": step}) == ThreadStage("operator", "f", in_process=True)
-    processes.close()

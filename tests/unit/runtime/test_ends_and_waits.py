@@ -139,8 +139,8 @@ def test_a_process_that_ends_with_its_starter_outlives_the_thread_that_needed_it
     assert process.stdin is not None
     process.stdin.close()
     assert process.wait(60) == 0, "it was killed with the thread"
-    with pytest.raises(ZeroDivisionError):
-        call_in_persistent_thread(lambda: 1 // 0, "starter")
+    with pytest.raises(PreemptedError):
+        call_in_persistent_thread(preempt, "starter")
 
 
 # --- what is said of it -------------------------------------------------------------------------------------------
