@@ -189,6 +189,7 @@ def test_jobs_with_one_dataset_share_what_is_cached_of_it() -> None:
     found = allocate(jobs, ClusterResources(1000.0, 50.0))
     assert [found[name].cache_bytes for name in "abc"] == [1000.0, 1000.0, 0.0]
     assert [found[name].bytes_per_s for name in "abc"] == [60.0, 60.0, 50.0]
+    assert [job.cache_efficiency for job in jobs] == [0.06, 0.06, 0.1]
 
 
 JOB = JobDemand("j", 1.0, 10.0, "x")

@@ -242,6 +242,7 @@ def test_what_has_no_room_here_is_read_from_the_remote_store_where_that_is_soone
     assert roomy.seconds == pytest.approx(1) and roomy.remote, "other nodes read it there"
     slow = choose_execution(profile, disk, max_bytes=most, remote=StoreModel(per_byte_s=2e-8))
     assert not slow.remote and slow.seconds == alone.seconds and "remote" not in slow.reason
+    assert not choose_execution(profile, disk, max_bytes=most, remote=StoreModel(per_byte_s=1.09e-8)).remote, "1%"
     waits = StoreModel(per_byte_s=2e-8, waiting=1.0)
     assert choose_execution(replace(profile, readers=4), disk, remote=waits).remote, "four wait side by side"
     renewed = choose_execution(decoding(0.01, refresh=0.2), disk, max_bytes=500_000_000, remote=remote)
@@ -302,7 +303,7 @@ def test_whatever_was_measured_no_coefficient_is_negative(reads: list[tuple[floa
 
 def test_what_measurements_do_not_tell_apart_is_a_time_per_byte_then_latency() -> None:
     one = StoreModel.fit([(1e6, 100, 0.01)])
-    assert (one.latency_s, one.per_element_s, one.error) == (0, 0, None)
+    assert (one.latency_s, one.per_element_s, one.waiting, one.error) == (0, 0, 0, None)
     assert one.read_seconds(5e6, 1) == pytest.approx(0.05)
     two = StoreModel.fit([(1e6, 10, 0.011), (100e6, 1000, 0.11)])
     assert two.read_seconds(50.5e6, 505) == pytest.approx(0.0605)
