@@ -46,10 +46,6 @@ class Chain:
     def batch(self, size: int, *, drop_remainder: bool = False) -> Chain:
         return self._then("batch", size=size, drop_remainder=drop_remainder)
 
-    def split(self, share: float, part: int) -> Chain:
-        """Keep one of two parts; the first has this share.  The split is random, and the same in all passes."""
-        return self._then("split", share=share, part=part)
-
     def _then(self, name: str, **arguments: Any) -> Chain:
         return Chain(self.head, (*self.steps, (name, arguments)))
 

@@ -51,10 +51,5 @@ def _then(pipe: Pipe, step: str, given: dict[str, Any]) -> Pipe:
         return pipe.map(draw if pipe.engine == "python" else draw_stateless, name="noise", random=True)
     if step == "cache":
         return pipe.autocache()
-    if step == "split":
-        share = given["share"]
-        library: Any = pecan
-        parts: list[Pipe] = library.split(pipe, [share, 1 - share], seed=3)
-        return parts[int(given["part"])]
     made: Pipe = getattr(pipe, step)(**given)
     return made

@@ -5,27 +5,11 @@ from __future__ import annotations
 from tests.parity import looks
 from tests.parity.chains import Chain, N, rows, two_sides
 from tests.parity.habit import Habit, Look
-from tests.parity.peers import torch_loader
-from tests.parity.seen import Facts, labels
 
 
 def apart(chain: Chain, size: int, times: int = 3) -> Look:
     """Look at the repetitions in one pass: so many parts, of batches of `size`."""
     return looks.passes(chain.batch(size), None, parts=times)
-
-
-def random_split() -> Facts:
-    import torch
-
-    data = torch_loader(rows(N)).dataset
-    generator = torch.Generator().manual_seed(3)
-    train, val = torch.utils.data.random_split(data, [0.75, 0.25], generator=generator)
-    sides = [[frozenset(part.dataset[at]["i"] for at in part.indices) for _ in range(3)] for part in (val, train)]
-    return {
-        "leaks": bool(sides[0][0] & sides[1][0]),
-        "together": len(sides[0][0] | sides[1][0]),
-        "validated on": labels(sides[0]),
-    }
 
 
 OPERATORS = (
@@ -97,13 +81,6 @@ OPERATORS = (
         looks.leaks(rows(N).shuffle(N).take(5).batch(5), rows(N).shuffle(N).skip(5).batch(5)),
         "each pass divides anew, so that elements are trained and validated on; a warning says so",
         {"leaks": True},
-    ),
-    Habit(
-        "`random_split`",
-        looks.leaks(rows(N).split(0.75, 1).batch(5), rows(N).split(0.75, 0).shuffle(N).batch(5)),
-        "`pecan.split(pipe, [0.75, 0.25], seed=...)`: no element is on both sides in any pass",
-        {"leaks": False, "together": N, "validated on": "aaa"},
-        peers={"DataLoader": random_split},
     ),
     Habit(
         "`repeat()` behind a filter that keeps nothing",

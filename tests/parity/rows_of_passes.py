@@ -2,9 +2,33 @@
 
 from __future__ import annotations
 
+import pickle
+from typing import Any
+
 from tests.parity import looks
 from tests.parity.chains import LENGTHS, LONG, LONG_SHUFFLED, PLAIN, RANDOM, SHUFFLED, N, rows, two_sides
-from tests.parity.habit import Habit
+from tests.parity.habit import Habit, Seen
+from tests.parity.looks import ours
+from tests.parity.peers import DataLoader
+from tests.parity.seen import batch_of
+
+
+def another_way(loader: Any) -> Seen:
+    first = loader.run(None)
+    return Seen([*first, list(map(batch_of, loader.pipe.iter_batches(**loader.options)))])
+
+
+def unpickled(loader: Any) -> Seen:
+    first = loader.run(None)
+    copy = pickle.loads(pickle.dumps(loader.pipe))
+    return Seen([*first, list(map(batch_of, copy.iter_batches(**loader.options)))])
+
+
+def unpickled_loader() -> Seen:
+    loader = DataLoader().produced(SHUFFLED)()
+    first = loader.run(None)
+    return Seen([*first, list(map(batch_of, pickle.loads(pickle.dumps(loader.again()))))])
+
 
 PASSES = (
     Habit(
@@ -103,6 +127,24 @@ PASSES = (
         looks.validated_in_the_middle(SHUFFLED, PLAIN),
         "no pipeline's passes touch another's",
         {"batches": [LENGTHS, LENGTHS, [8]], "in source order": [False, True, True]},
+    ),
+    Habit(
+        "a pass in one way to iterate, and one by `iter_batches`",
+        ours(another_way, RANDOM),
+        "all ways count together",
+        {"distinct": [N, N], "equal orders": "ab", "draws of an element": "other each time"},
+        peers={},
+        passes=(0, 1),
+    ),
+    Habit(
+        "a pickled pipeline",
+        ours(unpickled, SHUFFLED),
+        "an unpickled one counts from 0",
+        {"equal orders": "aa"},
+        peers={"DataLoader": unpickled_loader},
+        differs={"DataLoader": "a copy goes on where its generator was: a task shall not depend on what came before"},
+        only=("iter_batches", "tensorflow engine"),
+        passes=(0, 0),
     ),
 )
 

@@ -75,11 +75,6 @@ def counted(data: Any) -> Any:
     return data.map(lambda n: n + counts.assign_add(1))
 
 
-def optional(n: Any) -> Any:
-    found = tf.experimental.Optional.from_value({"n": n})
-    return tf.where(found.has_value(), found.get_value()["n"], -1)
-
-
 PIPELINES: dict[str, Callable[[Any], Any]] = {
     # elements
     "numbers": lambda data: data,
@@ -102,15 +97,7 @@ PIPELINES: dict[str, Callable[[Any], Any]] = {
     # operators
     "filter": lambda data: data.filter(lambda n: n % 3 > 0),
     "flat_map": lambda data: data.flat_map(lambda n: tf.data.Dataset.range(n % 3)),
-    "interleave": lambda data: data.interleave(tf.data.Dataset.range, cycle_length=2, block_length=2),
-    "windows of dicts": lambda data: (
-        data.map(lambda n: {"a": n, "b": -n})
-        .window(2)
-        .flat_map(lambda window: tf.data.Dataset.zip({name: part.batch(2) for name, part in window.items()}))
-    ),
-    "scan": lambda data: data.scan(tf.constant(0, tf.int64), lambda total, n: (total + n, total)),
     "group_by_window": lambda data: data.group_by_window(lambda n: n % 2, lambda _, part: part.batch(8), window_size=8),
-    "optional within": lambda data: data.map(optional),
     "python on tensors": lambda data: data.map(lambda n: tf.py_function(lambda k: [k, -k], [n], [tf.int64] * 2)),
     "a table": looked_up,
     "a layer of Keras": vectorized,
