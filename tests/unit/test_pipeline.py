@@ -169,48 +169,8 @@ def test_the_report_of_a_debug_run_counts_batches_and_elements_and_there_are_no_
         numbers().batch(2).iter_batches(workers=pecan.Workers())  # unit tests cannot start Ray
 
 
-# --- epochs of a fixed length, and runs of a fixed number of steps --------------------------------------------------
-
 TENS = numbers(100).batch(10)
 
-
-def sizes(pipe: PecanPipeline, **options: Any) -> tuple[int, list[int]]:
-    """The length that is told, and how many batches each epoch has."""
-    with pipe.iter_batches(debug=True, first_epoch=0, **options) as batches:
-        length = len(batches)
-        epochs = []
-        while epoch := list(batches.one_epoch()):
-            epochs.append(len(epoch))
-    assert len(list(pipe.iter_batches(debug=True, first_epoch=0, **options))) == sum(epochs)
-    return length, epochs
-
-
-@pytest.mark.parametrize(
-    ("pipe", "options", "epochs"),
-    [
-        (TENS, {"epochs": 3, "epoch_batches": 4}, [4, 4, 4]),
-        (TENS, {"epochs": 2, "epoch_batches": 11}, [10, 10]),
-        (TENS.repeat(), {"epochs": 2, "epoch_batches": 25}, [25, 25]),
-        (TENS, {"epochs": None, "epoch_batches": 4, "steps": 9}, [4, 4, 1]),
-        (TENS, {"epochs": None, "steps": 20}, [10, 10]),
-        (TENS, {"epochs": 2, "steps": 3}, [3]),
-    ],
-)
-def test_an_epoch_has_so_many_batches_and_a_run_so_many_steps(pipe: Any, options: Any, epochs: list[int]) -> None:
-    assert sizes(pipe, **options) == (sum(epochs), epochs)
-
-
-def test_each_epoch_of_a_fixed_length_is_a_pass_of_its_own_and_other_limits_are_refused() -> None:
-    pipe = TENS.map(lambda i, epoch: i * 0 + epoch, on="i")
-    batches = pipe.iter_batches(debug=True, epochs=3, first_epoch=0, epoch_batches=2)
-    assert [int(batch["i"][0]) for batch in batches] == [0, 0, 1, 1, 2, 2]
-    limits: list[dict[str, Any]] = [{"epoch_batches": 0}, {"steps": -1}, {"steps": 2.5}, {"steps": 1, "share": True}]
-    for given in limits:
-        with pytest.raises(PlanError, match=r"epoch_batches|steps"):
-            TENS.iter_batches(**given)
-
-
-# --- words of other loaders -----------------------------------------------------------------------------------------
 
 PIPE: Any = numbers(8).batch(2)
 
@@ -260,3 +220,28 @@ def test_an_error_within_a_property_is_the_one_that_is_raised(monkeypatch: pytes
     monkeypatch.setattr(PecanPipeline, "seed", property(lambda self: self.plan.no_such_part))
     with pytest.raises(AttributeError, match="no_such_part"):
         _ = PIPE.seed
+
+
+LENGTHS: list[tuple[PecanPipeline, dict[str, Any], list[int]]] = [
+    (TENS, {"epochs": 3, "epoch_batches": 4}, [4, 4, 4]),
+    (TENS, {"epochs": 2, "epoch_batches": 11}, [10, 10]),
+    (TENS.repeat(), {"epochs": 2, "epoch_batches": 25}, [25, 25]),
+    (TENS, {"epochs": None, "epoch_batches": 4, "steps": 9}, [4, 4, 1]),
+    (TENS, {"epochs": None, "steps": 20}, [10, 10]),
+    (TENS, {"epochs": 2, "steps": 3}, [3]),
+]
+
+
+def test_an_epoch_has_so_many_batches_and_is_a_pass_of_its_own_and_a_run_has_so_many_steps() -> None:
+    for pipe, options, epochs in LENGTHS:
+        with pipe.iter_batches(debug=True, **options) as batches:
+            assert len(batches) == sum(epochs)
+            assert [len(list(batches.one_epoch())) for _ in [*epochs, "the end"]] == [*epochs, 0]
+        assert len(list(pipe.iter_batches(debug=True, **options))) == sum(epochs)
+    pipe = TENS.map(lambda i, epoch: i * 0 + epoch, on="i")
+    batches = pipe.iter_batches(debug=True, epochs=3, first_epoch=0, epoch_batches=2)
+    assert [int(batch["i"][0]) for batch in batches] == [0, 0, 1, 1, 2, 2]
+    limits: list[dict[str, Any]] = [{"epoch_batches": 0}, {"steps": -1}, {"steps": 2.5}, {"steps": 1, "share": True}]
+    for given in limits:
+        with pytest.raises(PlanError, match=r"epoch_batches|steps"):
+            TENS.iter_batches(**given)

@@ -11,6 +11,8 @@ import pytest
 
 from pecan_ray.errors import MissingExtraError, PlanError
 from pecan_ray.integrations.formats import converter
+from pecan_ray.pipeline import PecanPipeline
+from pecan_ray.sources import Arrays
 
 
 def objects(*values: Any) -> Any:
@@ -114,3 +116,12 @@ def test_jax_arrays_keep_values_and_small_floats() -> None:
     converted = converter("jax")(batch)
     assert np.asarray(converted["x"]).tolist() == [0, 1, 2]
     assert converted["b"].dtype == ml_dtypes.bfloat16 and converted["s"] is batch["s"]
+
+
+@pytest.mark.parametrize("format", ["numpy", "torch", "jax"])
+def test_one_batch_again_and_again_is_converted_once(format: Any) -> None:
+    pytest.importorskip(format)
+    pipe = PecanPipeline(Arrays(i=np.arange(100))).batch(8)
+    first, *others = pipe.iter_batches(headspace=True, format=format)
+    plain = next(pipe.iter_batches(debug=True, format=format))
+    assert type(first["i"]) is type(plain["i"]) and all(other["i"] is first["i"] for other in others)

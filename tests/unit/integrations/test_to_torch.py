@@ -216,18 +216,12 @@ def test_several_are_asked_for_at_once_where_the_data_set_can_and_samples_have_n
     pipe = PecanPipeline.from_torch_dataset(Lots(100))
     samples = [{"root": float(i), "square": i * i} for i in range(100)]
     check_contract(next(iter(pipe.plan.sources())), samples, splits=17)
-
-
-def test_columns_without_names() -> None:
     tensors = data.Subset(data.TensorDataset(torch.arange(20), torch.ones(20)), [3, 5])
     for dataset, columns in (([Pair(1, 2)], {"left": 1, "right": 2}), ([3], {"0": 3}), (tensors, {"0": 3, "1": 1})):
         assert PecanPipeline.from_torch_dataset(dataset).peek() == columns
-
-
-def test_other_data_has_another_fingerprint_and_the_same_data_the_same() -> None:
     for kind in (Squares, Lots):
         prints = [PecanPipeline.from_torch_dataset(kind(count)).fingerprint() for count in (5, 5, 6)]
-        assert prints[0] == prints[1] != prints[2]
+        assert prints[0] == prints[1] != prints[2], "other data has another fingerprint"
 
 
 def test_an_error_names_the_data_set_and_the_element() -> None:

@@ -139,26 +139,6 @@ def test_the_second_epoch_alone_is_measured_unless_the_trainer_was_busy_in_it() 
 PIPE = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(95)), name="ours").batch(10)
 
 
-def test_the_length_is_known_beforehand_where_rows_lie_in_memory() -> None:
-    assert known_batches(PIPE.plan, IterOptions(epochs=3), None) == 30
-    assert known_batches(PIPE.plan, IterOptions(epochs=3, rank=0, world_size=2), None) == 15
-    assert known_batches(PIPE.plan, IterOptions(epochs=None), None) is None
-    assert known_batches(PIPE.plan, IterOptions(epochs=3, sharding="off"), None) is None
-    files = pecan.PecanPipeline(pecan.sources.TextLines("/nowhere/*.txt")).batch(10).plan
-    assert known_batches(files, IterOptions(epochs=3), None) is None, "nothing is listed for it"
-
-
-def test_a_loop_knows_how_many_batches_come_and_what_is_left_of_a_state() -> None:
-    with PIPE.iter_batches(epochs=3, debug=True) as batches:
-        assert len(batches) == 30 and batches
-        bar = tqdm(batches, file=io.StringIO())
-        assert bar.total == 30 and sum(1 for _ in bar) == 30 == len(batches)
-    saved = SavedState(ResumePoint(0, ()), 4, 0, "python", ())
-    assert run_length("ours", PIPE.plan, IterOptions(epochs=2), saved) == 16
-    with PIPE.iter_batches(debug=True, headspace=7) as batches:
-        assert len(batches) == 7 == len(list(batches))
-
-
 def test_it_is_said_why_a_length_is_not_known() -> None:
     whys: list[tuple[dict[str, Any], str]] = [
         ({"epochs": None}, "epochs=None has no end"),
@@ -191,14 +171,6 @@ def test_one_batch_comes_as_often_as_a_run_has_batches() -> None:
     assert len(list(islice(numbers().iter_batches(headspace=3, epochs=None), 50))) == 50
 
 
-@pytest.mark.parametrize("format", ["numpy", "torch", "jax"])
-def test_every_format_has_it_and_is_converted_once(format: Any) -> None:
-    pytest.importorskip(format)
-    first, *others = numbers().iter_batches(headspace=True, format=format)
-    plain = next(numbers().iter_batches(debug=True, format=format))
-    assert type(first["i"]) is type(plain["i"]) and all(other["i"] is first["i"] for other in others)
-
-
 def test_it_is_no_run_and_the_report_tells_the_loops_time(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with numbers(report_folder=tmp_path).iter_batches(headspace=True) as batches:
         list(batches)
@@ -227,3 +199,19 @@ def test_it_is_no_run_and_the_report_tells_the_loops_time(tmp_path: Path, caplog
 def test_what_makes_no_sense_is_refused(call: Any, message: str) -> None:
     with pytest.raises(PlanError, match=message):
         call(numbers())
+
+
+def test_it_is_known_how_many_batches_come_where_rows_lie_in_memory_and_what_is_left_of_a_state() -> None:
+    assert known_batches(PIPE.plan, IterOptions(epochs=3), None) == 30
+    assert known_batches(PIPE.plan, IterOptions(epochs=3, rank=0, world_size=2), None) == 15
+    assert known_batches(PIPE.plan, IterOptions(epochs=None), None) is None
+    assert known_batches(PIPE.plan, IterOptions(epochs=3, sharding="off"), None) is None
+    files = pecan.PecanPipeline(pecan.sources.TextLines("/nowhere/*.txt")).batch(10).plan
+    assert known_batches(files, IterOptions(epochs=3), None) is None, "nothing is listed for it"
+    with PIPE.iter_batches(epochs=3, debug=True) as batches:
+        bar = tqdm(batches, file=io.StringIO())
+        assert bar.total == 30 and sum(1 for _ in bar) == 30 == len(batches)
+    saved = SavedState(ResumePoint(0, ()), 4, 0, "python", ())
+    assert run_length("ours", PIPE.plan, IterOptions(epochs=2), saved) == 16
+    with PIPE.iter_batches(debug=True, headspace=7) as batches:
+        assert len(batches) == 7 == len(list(batches))

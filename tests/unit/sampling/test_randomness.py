@@ -75,54 +75,6 @@ def test_another_epoch_seed_name_or_use_gives_other_numbers(plan: str) -> None:
     assert all(0 < twice[key] - once < 1 and twice[key] != 2 * once for key, once in found[0].items())
 
 
-# --- keys ----------------------------------------------------------------------------------------------------
-
-
-def key(**changes: Any) -> tuple[int, int]:
-    base = {"seed": 1, "epoch": 2, "pass_index": 3, "branch": 4, "split": 5, "element": 6, "output": 7, "op": "op"}
-    arguments: dict[str, Any] = {**base, **changes}
-    return random_key(**arguments)
-
-
-def test_a_users_seed_replaces_the_jobs_and_the_operators_name() -> None:
-    one, other = Shuffle(name="shuffle", buffer=5, seed=1), Shuffle(name="shuffle_2", buffer=9, seed=1)
-    assert shuffle_key(one, 7, 2, 3) == shuffle_key(other, 8, 2, 3)
-    assert len({shuffle_key(one, 7, epoch, pass_index) for epoch in range(2) for pass_index in range(2)}) == 4
-    assert shuffle_key(one, 7, 0) != shuffle_key(replace(one, seed=2), 7, 0)
-    one, other = replace(one, seed=None), replace(other, seed=None)
-    assert len({shuffle_key(one, 7, 0), shuffle_key(other, 7, 0), shuffle_key(one, 8, 0)}) == 3
-
-
-def test_a_key_follows_each_of_its_arguments_and_is_the_same_for_ever() -> None:
-    numbers = ("seed", "epoch", "pass_index", "branch", "split", "element", "output")
-    assert len({key(), key(op="other"), *(key(**{name: 99}) for name in numbers)}) == 9
-    assert random_key(0, 0, 0, 0, 0, 0, 0, "flip") == (1721140000461100453, 13723895699389617224)
-    assert generator((1, 2)).integers(1 << 62) == 1426463251206822594
-
-
-def test_a_threads_generator_is_set_anew_and_equals_a_new_one() -> None:
-    mine = ThreadGenerator()
-    rng = mine.at((1, 2))
-    with ThreadPoolExecutor(1) as pool:
-        there = pool.submit(mine.at, (1, 2)).result()
-    assert rng is not there and rng.random() == there.random(), "each thread has one of its own"
-    first = id(rng)
-    rng.random(3), rng.integers(9, dtype=np.uint32), rng.standard_normal()  # leaves some bits unused
-    del rng
-    rng = mine.at((3, 4))
-    assert id(rng) == first
-    assert np.array_equal(rng.random(50), generator((3, 4)).random(50))
-
-
-@pytest.mark.parametrize("keep", [lambda rng: rng, lambda rng: rng.bit_generator])
-def test_a_generator_that_somebody_has_kept_is_left_to_him(keep: Any) -> None:
-    mine = ThreadGenerator()
-    kept = keep(mine.at((1, 2)))
-    mine.at((3, 4)).random(5)
-    bits = kept if isinstance(kept, np.random.Philox) else kept.bit_generator
-    assert np.random.Generator(bits).random() == generator((1, 2)).random()
-
-
 @pytest.mark.parametrize("plan", PLANS)
 @examples(15)
 @given(
@@ -150,3 +102,39 @@ def test_threads_order_batches_and_cuts_of_leases_do_not_matter(
         assert merged.keys().isdisjoint(found)
         merged |= found
     assert merged == wanted
+
+
+def test_a_key_follows_each_of_its_arguments_and_a_users_seed_replaces_the_jobs_and_the_operators_name() -> None:
+    numbers = ("seed", "epoch", "pass_index", "branch", "split", "element", "output")
+    base: dict[str, Any] = {"op": "op", **{name: at for at, name in enumerate(numbers)}}
+    changed: list[dict[str, Any]] = [{"op": "other"}, *({name: 99} for name in numbers)]
+    assert len({random_key(**{**base, **change}) for change in [{}, *changed]}) == 9
+    assert random_key(0, 0, 0, 0, 0, 0, 0, "flip") == (1721140000461100453, 13723895699389617224), "for ever"
+    assert generator((1, 2)).integers(1 << 62) == 1426463251206822594
+    one, other = Shuffle(name="shuffle", buffer=5, seed=1), Shuffle(name="shuffle_2", buffer=9, seed=1)
+    assert shuffle_key(one, 7, 2, 3) == shuffle_key(other, 8, 2, 3)
+    assert len({shuffle_key(one, 7, epoch, pass_index) for epoch in range(2) for pass_index in range(2)}) == 4
+    assert shuffle_key(one, 7, 0) != shuffle_key(replace(one, seed=2), 7, 0)
+    one, other = replace(one, seed=None), replace(other, seed=None)
+    assert len({shuffle_key(one, 7, 0), shuffle_key(other, 7, 0), shuffle_key(one, 8, 0)}) == 3
+
+
+def test_a_threads_generator_is_set_anew_and_equals_a_new_one_and_one_that_was_kept_is_left_alone() -> None:
+    mine = ThreadGenerator()
+    rng = mine.at((1, 2))
+    with ThreadPoolExecutor(1) as pool:
+        there = pool.submit(mine.at, (1, 2)).result()
+    assert rng is not there and rng.random() == there.random(), "each thread has one of its own"
+    first = id(rng)
+    rng.random(3), rng.integers(9, dtype=np.uint32), rng.standard_normal()  # leaves some bits unused
+    del rng
+    rng = mine.at((3, 4))
+    assert id(rng) == first
+    assert np.array_equal(rng.random(50), generator((3, 4)).random(50))
+    del rng
+    for whole in (True, False):
+        kept = mine.at((1, 2)) if whole else mine.at((1, 2)).bit_generator
+        mine.at((3, 4)).random(5)
+        left = kept if isinstance(kept, np.random.Generator) else np.random.Generator(kept)
+        assert left.random() == generator((1, 2)).random()
+        del kept, left
