@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import fields, replace
 from typing import Any
 
@@ -15,13 +15,13 @@ USUAL = {one.name: getattr(Scenario(), one.name) for one in fields(Scenario)}
 """A scenario with nothing out of the ordinary."""
 
 
-def shrink(scenario: Scenario, run: Callable[[Scenario], HistoryOutcome] = play) -> Scenario:
+def shrink(scenario: Scenario) -> Scenario:
     """Return a history as small as can be found that breaks the same promise."""
-    sort, tries = _sort(run(scenario)), 0
+    sort, tries = _sort(play(scenario)), 0
     candidates = _candidates(scenario)
     while (candidate := next(candidates, None)) is not None and tries < MOST_TRIES:
         tries += 1
-        if _sort(run(candidate)) == sort:
+        if _sort(play(candidate)) == sort:
             scenario = candidate
             candidates = _candidates(scenario)
     return scenario

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 from pecan_ray.job import events
@@ -26,10 +26,10 @@ from pecan_ray.job.state import JobState
 from pecan_ray.options import AutoWorkers, Workers
 from pecan_ray.plan.splits import OUTPUT_BITS, Lease, Split
 
-I = TypeVar("I", bound=Instruction)  # noqa: E741  # an instruction
+T = TypeVar("T")
 
 
-def of_kind(kind: type[I], done: list[Instruction]) -> list[I]:
+def of_kind(kind: type[T], done: Sequence[object]) -> list[T]:
     """Return the instructions of one kind."""
     return [one for one in done if isinstance(one, kind)]
 
@@ -55,7 +55,7 @@ class JobRig:
         self.job = JobState(self.spec, 0.0)
         self.now = 0.0
         self.done: list[list[Instruction]] = []
-        self._requested: dict[tuple[str, str], int] = {}
+        self._requested: dict[str, int] = {}
         self._reported: dict[int, int] = {}
 
     def handle(self, event: events.Event, after: float = 0.0) -> list[Instruction]:
@@ -81,28 +81,26 @@ class JobRig:
         self.handle(events.WorkerPlaced(worker, node, 1))
         return self.handle(events.WorkerReady(worker))
 
-    def begin(self, splits: int = 1) -> list[str]:
-        """Let trainers and workers come, all on one node, and so many splits be listed; return the workers."""
+    def begin(self, splits: int | Sequence[Split] = 1) -> list[str]:
+        """Let trainers and workers come, all on one node, and these or so many splits be listed; return the workers."""
         workers = self.come()
         for worker in workers:
             self.place(worker)
         self.list_splits(splits)
         return workers
 
-    def list_splits(self, splits: int) -> None:
-        """Let so many splits become known, and no more."""
-        self.handle(events.SplitPageReceived(0, tuple(Split(index) for index in range(splits))))
+    def list_splits(self, splits: int | Sequence[Split]) -> None:
+        """Let these or so many splits become known, and no more."""
+        known = [Split(index) for index in range(splits)] if isinstance(splits, int) else splits
+        self.handle(events.SplitPageReceived(0, tuple(known)))
         self.handle(events.ListingEnded(0))
 
     # --- what workers ask ----------------------------------------------------------------------------------
 
-    def ask(
-        self, worker: str, request: WorkerQuestion, channel: str = "main", again: bool = False
-    ) -> list[Instruction]:
-        """Let a worker ask something; `again`: under the number of its last question."""
-        number = self._requested.get((worker, channel), 0) + (not again)
-        self._requested[worker, channel] = number
-        return self.handle(events.WorkerRequestReceived(worker, channel, number, request))
+    def ask(self, worker: str, request: WorkerQuestion) -> list[Instruction]:
+        """Let a worker ask something."""
+        number = self._requested[worker] = self._requested.get(worker, 0) + 1
+        return self.handle(events.WorkerRequestReceived(worker, "main", number, request))
 
     def response(self, worker: str, request: WorkerQuestion) -> Reply:
         """Let a worker ask something that has an answer at once."""

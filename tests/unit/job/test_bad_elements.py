@@ -113,8 +113,7 @@ class TwoWorkers:
     def __init__(self, splits: int) -> None:
         self.rig = JobRig(workers=Workers(1, 1), on_error="skip")
         self.local, self.remote = self.rig.come(("here", 4.0), remote=(4.0,))
-        self.rig.handle(events.SplitPageReceived(0, tuple(Split(n, f"/{n}.txt", 0, 100) for n in range(splits))))
-        self.rig.handle(events.ListingEnded(0))
+        self.rig.list_splits([Split(n, f"/{n}.txt", 0, 100) for n in range(splits)])
 
     def refuse(self, worker: str, *leases: Lease) -> str:
         """Let a worker say that it cannot open splits, and return what was logged."""

@@ -3,90 +3,63 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TypeVar
 
 import pytest
 
 from pecan_ray.errors import ClusterError, OpError
+from pecan_ray.job import trainer_events as told
 from pecan_ray.job.blocks import RowRange
-from pecan_ray.job.instructions import Instruction
 from pecan_ray.job.loop_steps import WARM_UP
 from pecan_ray.job.messages import LeftOutElement, TrainerReport, TrainerUpdate
 from pecan_ray.job.trainer import TrainerState
-from pecan_ray.job.trainer_events import (
-    BatchesReceived,
-    BatchRequested,
-    DeliverBatch,
-    Discard,
-    EndOfEpoch,
-    RaiseError,
-    ReceivedBatch,
-    RecordedInfo,
-    ReportAccepted,
-    SendReport,
-    TrainerClosed,
-    TrainerEvent,
-    TrainerFailed,
-    TrainerInstruction,
-    TrainerLog,
-    TrainerTime,
-    TransferMemory,
-    UpdateReceived,
-)
-from tests.unit.job.job_rig import elements
-
-T = TypeVar("T", bound=TrainerInstruction | Instruction)
+from tests.unit.job.job_rig import elements, of_kind
 
 
 class TrainerRig:
     """A trainer's side and its clock; every report is answered at once unless told otherwise."""
 
-    def __init__(self, world_size: int = 1, prefetch_bytes: int = 1000) -> None:
-        self.state = TrainerState(0, world_size, "t0", prefetch_bytes, 0.0)
+    def __init__(self, world_size: int = 1) -> None:
+        self.state = TrainerState(0, world_size, "t0", 1000, 0.0)
         self.now = 0.0
         self.orders = TrainerUpdate()
         self.reports: list[TrainerReport] = []
         self.answering = True
         self._produced = 0
 
-    def handle(self, event: TrainerEvent, after: float = 0.0) -> list[TrainerInstruction]:
+    def handle(self, event: told.TrainerEvent, after: float = 0.0) -> list[told.TrainerInstruction]:
         """Let the trainer take an event, so many seconds after the one before."""
         self.now += after
         done = self.state.handle(event, self.now)
-        for sent in of_kind(SendReport, done):
+        for sent in of_kind(told.SendReport, done):
             self.reports.append(sent.report)
             if self.answering:
-                done += self.handle(ReportAccepted(sent.report.number, self.orders))
+                done += self.handle(told.ReportAccepted(sent.report.number, self.orders))
         return done
 
-    def order(self, **changed: object) -> list[TrainerInstruction]:
+    def order(self, **changed: object) -> list[told.TrainerInstruction]:
         """Let new orders come."""
         self.orders = replace(self.orders, number=self.orders.number + 1, **changed)  # type: ignore[arg-type]  # fields
-        return self.handle(UpdateReceived(self.orders))
+        return self.handle(told.UpdateReceived(self.orders))
 
-    def receive(self, count: int = 1, epoch: int = 0, worker: str = "w", nbytes: int = 10) -> list[TrainerInstruction]:
+    def receive(self, count: int = 1, epoch: int = 0) -> list[told.TrainerInstruction]:
         """Let batches of one element come in a message."""
         first, self._produced = self._produced, self._produced + count
         batches = (
-            ReceivedBatch(number, worker, epoch, {(0, 0, 0): (elements(number),)}, 1, nbytes)
+            told.ReceivedBatch(number, "w", epoch, {(0, 0, 0): (elements(number),)}, 1, 10)
             for number in range(first, first + count)
         )
-        return self.handle(BatchesReceived(worker, tuple(batches)))
+        return self.handle(told.BatchesReceived("w", tuple(batches)))
 
     def want(self) -> list[int]:
         """Let the training loop ask; return the numbers of the batches that it is given."""
-        return [given.batch.id for given in of_kind(DeliverBatch, self.handle(BatchRequested()))]
+        return [given.batch.id for given in of_kind(told.DeliverBatch, self.handle(told.BatchRequested()))]
 
     def report(self) -> TrainerReport:
         """Let time pass until a report is sent, and return it."""
         before = len(self.reports)
-        self.handle(TrainerTime(), after=2.0)
+        self.handle(told.TrainerTime(), after=2.0)
         assert len(self.reports) > before
         return self.reports[-1]
-
-
-def of_kind(kind: type[T], done: list[TrainerInstruction]) -> list[T]:
-    return [one for one in done if isinstance(one, kind)]
 
 
 # --- batches ---------------------------------------------------------------------------------------------------
@@ -94,20 +67,20 @@ def of_kind(kind: type[T], done: list[TrainerInstruction]) -> list[T]:
 
 def test_batches_that_wait_for_other_ranks_take_no_memory_from_their_worker() -> None:
     rig = TrainerRig(world_size=2)
-    assert of_kind(TransferMemory, rig.receive(2)) == [], "the training loop may ask for them at once"
-    assert [one.batch.id for one in of_kind(TransferMemory, rig.handle(BatchRequested()))] == [0, 1]
-    assert [one.batch.id for one in of_kind(TransferMemory, rig.receive())] == [2]
-    assert of_kind(TransferMemory, rig.order(allowed=1)) == of_kind(TransferMemory, rig.receive()) == []
+    assert of_kind(told.TransferMemory, rig.receive(2)) == [], "the training loop may ask for them at once"
+    assert [one.batch.id for one in of_kind(told.TransferMemory, rig.handle(told.BatchRequested()))] == [0, 1]
+    assert [one.batch.id for one in of_kind(told.TransferMemory, rig.receive())] == [2]
+    assert of_kind(told.TransferMemory, rig.order(allowed=1)) == of_kind(told.TransferMemory, rig.receive()) == []
     rig.want()
-    assert [one.batch.id for one in of_kind(TransferMemory, rig.handle(TrainerTime()))] == []
+    assert [one.batch.id for one in of_kind(told.TransferMemory, rig.handle(told.TrainerTime()))] == []
 
 
 def test_closing_gives_back_all_memory_that_of_batches_that_come_later_too() -> None:
     rig = TrainerRig()
     rig.receive(2)
-    assert [one.batch.id for one in of_kind(Discard, rig.handle(TrainerClosed()))] == [0, 1]
-    assert [one.batch.id for one in of_kind(Discard, rig.receive(1))] == [2]
-    assert rig.handle(BatchRequested()) == [] and rig.state.queue.nbytes == 0
+    assert [one.batch.id for one in of_kind(told.Discard, rig.handle(told.TrainerClosed()))] == [0, 1]
+    assert [one.batch.id for one in of_kind(told.Discard, rig.receive(1))] == [2]
+    assert rig.handle(told.BatchRequested()) == [] and rig.state.queue.nbytes == 0
 
 
 # --- ends ------------------------------------------------------------------------------------------------------
@@ -121,8 +94,8 @@ def test_an_error_reaches_the_training_loop_before_anything_else(failed: str, or
     if failed == "the job":
         rig.order(error=error, **ordered)
     else:
-        rig.handle(TrainerFailed(error))
-    assert of_kind(RaiseError, rig.handle(BatchRequested())) == [RaiseError(error)] and rig.state.over
+        rig.handle(told.TrainerFailed(error))
+    assert of_kind(told.RaiseError, rig.handle(told.BatchRequested())) == [told.RaiseError(error)] and rig.state.over
 
 
 @pytest.mark.parametrize("batches", [0, 1])
@@ -130,13 +103,13 @@ def test_an_epoch_ends_once_when_the_job_goes_on_to_the_next_one_and_its_batches
     rig = TrainerRig()
     rig.receive(batches, epoch=0)
     for _ in range(batches):
-        assert of_kind(DeliverBatch, rig.handle(BatchRequested(within=0)))
-    assert not of_kind(EndOfEpoch, rig.handle(BatchRequested(within=0))), "batches of it may still come"
-    assert of_kind(EndOfEpoch, rig.order(epoch=1))
-    assert not of_kind(EndOfEpoch, rig.order(epoch=2)), "it is told once"
+        assert of_kind(told.DeliverBatch, rig.handle(told.BatchRequested(within=0)))
+    assert not of_kind(told.EndOfEpoch, rig.handle(told.BatchRequested(within=0))), "batches of it may still come"
+    assert of_kind(told.EndOfEpoch, rig.order(epoch=1))
+    assert not of_kind(told.EndOfEpoch, rig.order(epoch=2)), "it is told once"
     rig.receive(1, epoch=0)
-    assert of_kind(DeliverBatch, rig.handle(BatchRequested(within=0)))
-    assert of_kind(EndOfEpoch, rig.handle(BatchRequested(within=0)))
+    assert of_kind(told.DeliverBatch, rig.handle(told.BatchRequested(within=0)))
+    assert of_kind(told.EndOfEpoch, rig.handle(told.BatchRequested(within=0)))
 
 
 # --- what it tells ---------------------------------------------------------------------------------------------
@@ -146,36 +119,38 @@ def test_a_report_tells_how_the_trainer_is_doing() -> None:
     rig = TrainerRig()
     for _ in range(WARM_UP + 3):
         rig.receive()
-        rig.handle(BatchRequested(), after=0.1)
-    rig.handle(BatchRequested())
-    rig.handle(RecordedInfo("ring"))
+        rig.handle(told.BatchRequested(), after=0.1)
+    rig.handle(told.BatchRequested())
+    rig.handle(told.RecordedInfo("ring"))
     rig.now += 0.5
-    rig.handle(BatchesReceived("w", (), (LeftOutElement("x", "decode", "a", "torn"),)))
+    rig.handle(told.BatchesReceived("w", (), (LeftOutElement("x", "decode", "a", "torn"),)))
     rig.receive()
     progress = rig.report().progress
     assert (progress.yielded, progress.rows, progress.queued) == (WARM_UP + 4, WARM_UP + 4, 0)
     assert progress.waited_s == pytest.approx(0.5) and progress.steps.batches == 4
     assert progress.steps.waited == pytest.approx(0.5) and progress.elapsed_s == rig.now
     assert any("ring" in one.notes for one in rig.reports) and any(one.left_out for one in rig.reports)
-    rig.handle(BatchRequested(), after=1.0)
+    rig.handle(told.BatchRequested(), after=1.0)
     assert rig.state.progress(rig.now + 3.0).waited_s == pytest.approx(3.5), "a wait that is not over counts so far"
 
 
 def waited(rig: TrainerRig, seconds: int) -> list[str]:
     """Let the training loop wait, a look each second; return what was said."""
-    return [log.text for _ in range(seconds) for log in of_kind(TrainerLog, rig.handle(TrainerTime(), after=1.0))]
+    return [
+        log.text for _ in range(seconds) for log in of_kind(told.TrainerLog, rig.handle(told.TrainerTime(), after=1.0))
+    ]
 
 
 def test_a_training_loop_that_waits_for_long_says_so_once_and_for_what() -> None:
     rig = TrainerRig()
     for _ in range(20):
-        rig.handle(BatchRequested())
+        rig.handle(told.BatchRequested())
         assert waited(rig, 1) == [], "many short waits are no long one"
         rig.receive(1)
     rig.order(running=1, target=(2, 1))
-    rig.handle(BatchRequested())
+    rig.handle(told.BatchRequested())
     assert waited(rig, 30) == ["the trainer has waited 5 s for a batch: 1 of 3 workers run"]
-    (log,) = of_kind(TrainerLog, rig.order(waiting_for=("w waits for a place: no CPU",)))
+    (log,) = of_kind(told.TrainerLog, rig.order(waiting_for=("w waits for a place: no CPU",)))
     assert log.text == "the trainer waits for a batch since 30 s: w waits for a place: no CPU"
     assert waited(rig, 5) == []
 
@@ -183,7 +158,7 @@ def test_a_training_loop_that_waits_for_long_says_so_once_and_for_what() -> None
 def test_a_rank_that_others_hold_up_says_so() -> None:
     rig = TrainerRig(world_size=2)
     rig.receive(1)
-    rig.handle(BatchRequested())
+    rig.handle(told.BatchRequested())
     assert rig.reports[-1].held
     (text,) = waited(rig, 6)
     assert "rank 0 has waited 5 s for the other ranks: it may use 0 batches of epoch 0" in text
@@ -200,7 +175,7 @@ def test_a_controller_that_does_not_answer_is_named_once_though_the_loop_waits_f
     assert len(first) == 1 and first[0].startswith("the job's controller has not answered this trainer for 5 s: ")
     assert waited(rig, 8) == []
     rig.answering = True
-    rig.handle(ReportAccepted(rig.reports[-1].number))
+    rig.handle(told.ReportAccepted(rig.reports[-1].number))
     assert waited(rig, 20) == []
     rig.answering = False
     assert len(waited(rig, 20)) == 1, "it is another time"
@@ -210,12 +185,12 @@ def test_what_comes_before_a_bad_element_is_handed_over_before_its_error_and_not
     for error, given in ((OpError("no", op="f"), [[0], [1], []]), (ClusterError("gone"), [[]])):
         rig = TrainerRig()
         batches = tuple(
-            ReceivedBatch(row, "w", 0, {(0, 0, 0): (elements(row),)}, 1, 10, row_range=RowRange(row, row + 1))
+            told.ReceivedBatch(row, "w", 0, {(0, 0, 0): (elements(row),)}, 1, 10, row_range=RowRange(row, row + 1))
             for row in (0, 1, 3)
         )
-        rig.handle(BatchesReceived("w", batches))
+        rig.handle(told.BatchesReceived("w", batches))
         rig.order(error=error)
         assert [rig.want() for _ in given[:-1]] == given[:-1]
-        assert of_kind(RaiseError, rig.handle(BatchRequested())) == [RaiseError(error)], (
+        assert of_kind(told.RaiseError, rig.handle(told.BatchRequested())) == [told.RaiseError(error)], (
             "the row before the last is missing"
         )

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pecan_ray.job.reader_position import GroupState, ReaderPosition, RestOfEpoch
-from pecan_ray.job.resume_point import BranchPoint, Cursor, KnownListing, Rest, ResumePoint
+from pecan_ray.job.resume_point import BranchPoint, Cursor, KnownListing, ResumePoint
 from pecan_ray.job.saved_state import SavedState
 from pecan_ray.job.share_group import Place
 from pecan_ray.options import Order
@@ -36,18 +36,6 @@ def reader(epochs: int | None, since: Place | None = None) -> ReaderPosition:
 def point_of(rest: RestOfEpoch | None) -> ResumePoint:
     assert rest is not None and rest.state is not None
     return SavedState.from_json(rest.state).point
-
-
-def test_what_came_since_the_state_is_used_and_the_run_ends_with_the_epoch() -> None:
-    position = reader(4)
-    position.take(FIRST, spans(0, 0, 2), 0, state_of(FIRST))
-    position.take(FIRST + 1, spans(0, 0, 2), 0, state_of(FIRST + 1, since=1))
-    for start in (2, 4):
-        position.take(FIRST + 1, spans(5, start, start + 2), 0)
-    rest = position.rest()
-    used = (Rest(0, 0, ((0, 2 * WIDTH),)), Rest(5, 0, ((2 * WIDTH, 6 * WIDTH),)))
-    assert point_of(rest).branches == (BranchPoint(Cursor(0, 2), used=used),)
-    assert rest is not None and (rest.run_epochs, position.epochs, position.skipped) == (2, 2, 0)
 
 
 def test_of_batches_in_one_sequence_their_number_is_told() -> None:

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from pecan_ray.job import events
-from pecan_ray.job.events import ListingEnded, SplitPageReceived
 from pecan_ray.job.job_requests import CALLS_PER_SECOND, MOST_FORESEEN
 from pecan_ray.job.ledger_shape import Assignment, LedgerShape
 from pecan_ray.job.messages import AskAssignment, AskLeases, Assigned, EndData, LeftOutElement, Lookahead, NoMoreLeases
@@ -74,12 +73,8 @@ def test_where_the_order_tells_on_the_result_nothing_is_offered(shape: LedgerSha
 def end_of_epoch(shape: LedgerShape, *, scheme: str = "s3://", workers: int = 1, look: int = 0) -> object:
     """Let a worker take all splits, and return what it is told when it asks for more."""
     rig = JobRig(shape, Workers(workers))
-    names = rig.come()
-    for name in names:
-        rig.place(name)
+    names = rig.begin([Split(index, path=f"{scheme}bucket/{index}") for index in range(40)])
     assert len(names) == workers
-    rig.handle(SplitPageReceived(0, tuple(Split(index, path=f"{scheme}bucket/{index}") for index in range(40))))
-    rig.handle(ListingEnded(0))
     rig.assign(names[0])
     taken: list[int] = []
     while True:
@@ -147,10 +142,7 @@ def test_a_plan_that_counts_begins_behind_what_all_ranks_have_and_another_one_is
     shape: LedgerShape, start: ResumePoint, behind: int, text: str
 ) -> None:
     rig = JobRig(shape, start=start, on_error="skip", error_budget=1.0)
-    (worker,) = rig.come()
-    rig.place(worker)
-    rig.handle(events.SplitPageReceived(0, LONG))
-    rig.handle(events.ListingEnded(0))
+    (worker,) = rig.begin(LONG)
     assert rig.assign(worker) == Assignment(0, delivered=(3, 2), repeated=True, behind=behind)
     assert said(rig)[0].endswith(f"the 5 batches of epoch 0 that were used before {text}")
 

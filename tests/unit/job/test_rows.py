@@ -12,13 +12,14 @@ from pecan_ray.job.lease_sizes import elements_in
 from pecan_ray.job.ledger import Ledger
 from pecan_ray.job.ledger_check import check_ledger
 from pecan_ray.job.ledger_shape import LedgerShape
-from pecan_ray.job.messages import AskLeases, LeftOutElement, SplitOpenFailure
+from pecan_ray.job.messages import AskLeases, EndAssignment, LeftOutElement, SplitOpenFailure
 from pecan_ray.job.row_order import row_order
 from pecan_ray.job.slow_head import SlowHead
+from pecan_ray.job.suspicion import CRASHED
 from pecan_ray.options import AutoWorkers, IterOptions, Workers
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.shape import plan_shape
-from pecan_ray.plan.splits import Split
+from pecan_ray.plan.splits import OUTPUT_BITS, Split
 from pecan_ray.sources import Arrays, TextLines
 from tests.unit.job.job_rig import JobRig, elements, said
 
@@ -79,13 +80,9 @@ def test_the_order_is_told_where_it_ends_while_a_job_runs_and_in_debug_mode() ->
 def numbered_job(*lengths: int | None) -> tuple[JobRig, str]:
     """Return a job of numbered rows with two workers, and the first of them, which has an assignment."""
     rig = JobRig(LedgerShape(in_row_order=True, batch_size=2), Workers(2))
-    workers = rig.come()
-    for worker in workers:
-        rig.place(worker)
-    rig.handle(events.SplitPageReceived(0, tuple(Split(index, elements=one) for index, one in enumerate(lengths))))
-    rig.handle(events.ListingEnded(0))
-    rig.assign(workers[0])
-    return rig, workers[0]
+    first, _ = rig.begin([Split(index, elements=one) for index, one in enumerate(lengths)])
+    rig.assign(first)
+    return rig, first
 
 
 def test_the_order_is_given_up_where_a_split_is_not_counted_is_shorter_than_it_told_or_cannot_be_opened() -> None:
@@ -105,8 +102,8 @@ def test_the_order_is_given_up_where_a_split_is_not_counted_is_shorter_than_it_t
     assert f"{worker} cannot open split 0" in rig.job.stats(rig.now).order_given_up
 
 
-def numbered_ledger(joined: bool = False) -> Ledger:
-    ledger = Ledger(LedgerShape(in_row_order=True, joined=joined, batch_size=2, epochs=1))
+def numbered_ledger(*, promised: bool = False, joined: bool = False) -> Ledger:
+    ledger = Ledger(LedgerShape(in_row_order=True, joined=joined, order_required=promised, batch_size=2, epochs=1))
     ledger.add_splits(0, [Split(index, elements=4) for index in range(3)])
     ledger.end_listing(0)
     return ledger
@@ -120,6 +117,66 @@ def test_the_first_worker_leaves_rows_to_those_that_are_being_started(expected: 
     ledger.next_assignment("first")
     run = ledger.take_run("first", 100, expected) or ()
     assert sum(elements_in(lease) or 0 for lease in run) == rows
+
+
+def die(ledger: Ledger, worker: str) -> None:
+    """Let a worker come and die with the first run that it is given."""
+    ledger.join(worker)
+    ledger.next_assignment(worker)
+    assert ledger.take_run(worker, 100)
+    ledger.lost(worker, died=CRASHED)
+    ledger.settled(0, worker)
+
+
+@pytest.mark.parametrize("promised", [False, True])
+def test_a_batch_that_workers_die_of_alone_ends_the_order_and_nothing_else_does(promised: bool) -> None:
+    ledger = numbered_ledger(promised=promised)
+    die(ledger, "a")
+    die(ledger, "b")
+    ledger.join("c")
+    ledger.next_assignment("c")
+    (lease,) = ledger.take_run("c", 100) or ()
+    assert lease.spans == ((elements(0)[0], elements(1)[1]),), "two have died with it, and with more"
+    assert ledger.take_run("c", 100) == (), "it works on nothing else"
+    ledger.ack(0, "c", 0, {lease.key: lease.spans})
+    for worker in "def":
+        assert ledger.runs.kept and not ledger.runs.fatal_reason
+        die(ledger, worker)
+    assert "worked on rows 2 to 3 of epoch alone" in (ledger.runs.fatal_reason if promised else ledger.runs.given_up)
+    assert ledger.runs.kept == promised
+
+
+def test_of_joined_rows_an_element_that_workers_die_of_alone_yields_nothing_at_its_place() -> None:
+    ledger = numbered_ledger(joined=True)
+    for worker in "abc":  # the last one of the batch alone
+        die(ledger, worker)
+    alone: list[tuple[int, bool]] = []
+    for worker in "defgh":
+        ledger.join(worker)
+        ledger.next_assignment(worker)
+        (lease,) = ledger.take_run(worker, 100) or ()
+        alone.append((lease.spans[0][0] >> OUTPUT_BITS, lease.left_out))
+        if alone[-1] == (1, False):
+            ledger.lost(worker, died=CRASHED)
+            ledger.settled(0, worker)
+        else:
+            ledger.ack(0, worker, 0, {lease.key: lease.spans})
+    assert alone == [(0, False), (1, False), (1, False), (1, True), (2, False)] and ledger.runs.kept
+    assert [one.element for one in ledger.fatal_elements.found] == [1]
+
+
+def test_of_joined_rows_what_a_worker_cannot_open_is_for_others_and_yields_nothing_where_none_can() -> None:
+    rig = JobRig(LedgerShape(in_row_order=True, joined=True, batch_size=2), Workers(2), on_error="skip")
+    one, other = rig.begin([Split(0, elements=4), Split(1, elements=4)])
+    for worker in (one, other):
+        rig.assign(worker)
+        (lease,) = rig.take(worker, 4)
+        assert (lease.split.index, lease.spans[0][0], lease.left_out) == (0, 0, False)
+        failure = SplitOpenFailure(lease.key, lease.spans, LeftOutElement("0", "read", "split 0", "it is not there"))
+        rig.response(worker, EndAssignment(0, {}, split_open_failures=(failure,)))
+    rig.assign(one)
+    (lease,) = rig.take(one, 4)
+    assert (lease.split.index, lease.left_out) == (0, True) and rig.job.stats(rig.now).order_given_up == ""
 
 
 def test_rows_that_all_wait_for_belong_to_a_second_worker_and_are_used_once() -> None:

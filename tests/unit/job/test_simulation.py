@@ -36,6 +36,11 @@ def cut_off(seeds: Iterable[int], coordinated: bool = False) -> Iterator[str]:
     return (outcome.failure for outcome in outcomes if outcome is not None)
 
 
+def failed(seeds: Iterable[int]) -> Iterator[str]:
+    """What failed of histories."""
+    return (play(draw(seed)).failure for seed in seeds)
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_a_history_that_failed_once_keeps_every_promise(case: str) -> None:
     assert play(CASES[case]).failure == ""
@@ -56,6 +61,13 @@ def test_whatever_is_cut_off_goes_on_with_what_was_not_yielded(first: int) -> No
 @pytest.mark.parametrize("seed", CUT_FAILED_ONCE)
 def test_a_history_that_failed_once_when_it_was_cut_off_keeps_every_promise(seed: int) -> None:
     assert not any(cut_off([seed]))
+
+
+@pytest.mark.parametrize("first", some_later(range(0, 3200, 400), *range(1200, 3200, 400)))
+def test_rows_come_in_order_where_that_was_drawn_also_behind_a_state(first: int) -> None:
+    """Of all histories one in thirteen."""
+    seeds = [seed for seed in range(first, first + 400) if draw(seed).numbered]
+    assert not any(failed(seeds)) and not any(cut_off(seeds)) and len(seeds) > 20
 
 
 @pytest.mark.parametrize("seeds", some_later([500, 2000], 2000))
@@ -125,11 +137,6 @@ class KeepsRevokedRounds(Rounds):
 def takes_the_newest(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Leaves out what ranks behind have not used."""
     return dict(max(states, key=lambda state: int(state["batches"])))
-
-
-def failed(seeds: Iterable[int]) -> Iterator[str]:
-    """What failed of histories."""
-    return (play(draw(seed)).failure for seed in seeds)
 
 
 COORDINATED = (seed for seed in range(3000) if draw(seed).coordinated)

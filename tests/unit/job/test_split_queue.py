@@ -9,6 +9,7 @@ import tracemalloc
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,9 +19,9 @@ from hypothesis import strategies as st
 from pecan_ray.job.ledger import Ledger
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.pass_order import Listing
-from pecan_ray.job.resume_point import BranchPoint
+from pecan_ray.job.resume_point import BranchPoint, Rest
 from pecan_ray.job.split_queue import SplitQueue
-from pecan_ray.plan.splits import Lease, Split
+from pecan_ray.plan.splits import OUTPUT_BITS, Lease, Split
 from pecan_ray.sampling.order import shuffled
 from pecan_ray.sampling.random_keys import SplitOrder, random_key
 from tests.long_form import some_later
@@ -32,21 +33,21 @@ ENOUGH = 100_000
 PAGE = 256
 
 
-def pages(splits: int, size: int = PAGE, start: int = 0) -> Iterator[list[Split]]:
+def pages(splits: int) -> Iterator[list[Split]]:
     """Splits as a source lists them."""
-    for first in range(start, splits, size):
-        yield [Split(index) for index in range(first, min(first + size, splits))]
+    for first in range(0, splits, PAGE):
+        yield [Split(index) for index in range(first, min(first + PAGE, splits))]
 
 
 def add(listing: Listing, count: int) -> None:
     listing.add([Split(len(listing) + number) for number in range(count)])
 
 
-def queue_of(splits: int, seed: int | None = SEED, share: tuple[int, int] = (0, 1), passes: int = 1) -> SplitQueue:
+def queue_of(splits: int, seed: int | None = SEED) -> SplitQueue:
     listing = Listing()
     add(listing, splits)
     listing.complete = True
-    return SplitQueue(listing, 0, None if seed is None else SplitOrder(seed), share, passes=passes)
+    return SplitQueue(listing, 0, None if seed is None else SplitOrder(seed))
 
 
 def drain(queue: SplitQueue, most: int | None = None, wanted: tuple[int, ...] = ()) -> list[int]:
@@ -62,11 +63,7 @@ WORDS = 1 << 64
 """So many different words there are."""
 
 
-def permutation(splits: int, seed: int = 3, epoch: int = 0, pass_index: int = 0) -> list[int]:
-    return in_order(range(splits), seed, epoch, pass_index)
-
-
-def in_order(indices: Iterable[int], seed: int = 3, epoch: int = 0, pass_index: int = 0) -> list[int]:
+def in_order(indices: Iterable[int], seed: int, epoch: int = 0, pass_index: int = 0) -> list[int]:
     """Splits in a pass's order, by Python's own integers: as SplitMix64 is published, twice with a key."""
     first, second = (int(word) for word in random_key(seed, epoch, pass_index, 0, 0, 0, 0, "order"))
     return sorted(indices, key=lambda index: splitmix(splitmix((index + first) % WORDS) ^ second))
@@ -93,7 +90,7 @@ def test_what_came_back_goes_first_the_latest_before_the_others_until_the_pass_b
     for lease in [queue.take(), queue.take()]:
         assert lease is not None
         queue.put_back(lease)
-    order = permutation(4) if seed else [0, 1, 2, 3]
+    order = in_order(range(4), seed) if seed else [0, 1, 2, 3]
     assert len(queue) == 4 and drain(queue) == [order[1], order[0], *order[2:]]
     queue.put_back(Lease(0, Split(2)))
     queue.begin(0, 1)
@@ -122,13 +119,13 @@ def test_a_queue_goes_on_in_the_same_order_however_the_listing_comes(seed: int |
     assert found + drain(other) == drain(queue)
 
 
-def epoch_of(queue: SplitQueue, at_hand: Callable[[int], bool], lot: int = 1, look: int = 10) -> list[int]:
+def epoch_of(queue: SplitQueue, at_hand: Callable[[int], bool]) -> list[int]:
     """Take all splits as a worker does that says which of those offered it has at hand."""
     order: list[int] = []
     wanted: tuple[int, ...] = ()
-    while taken := drain(queue, lot, wanted):
+    while taken := drain(queue, 1, wanted):
         order += taken
-        wanted = tuple(split.index for split in queue.peek_splits(look * lot) if at_hand(split.index))
+        wanted = tuple(split.index for split in queue.peek_splits(10) if at_hand(split.index))
     return order
 
 
@@ -168,6 +165,73 @@ def test_each_split_waits_once_whatever_is_offered_and_a_state_knows_it(
     add(again, len(listing))
     again.complete = listing.complete = True
     assert sorted(drain(other)) == sorted(lease.split.index for lease in queue)
+
+
+LENGTH = 3
+"""Elements of a split."""
+
+
+@given(
+    st.sampled_from([SplitOrder(SEED), None]),
+    st.booleans(),
+    st.integers(1, 2),
+    st.lists(st.integers(1, 9), min_size=1, max_size=3),
+    st.randoms(use_true_random=False),
+)
+def test_what_was_used_after_a_state_does_not_come_again(
+    shuffling: SplitOrder | None, counted: bool, passes: int, listed: list[int], chance: random.Random
+) -> None:
+    """A state, and what was used since: a run that goes on from both gives exactly what was not used."""
+
+    def grow(listing: Listing, count: int) -> None:
+        length = LENGTH if counted else None
+        listing.add([Split(len(listing) + number, elements=length) for number in range(count)])
+
+    def positions(lease: Lease) -> list[tuple[int, int, int]]:
+        within = [at for at in range(LENGTH) for start, end in lease.spans if start <= at << OUTPUT_BITS < end]
+        return [(lease.pass_index, lease.split.index, at) for at in within]
+
+    def use_some() -> None:
+        if (lease := queue.take()) is not None:
+            begun.append(lease)
+        for one in chance.sample(begun, chance.randint(0, len(begun))):
+            used.update(chance.sample(found := positions(one), chance.randint(0, len(found))))
+
+    def rests(found: set[tuple[int, int, int]]) -> Iterator[Rest]:
+        for pass_index, index in sorted({one[:2] for one in found}):
+            of = sorted(at for *key, at in found if key == [pass_index, index])
+            yield Rest(index, pass_index, tuple((at << OUTPUT_BITS, at + 1 << OUTPUT_BITS) for at in of))
+
+    listing, begun, used = Listing(), list[Lease](), set[tuple[int, int, int]]()
+    queue = SplitQueue(listing, 0, shuffling, passes=passes)
+    for count in listed:
+        grow(listing, count)
+        use_some()
+    listing.complete = chance.random() < 0.5
+    for _ in range(chance.randint(0, 20)):
+        use_some()
+    missing = {one for lease in begun for one in positions(lease)} - used
+    point = BranchPoint(queue.cursor(), (*rests(missing), *queue.remaining_parts()))
+    before = set(used)
+    listing.complete = True
+    for _ in range(chance.randint(0, 20)):
+        use_some()
+    again = Listing()
+    other = SplitQueue(again, 0, shuffling, passes=passes)
+    other.go_on(0, replace(point, used=tuple(rests(used - before))))
+    for _ in range(len(listing)):
+        grow(again, 1)
+        other.catch_up()
+        if chance.random() < 0.2:  # a state of this run
+            point = BranchPoint(other.cursor(), tuple(other.remaining_parts()), other.used())
+            other = SplitQueue(again, 0, shuffling, passes=passes)
+            other.go_on(0, point)
+    again.complete = True
+    came: list[tuple[int, int, int]] = []
+    while (lease := other.take()) is not None:
+        came += positions(lease)
+    each = {(number, split, at) for number in range(passes) for split in range(len(listing)) for at in range(LENGTH)}
+    assert sorted(came) == sorted(each - used)
 
 
 DRAWS, SPLITS = 2000, 12

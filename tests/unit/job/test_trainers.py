@@ -198,8 +198,8 @@ def test_another_run_takes_the_place_of_one_whose_processes_have_ended_at_once()
 # --- rounds ---------------------------------------------------------------------------------------------------
 
 
-def turns(rounds: Rounds, used: int = 0) -> list[str]:
-    rounds.schedule_rounds(used)
+def turns(rounds: Rounds) -> list[str]:
+    rounds.schedule_rounds(0)
     return list(expand_rounds(rounds.first, rounds.schedule, rounds.first))
 
 

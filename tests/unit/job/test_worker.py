@@ -3,52 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
+from pecan_ray.job import worker_events as told
+from pecan_ray.job.assignment_batches import AssignmentBatches
+from pecan_ray.job.blocks import RowRange
 from pecan_ray.job.heartbeat import Heartbeat
 from pecan_ray.job.lease_sizes import SideBySide
 from pecan_ray.job.ledger_shape import Assignment, LedgerShape
 from pecan_ray.job.messages import AskLeases, Assigned, NoMoreLeases, Reply, WorkerProgress
 from pecan_ray.job.worker import WorkerState
 from pecan_ray.job.worker_channels import RUN
-from pecan_ray.job.worker_events import (
-    AskJob,
-    AssignmentFinished,
-    BatchProduced,
-    FetchSplits,
-    FindLocalSplits,
-    LeaseRequested,
-    LoadPlan,
-    LocalSplitsFound,
-    ProvideLease,
-    ReplyReceived,
-    RunAssignment,
-    TellJob,
-    WorkerEvent,
-    WorkerInstruction,
-    WorkerTime,
-    WorkStarted,
-)
-from pecan_ray.plan.splits import OUTPUT_BITS, Lease, LeaseKey, Split
+from pecan_ray.plan.splits import Lease, Split
 from pecan_ray.sampling.spans import Span
+from tests.protocol.engine import Made
 from tests.unit.job.job_rig import elements
 
 KEY = (0, 0, 0)
 
 
-@dataclass
-class Batch:
-    """What an engine has made."""
-
-    rows: int = 1
-    partial: bool = False
-    rank: int | None = None
-    spans: dict[LeaseKey, list[Span]] = field(default_factory=lambda: {KEY: [(0, 1 << OUTPUT_BITS)]})
-    without_data: dict[LeaseKey, list[Span]] = field(default_factory=dict)
-
-    @property
-    def row_parts(self) -> list[tuple[LeaseKey, int, int]]:
-        return [(key, *span) for key, spans in self.spans.items() for span in spans]
+def batch(rows: int, *spans: Span) -> Made:
+    """What an engine has made of some positions of a split."""
+    return Made(0, [(KEY, 0, row) for row in range(rows)], {KEY: [*spans]}, [(KEY, *span) for span in spans])
 
 
 class Rig:
@@ -57,32 +32,32 @@ class Rig:
     def __init__(self, shape: LedgerShape | None = None, *, one_sequence: bool = False) -> None:
         self.state = WorkerState(shape or LedgerShape(), Heartbeat(30.0), 20.0, one_sequence=one_sequence)
         self.now = 0.0
-        self.requested: dict[str, AskJob] = {}
+        self.requested: dict[str, told.AskJob] = {}
 
-    def handle(self, event: WorkerEvent) -> list[WorkerInstruction]:
+    def handle(self, event: told.WorkerEvent) -> list[told.WorkerInstruction]:
         """Return what is to be done, but for what is asked."""
-        done: list[WorkerInstruction] = []
+        done: list[told.WorkerInstruction] = []
         for one in self.state.handle(event, self.now):
-            if isinstance(one, FindLocalSplits):
-                done += self.handle(LocalSplitsFound(one.branch, None))
-            elif isinstance(one, AskJob):
+            if isinstance(one, told.FindLocalSplits):
+                done += self.handle(told.LocalSplitsFound(one.branch, None))
+            elif isinstance(one, told.AskJob):
                 self.requested[one.channel] = one
             else:
                 done.append(one)
         return done
 
-    def reply(self, channel: str, reply: Reply) -> list[WorkerInstruction]:
+    def reply(self, channel: str, reply: Reply) -> list[told.WorkerInstruction]:
         """Answer what was asked."""
-        return self.handle(ReplyReceived(channel, self.requested.pop(channel).number, reply))
+        return self.handle(told.ReplyReceived(channel, self.requested.pop(channel).number, reply))
 
-    def begin(self, assignment: Assignment, version: int = 0) -> list[WorkerInstruction]:
+    def begin(self, assignment: Assignment, version: int = 0) -> list[told.WorkerInstruction]:
         """Give it an assignment, for which it has asked."""
-        self.handle(WorkStarted())
+        self.handle(told.WorkStarted())
         return self.reply(RUN, Assigned(assignment, version))
 
-    def take(self, reply: Reply) -> list[WorkerInstruction]:
+    def take(self, reply: Reply) -> list[told.WorkerInstruction]:
         """Let the engine take a lease of the first source, which the job is asked for."""
-        return [*self.handle(LeaseRequested(0)), *self.reply("take:0", reply)]
+        return [*self.handle(told.LeaseRequested(0)), *self.reply("take:0", reply)]
 
     def request(self, channel: str) -> object:
         """Return what was asked, and not answered."""
@@ -93,27 +68,27 @@ def leases(*indices: int) -> tuple[Lease, ...]:
     return tuple(Lease(0, Split(index, path=f"s3://bucket/{index}")) for index in indices)
 
 
-def given(done: Sequence[WorkerInstruction]) -> list[int | None]:
+def given(done: Sequence[told.WorkerInstruction]) -> list[int | None]:
     """Return which splits the engine was given."""
-    return [one.lease.split.index if one.lease else None for one in done if isinstance(one, ProvideLease)]
+    return [one.lease.split.index if one.lease else None for one in done if isinstance(one, told.ProvideLease)]
 
 
 def test_what_the_next_epoch_begins_with_is_fetched_at_once_and_kept_when_that_epoch_begins() -> None:
     rig, (first, second, third) = Rig(), leases(0, 1, 2)
     next_epoch = NoMoreLeases((third.split, second.split))
-    fetched = FetchSplits(0, next_epoch.next_epoch)
+    fetched = told.FetchSplits(0, next_epoch.next_epoch)
     rig.begin(Assignment(0))
-    assert rig.take((first,)) == [FetchSplits(0, (first.split,)), ProvideLease(0, first)]
-    assert rig.take(next_epoch) == [fetched, ProvideLease(0, None)]
-    rig.handle(AssignmentFinished({}))
+    assert rig.take((first,)) == [told.FetchSplits(0, (first.split,)), told.ProvideLease(0, first)]
+    assert rig.take(next_epoch) == [fetched, told.ProvideLease(0, None)]
+    rig.handle(told.AssignmentFinished({}))
     rig.reply(RUN, "return")
     again = Assignment(0)  # with what other workers have returned: the next epoch is still to come
-    assert rig.reply(RUN, Assigned(again)) == [RunAssignment(again)]
+    assert rig.reply(RUN, Assigned(again)) == [told.RunAssignment(again)]
     assert given(rig.take(())) == [None]
     for epoch, first_done in ((1, [fetched]), (2, [])):
-        rig.handle(AssignmentFinished({}))
+        rig.handle(told.AssignmentFinished({}))
         rig.reply(RUN, "return")
-        assert rig.reply(RUN, Assigned(Assignment(epoch))) == [*first_done, RunAssignment(Assignment(epoch))]
+        assert rig.reply(RUN, Assigned(Assignment(epoch))) == [*first_done, told.RunAssignment(Assignment(epoch))]
 
 
 def test_the_next_lot_is_asked_for_while_half_of_one_is_left_and_lasts_as_long_as_the_job_says() -> None:
@@ -121,16 +96,16 @@ def test_the_next_lot_is_asked_for_while_half_of_one_is_left_and_lasts_as_long_a
     rig.begin(Assignment(0))
     assert given(rig.take(leases(0))) == [0]
     rig.now = 0.1
-    rig.handle(LeaseRequested(0))
+    rig.handle(told.LeaseRequested(0))
     asked = rig.request("take:0")
     assert isinstance(asked, AskLeases) and asked.most == 5, "half a second of leases that take 0.1 s"
     assert given(rig.reply("take:0", leases(1, 2, 3, 4))) == [1] and not rig.requested
     for taken in (2, 3):
         rig.now += 0.1
-        assert given(rig.handle(LeaseRequested(0))) == [taken]
+        assert given(rig.handle(told.LeaseRequested(0))) == [taken]
     assert rig.requested["take:0"].prefetch
-    assert given(rig.reply("take:0", ())) == [] and given(rig.handle(LeaseRequested(0))) == [4]
-    assert given(rig.handle(LeaseRequested(0))) == [None] and not rig.requested, (
+    assert given(rig.reply("take:0", ())) == [] and given(rig.handle(told.LeaseRequested(0))) == [4]
+    assert given(rig.handle(told.LeaseRequested(0))) == [None] and not rig.requested, (
         "the job has said that there are no more"
     )
 
@@ -138,46 +113,59 @@ def test_the_next_lot_is_asked_for_while_half_of_one_is_left_and_lasts_as_long_a
 def test_in_one_sequence_leases_beside_others_are_waited_for() -> None:
     rig = Rig(one_sequence=True)
     rig.begin(Assignment(0))
-    rig.handle(LeaseRequested(0, SideBySide(4, 1)))
+    rig.handle(told.LeaseRequested(0, SideBySide(4, 1)))
     assert isinstance(asked := rig.request("take:0"), AskLeases) and (asked.streams, asked.reading) == (1, 0)
+
+
+def test_a_batch_is_for_the_rank_whose_turn_it_is_and_numbered_by_the_rows_of_that() -> None:
+    shape = LedgerShape(in_row_order=True, world_size=3, batch_size=2)
+
+    def put_out(first: int, rank: int | None = None) -> tuple[int | None, RowRange | None]:
+        put = AssignmentBatches(Assignment(0, rank), shape).put_out(batch(1, elements(0)), RowRange(first, first + 1))
+        assert isinstance(put, told.PutOut)
+        return put.rank, put.row_range
+
+    assert [put_out(first) for first in (0, 2, 10)] == [(0, RowRange(0, 1)), (1, RowRange(0, 1)), (2, RowRange(2, 3))]
+    assert put_out(13, rank=1) == (1, RowRange(4, 5)), "a share of the last round"
+    assert put_out(3) == (None, None), "a split is longer than it told"
 
 
 def test_an_engine_is_built_for_another_version_or_beginning_of_the_plan() -> None:
     rig = Rig(LedgerShape(serial=True))
     done = rig.begin(first := Assignment(0, behind=2), version=1)
-    assert done == [LoadPlan(1, 2), RunAssignment(first)]
-    rig.handle(AssignmentFinished({}))
+    assert done == [told.LoadPlan(1, 2), told.RunAssignment(first)]
+    rig.handle(told.AssignmentFinished({}))
     rig.reply(RUN, "return")
-    assert rig.reply(RUN, Assigned(first, 1)) == [RunAssignment(first)]
+    assert rig.reply(RUN, Assigned(first, 1)) == [told.RunAssignment(first)]
 
 
 def test_a_worker_tells_at_once_what_the_job_must_know_and_else_now_and_then() -> None:
     rig, calm = Rig(), WorkerProgress(threads=2)
     rig.begin(Assignment(0))
-    rig.handle(BatchProduced(Batch(rows=5)))
-    assert rig.handle(WorkerTime(calm)) == [TellJob(WorkerProgress(5, 1, threads=2))]
+    rig.handle(told.BatchProduced(batch(5, elements(0))))
+    assert rig.handle(told.WorkerTime(calm)) == [told.TellJob(WorkerProgress(5, 1, threads=2))]
     rig.now = 9.0
-    assert rig.handle(WorkerTime(calm)) == []
+    assert rig.handle(told.WorkerTime(calm)) == []
     for urgent in (WorkerProgress(sigterm_received=True), WorkerProgress(stuck="map", stuck_s=1.0)):
-        assert len(rig.handle(WorkerTime(urgent))) == 1 and not rig.handle(WorkerTime(urgent))
-    assert len(rig.handle(WorkerTime(WorkerProgress(stuck="map", stuck_s=21.0)))) == 1, "it hangs"
+        assert len(rig.handle(told.WorkerTime(urgent))) == 1 and not rig.handle(told.WorkerTime(urgent))
+    assert len(rig.handle(told.WorkerTime(WorkerProgress(stuck="map", stuck_s=21.0)))) == 1, "it hangs"
     rig.now = 20.0
-    assert len(rig.handle(WorkerTime(WorkerProgress(stuck="map", stuck_s=32.0)))) == 1
+    assert len(rig.handle(told.WorkerTime(WorkerProgress(stuck="map", stuck_s=32.0)))) == 1
 
 
 def test_the_row_that_fails_is_the_first_that_is_in_no_batch() -> None:
     split, rig = Split(0, elements=100), Rig(LedgerShape(in_row_order=True), one_sequence=True)
-    spans = [(first << OUTPUT_BITS, stop << OUTPUT_BITS) for first, stop in ((0, 20), (40, 60))]
-    rig.handle(WorkStarted())
+    spans = [elements(0, 20), elements(40, 20)]
+    rig.handle(told.WorkStarted())
     rig.reply(RUN, Assigned(Assignment(0)))
     assert rig.state.failing_row is None
-    rig.handle(LeaseRequested(0))
+    rig.handle(told.LeaseRequested(0))
     rig.reply("take:0", tuple(Lease(0, split, (span,), row=0) for span in spans))
-    rig.handle(LeaseRequested(0))
+    rig.handle(told.LeaseRequested(0))
     rows: list[int | None] = []
     for first in (0, 10, 40, 50):
         rows.append(rig.state.failing_row)
-        rig.handle(BatchProduced(Batch(10, spans={KEY: [(first << OUTPUT_BITS, first + 10 << OUTPUT_BITS)]})))
+        rig.handle(told.BatchProduced(batch(10, elements(first, 10))))
     assert rows == [0, 10, 40, 50] and rig.state.failing_row is None
 
 
@@ -187,6 +175,6 @@ def test_the_element_that_fails_is_the_first_that_is_in_no_block_where_rows_are_
     rig.take((Lease(0, Split(0, elements=100), (elements(20, 40),), row=1000, place=7),))
     rows = [rig.state.failing_row]
     for these in ((20, 25), (30, 59)):
-        rig.handle(BatchProduced(Batch(2, spans={KEY: [elements(one, 1) for one in these]})))
+        rig.handle(told.BatchProduced(batch(2, *map(elements, these))))
         rows.append(rig.state.failing_row)
     assert rows == [1020, 1026, None]

@@ -1,0 +1,104 @@
+"""Rows of several workers are joined to batches in the order of the source, whatever they are cut into."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pecan_ray.job.blocks import RunBlocks
+from pecan_ray.job.joins import Joins
+from pecan_ray.job.lease_sizes import cut, elements_in
+from pecan_ray.job.trainer_events import ReceivedBatch
+from pecan_ray.job.trainer_queue import TrainerQueue
+from pecan_ray.plan.splits import OUTPUT_BITS, Lease, LeaseKey, Split
+from pecan_ray.sampling.spans import Spans
+
+SOURCE = st.lists(st.lists(st.booleans(), max_size=6), max_size=5)
+"""Of each split, which of its elements a filter lets through."""
+Row = tuple[int, int]
+"""Split and element."""
+
+
+def kept(source: Sequence[Sequence[bool]]) -> list[Row]:
+    return [(at, element) for at, split in enumerate(source) for element, passes in enumerate(split) if passes]
+
+
+def runs(source: Sequence[Sequence[bool]], random: Random) -> Iterator[list[Lease]]:
+    """Cut a source into runs of whole elements, the first of which begins the epoch."""
+    run: list[Lease] = []
+    for index, split in enumerate(source):
+        lease = Lease(0, Split(index, elements=len(split)), row=0, place=index)
+        while (count := elements_in(lease) or 0) > 1 and random.random() < 0.5:
+            first, lease = cut(lease, random.randint(1, count - 1))
+            yield [*run, first]
+            run = []
+        run.append(lease)
+        if random.random() < 0.4:
+            yield run
+            run = []
+    yield run
+
+
+def blocks(source: Sequence[Sequence[bool]], run: list[Lease], worker: str, random: Random) -> Iterator[ReceivedBatch]:
+    """Make what a worker does of a run: its rows in some pieces."""
+    cutter, rows = RunBlocks(), list[Row]()
+    for lease in run:
+        cutter.add(replace(lease, starts_epoch=lease.split.index == lease.spans[0][0] == 0))
+        (start, stop) = lease.spans[0][0] >> OUTPUT_BITS, lease.spans[0][1] >> OUTPUT_BITS
+        mine = source[lease.split.index]
+        rows += [(lease.split.index, n) for n in range(start, min(stop, len(mine))) if mine[n]]
+    while rows and random.random() < 0.6:
+        some = random.randint(1, len(rows))
+        made, rows = rows[:some], rows[some:]
+        block = cutter.next(row_parts(made))
+        yield ReceivedBatch(0, worker, 0, block.spans, some, some, row_range=block.row_range, payload=made)
+    if (last := cutter.rest(row_parts(rows))) is not None:
+        yield ReceivedBatch(0, worker, 0, last.spans, len(rows), len(rows), row_range=last.row_range, payload=rows)
+
+
+def row_parts(rows: Sequence[Row]) -> list[tuple[LeaseKey, int, int]]:
+    return [((0, 0, split), element << OUTPUT_BITS, (element + 1) << OUTPUT_BITS) for split, element in rows]
+
+
+def rows_of(batch: ReceivedBatch) -> list[Row]:
+    return [row for piece in batch.slices for row in piece.block.payload[piece.start : piece.stop]]
+
+
+@given(SOURCE, st.integers(1, 4), st.booleans(), st.randoms(use_true_random=False))
+def test_batches_are_those_of_one_worker_in_whatever_blocks_rows_come(
+    source: list[list[bool]], size: int, drop: bool, random: Random
+) -> None:
+    queue = TrainerQueue(joins=Joins(size, drop))
+    came = [block for run in runs(source, random) for block in blocks(source, run, "one", random)]
+    if random.random() < 0.5:  # a second worker was given all of it, in other runs
+        came += [block for run in runs(source, random) for block in blocks(source, run, "other", random)]
+    random.shuffle(came)
+    acknowledged: dict[LeaseKey, Spans] = {}
+    received = [one for block in came for one in queue.receive(block)]
+    for block in received:
+        for key, intervals in block.spans.items():
+            for start, stop in intervals:
+                spans = acknowledged.setdefault(key, Spans())
+                assert not Spans(spans).contains_all(start, stop), "nothing is acknowledged twice"
+                spans.add(start, stop)
+    joined = list(queue.joined())
+    rest = queue.joiner.rest
+    whole = {(0, 0, index): [(0, 1 << 62)] for index in range(len(source))}
+    assert {key: list(spans) for key, spans in acknowledged.items()} == whole
+    told: dict[LeaseKey, Spans] = {}
+    for delivered in [*(batch.spans for batch in joined), rest.spans if rest is not None else {}]:
+        for key, mine in delivered.items():
+            for start, stop in mine:
+                told.setdefault(key, Spans()).add(start, stop)
+    assert {key: list(spans) for key, spans in told.items()} == whole, "a state is told of all that has come"
+    queue.end_epoch(1)
+    expected = kept(source)
+    batches = [expected[at : at + size] for at in range(0, len(expected), size)]
+    if drop:
+        batches = [batch for batch in batches if len(batch) == size]
+    assert [rows_of(batch) for batch in [*joined, *queue.joined()]] == batches
+    assert queue.joiner.nbytes == 0 and not queue.early and queue.nbytes == sum(map(len, batches))
