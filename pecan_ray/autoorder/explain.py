@@ -192,13 +192,10 @@ def as_json(name: str, ordering: Ordering) -> str:
 
 def _row_json(row: Row) -> dict[str, Any]:
     facts: dict[str, Any] = {"name": row.name, "now": row.now, "was": row.was, "why": row.why, "moved": row.moved}
-    one = row.sample
-    if one is None:
+    if (one := row.sample) is None:
         return facts
-    facts |= {what: getattr(one, what) for what in COUNTS} | {"random": one.profiled.random}
-    facts |= {what: sorted(getattr(one.profiled, what)) for what in ("reads", "writes", "creates", "drops")}
-    factor, seconds = one.inflation if one.measured else None, one.seconds
-    return facts | {"factor": factor, "microseconds": None if seconds is None else 1e6 * seconds}
+    factor, microseconds = one.inflation if one.measured else None, None if one.seconds is None else 1e6 * one.seconds
+    return facts | {what: getattr(one, what) for what in COUNTS} | {"factor": factor, "microseconds": microseconds}
 
 
 def _names(plan: Plan) -> list[str]:

@@ -8,7 +8,7 @@ import logging
 import math
 import os
 from collections.abc import Callable, Mapping
-from concurrent.futures import wait
+from concurrent.futures import Future, wait
 from dataclasses import replace
 
 from pecan_ray.autocache.decision import Kept, with_kept_points
@@ -23,7 +23,7 @@ from pecan_ray.autoorder.kept_order import (
     default_order_folder,
     order_key,
 )
-from pecan_ray.autoorder.late_look import JobEnd, LateLook
+from pecan_ray.autoorder.late_look import JobEnd, begin_look
 from pecan_ray.autoorder.op_samples import costs_of
 from pecan_ray.autoorder.order import order_plan, uses_subprocess
 from pecan_ray.autoorder.order_check import order_rejection, reorder_after_epoch
@@ -76,9 +76,7 @@ class JobOrder:
         folder = default_order_folder() if config.order_folder is None else config.order_folder
         self._folder = OrderFolder(folder) if os.fspath(folder) else None
         self._found: Ordering | None = None
-        self._look: LateLook[Ordering] | None = None
-        """The one that is under way."""
-        self._state_pins: KeptOrder | None = None
+        self._state_pins: Ordering | None = None
 
     @functools.cached_property
     def parts(self) -> tuple[tuple[str, str], ...]:
@@ -95,7 +93,7 @@ class JobOrder:
     def _key(self) -> str:
         switches = f"exchanges={self._config.reorder_exchanges} rewrites={self._config.reorder_rewrites}"
         parts = (*self.parts, ("switches", switches))
-        return order_key(parts, list(self._plan.sources()), self._engine, self._mode)
+        return order_key(parts, self._plan.sources(), self._engine, self._mode)
 
     @property
     def movable(self) -> bool:
@@ -110,8 +108,8 @@ class JobOrder:
         """
         if not order:
             return self
-        state = KeptOrder(order, self._name, decoders=decoders)
-        if state.ordering(self._plan, self._mode) is None:
+        found = KeptOrder(order, self._name, decoders=decoders).ordering(self._plan, self._mode)
+        if found is None:
             raise StateError(f"the state was taken under the order {_to_str(order)}, which this pipeline cannot have.")
         if self._config.order_file is not None:
             file = self._pinned()
@@ -123,7 +121,7 @@ class JobOrder:
                 )
             return self
         other = copy.copy(self)
-        other._state_pins = state
+        other._state_pins = replace(found, origin="the state was taken under it")
         return other
 
     def check(self) -> None:
@@ -229,7 +227,7 @@ class JobOrder:
             other.save(path, again=again)
             return
         found = self.order_text(again=again)
-        KeptOrder.of(found, self._name, self._key).save(path)
+        KeptOrder.of(found, self._name).save(path)
 
     # --- inside --------------------------------------------------------------------------------------------
 
@@ -301,28 +299,18 @@ class JobOrder:
             return known, functools.partial(self._compare_order, known, end, skip_bad) if again else None
         request = self._request(skip_bad=skip_bad, job=job)
         request = replace(request, in_subprocess=uses_subprocess(request))
-        look = self._joined(request, end)
+        look = begin_look(functools.partial(self._search_later, request, end))
         # Decision 139: a look holds up a job no longer. What it finds is a later version of the plan.
         waited_s = max(WAITED_S, self._config.sample_seconds or 0.0)
-        if not self._needs_order(request, job) and not wait([look.found], waited_s).done:
+        if not self._needs_order(request, job) and not wait([look], waited_s).done:
             written = Ordering(self._plan, self._plan, self._mode, notes=(STILL_LOOKING,), final=False)
             return written, None if once else functools.partial(self._found_late, look)
-        self._look = None
-        return look.found.result(), None
+        return look.result(), None
 
     def _needs_order(self, request: OrderRequest, job: JobSize | None) -> bool:
         """Tell whether a job needs its order before it begins."""
         keeps = any(isinstance(op, Autocache) for op in self._plan.all_ops())  # entries belong to an order
         return job is None or not job.continues or not request.in_subprocess or keeps
-
-    def _joined(self, request: OrderRequest, end: JobEnd) -> LateLook[Ordering]:
-        """Return the look that is under way, or one that begins, for a job."""
-        look = self._look
-        # One whose last job has ended is about to end itself.
-        if look is None or not look.joined(end):
-            look = self._look = LateLook(functools.partial(self._search_later, request))
-            look.joined(end)
-        return look
 
     def _search_later(self, request: OrderRequest, end: JobEnd) -> Ordering:
         found = order_plan(request, job=end)
@@ -331,10 +319,10 @@ class JobOrder:
             found = self._found = self._keep(found)
         return found
 
-    def _found_late(self, look: LateLook[Ordering]) -> ReorderResult:
+    def _found_late(self, look: Future[Ordering]) -> ReorderResult:
         """Wait for a look that goes on beside a job, and return what it has found."""
         try:
-            found = look.found.result()
+            found = look.result()
         except Exception as error:  # whatever a user's function, a source or the look's process can raise
             return ReorderResult(None, (), _ended_with(error))
         if not (found.changed or found.decoders):
@@ -347,17 +335,11 @@ class JobOrder:
 
     def _pinned(self) -> Ordering | None:
         path = self._config.order_file
-        if self._state_pins is not None:
-            fitting = self._state_pins.ordering(self._plan, self._mode)
-            return None if fitting is None else replace(fitting, origin="the state was taken under it")
-        if path is None:
-            return None
+        if self._state_pins is not None or path is None:
+            return self._state_pins
         order = KeptOrder.load(path)
         check_matches(order, self._plan, path, self._name)
-        # Decision 24: a pinned file needs the names alone, so facts that another version has written are left out.
-        found = order.ordering(self._plan, self._mode) or replace(order, measurements=None).ordering(
-            self._plan, self._mode
-        )
+        found = order.ordering(self._plan, self._mode)
         assert found is not None
         check_decoders(found, self._engine, path, self._name)
         return replace(found, origin=f"{os.fspath(path)} pins it")
@@ -382,7 +364,7 @@ class JobOrder:
         """Keep what a look has found; return what another process has kept meanwhile, if one has."""
         if self._folder is None or not (found.final and found.sequences and self.movable):
             return found
-        mine = KeptOrder.of(found, self._name, self._key)
+        mine = KeptOrder.of(found, self._name)
         # Decision 24: of two processes that look at a time the first one is right, so that all jobs run one order.
         kept = None if again else self._folder.keep(self._key, mine)
         if kept is mine:
@@ -436,7 +418,7 @@ class JobOrder:
 
     def _replace(self, plan: Plan, why: str) -> None:
         """Keep another order from now on, whatever becomes of bad elements."""
-        kept = KeptOrder.in_place(plan, self._name, self._mode, self._key if self._folder else "", why)
+        kept = KeptOrder.in_place(plan, self._name, self._mode, why)
         if self._folder is not None:
             self._folder.replace(self._key, kept)
         self._found = self._located(kept)

@@ -10,19 +10,19 @@ import json
 import logging
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from pecan_ray.autoorder.accepted import OpSequenceOrder, Ordering
 from pecan_ray.autoorder.exchange_check import OpOrder
 from pecan_ray.autoorder.op_samples import FactJson, from_json, to_json
-from pecan_ray.autoorder.rewrites import choices
+from pecan_ray.autoorder.rewrites import apply_rewrites
 from pecan_ray.errors import PecanError, PlanError
 from pecan_ray.options import EngineName
 from pecan_ray.plan.op_sequences import apply_op_order, op_order_of, op_sequences
-from pecan_ray.plan.operators import Join, Plan
+from pecan_ray.plan.operators import Plan
 from pecan_ray.plan.splits import Source
 from pecan_ray.reorder import Mode
 from pecan_ray.sources.audio_folder import AudioFolder
@@ -43,51 +43,35 @@ def _are_names(written: FactJson) -> bool:
 class KeptOrder:
     """The order of every stretch of a pipeline whose operators can be exchanged."""
 
-    op_order: tuple[OpOrder, ...]
+    orders: tuple[OpOrder, ...]
     """The operators of each stretch, as they are to run."""
     pipeline: str = ""
     mode: str = ""
-    fingerprint: str = ""
-    """Of the pipeline and the settings that it was found for."""
     found: str = ""
     """When, in ISO 8601."""
     why: str = ""
     """Where it is not what a look has found."""
-    measurements: FactJson = None
-    """What was measured, as JSON."""
+    facts: Mapping[str, FactJson] = field(default_factory=dict)
+    """What was measured, as JSON; nothing in a file that was written by hand."""
     decoders: tuple[str, ...] = ()
     """Operators that take over the work of those that directly follow them (`pecan_ray.autoorder.rewrites`)."""
 
     @classmethod
-    def of(cls, ordering: Ordering, pipeline: str, fingerprint: str, why: str = "") -> KeptOrder:
+    def of(cls, ordering: Ordering, pipeline: str) -> KeptOrder:
         """Return what a look at a pipeline has found."""
         orders = tuple(one.accepted.order for one in ordering.sequences)
         # All that was measured goes along: the next job shows it without a look.
-        facts = {
-            "stretches": to_json(ordering.sequences),
-            "seconds": ordering.seconds,
-            "notes": list(ordering.notes),
-        }
-        return cls(orders, pipeline, ordering.mode, fingerprint, _now(), why, facts, ordering.decoders)
+        facts = {"stretches": to_json(ordering.sequences), "seconds": ordering.seconds, "notes": ordering.notes}
+        return cls(orders, pipeline, ordering.mode, _now(), facts=facts, decoders=ordering.decoders)
 
     @classmethod
-    def in_place(cls, plan: Plan, pipeline: str, mode: str, fingerprint: str, why: str) -> KeptOrder:
+    def in_place(cls, plan: Plan, pipeline: str, mode: str, why: str) -> KeptOrder:
         """Return the order of a plan as it is, in place of one that a look has found."""
-        return cls(op_order_of(plan), pipeline, mode, fingerprint, _now(), why)
+        return cls(op_order_of(plan), pipeline, mode, _now(), why)
 
     def to_json(self) -> dict[str, FactJson]:
         """Return it as a value that JSON has."""
-        return {
-            "format": FORMAT,
-            "pipeline": self.pipeline,
-            "mode": self.mode,
-            "fingerprint": self.fingerprint,
-            "found": self.found,
-            "why": self.why,
-            "orders": [list(order) for order in self.op_order],
-            "decoders": list(self.decoders),
-            "facts": self.measurements,
-        }
+        return {"format": FORMAT, **vars(self)}
 
     @classmethod
     def from_json(cls, written: FactJson) -> KeptOrder:
@@ -95,37 +79,32 @@ class KeptOrder:
         if not isinstance(written, dict) or written.get("format") != FORMAT:
             found = written.get("format") if isinstance(written, dict) else type(written).__name__
             raise ValueError(f"it needs to be an object with format {FORMAT}, but has {found!r}")
-        orders, decoders = written.get("orders"), written.get("decoders", [])
-        if not isinstance(orders, list) or not all(map(_are_names, orders)):
-            raise ValueError("orders must be a list of lists of operators' names")
-        if not all(orders):
-            raise ValueError("an order must have an operator's name at least (leave out an order that has none)")
+        orders, decoders, facts = written.get("orders"), written.get("decoders", []), written.get("facts")
+        if not isinstance(orders, list) or not all(order and _are_names(order) for order in orders):
+            raise ValueError("orders must be a list of lists of operators' names, of which none is empty")
         if not _are_names(decoders):
             raise ValueError("decoders must be a list of operators' names")
-        told = {name: str(written.get(name, "")) for name in ("pipeline", "mode", "fingerprint", "found", "why")}
-        facts = written.get("facts")
-        # A file that was written by hand has names alone.
-        facts = facts if isinstance(facts, dict) else None
-        return cls(tuple(map(tuple, orders)), measurements=facts, decoders=tuple(decoders), **told)
+        told = {name: str(written.get(name, "")) for name in ("pipeline", "mode", "found", "why")}
+        facts = facts if isinstance(facts, dict) else {}
+        return cls(tuple(map(tuple, orders)), facts=facts, decoders=tuple(decoders), **told)
 
     def ordering(self, plan: Plan, mode: Any) -> Ordering | None:
-        """Return the plan in this order, with what was measured; None where it was written for other operators."""
+        """Return the plan in this order; None where it was written for other operators.
+
+        With what was measured, as far as this version can read it: an order needs the names alone.
+        """
         # An order belongs to the stretch that has the same operators.
         known = {tuple(sorted(one.names)): one.names for one in op_sequences(plan)}
-        if any(tuple(sorted(order)) not in known for order in self.op_order):
+        if any(tuple(sorted(order)) not in known for order in self.orders):
             return None
-        after = apply_op_order(plan, {known[tuple(sorted(order))]: order for order in self.op_order})
-        facts = self.measurements or {}
-        try:
-            found: tuple[OpSequenceOrder, ...] = from_json(facts.get("stretches", []))
-            seconds = float(facts.get("seconds", 0.0))
-            notes = tuple(str(note) for note in facts.get("notes", ()))
-            fitting = all(one.names in known.values() for one in found)
-        except (KeyError, TypeError, ValueError, AttributeError, ImportError, PecanError):
-            return None  # another version has written it
-        if not fitting:
-            return None
-        return Ordering(plan, after, mode, found, seconds, notes, decoders=self.decoders)
+        after = apply_op_order(plan, {known[tuple(sorted(order))]: order for order in self.orders})
+        ordering = Ordering(plan, after, mode, decoders=self.decoders)
+        with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError, ImportError, PecanError):
+            found: tuple[OpSequenceOrder, ...] = from_json(self.facts["stretches"])
+            seconds, notes = float(self.facts["seconds"]), tuple(map(str, self.facts["notes"]))
+            if all(one.names in known.values() for one in found):
+                return replace(ordering, sequences=found, seconds=seconds, notes=notes)
+        return ordering
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it to a file, whole or not at all."""
@@ -148,31 +127,26 @@ class KeptOrder:
 
 def check_decoders(found: Ordering, engine: EngineName, path: str | os.PathLike[str], pipeline: str) -> None:
     """Raise `PlanError` for a pinned order with a decoder that has nothing to take over in it."""
-    source = None if isinstance(found.plan.head, Join) else found.plan.head
-    # Of each stretch, and of the whole plan, which alone tells whether all of it can run on rows.
-    runs = [*(choices(one.ops, engine) for one in op_sequences(found.plan)), choices(found.plan.ops, engine, source)]
-    able = list(dict.fromkeys(way.decoder for run in runs for some in run for way in some))
-    for name in found.decoders:
-        if name not in able:
-            raise PlanError(
-                f"the order file {path} lets {name!r} take over what follows it, but in the pipeline {pipeline} on "
-                f'the {engine} engine it cannot: those that can are {_to_str(able)}. Take it out of "decoders".'
-            )
+    _, done = apply_rewrites(found.plan, engine, found.decoders)
+    for name in sorted({*found.decoders} - {one.decoder for one in done}):
+        raise PlanError(
+            f"the order file {path} lets {name!r} take over what follows it, which it cannot in {pipeline} "
+            f'on the {engine} engine. Take it out of "decoders", or write it anew by `pecan explain --save {path}`.'
+        )
 
 
 def check_matches(order: KeptOrder, plan: Plan, path: str | os.PathLike[str], pipeline: str) -> None:
     """Raise `PlanError` for a pinned order that is not one of the pipeline's operators."""
     runs = [one.names for one in op_sequences(plan)]
-    for names in order.op_order:
+    for names in order.orders:
         if sorted(names) in map(sorted, runs):
             continue
-        messages = [f"there is none of the name {name!r}" for name in names if not any(name in run for run in runs)]
+        unknown = next((f": none is named {name!r}" for name in names if not any(name in run for run in runs)), "")
+        exchangeable = "; or ".join(map(_to_str, runs)) or "none"
         raise PlanError(
             f"the order file {path} has the order {_to_str(names)}, which the pipeline {pipeline} cannot have"
-            f"{': ' + messages[0] if messages else ''}. An order names each operator once of those that can be "
-            "exchanged with "
-            f"each other, which are {'; or '.join(map(_to_str, runs)) or 'none'}. Correct it, or write it anew by "
-            f"`pecan explain --save {path}`."
+            f"{unknown}. An order names each operator once of those that can be exchanged with each other, which are "
+            f"{exchangeable}. Correct it, or write it anew by `pecan explain --save {path}`."
         )
 
 
@@ -259,16 +233,11 @@ def default_order_folder() -> Path:
 
 # --- what it is found by: everything that the choice depends on, as far as it is known at once ------------------
 
-KEY_FORMAT = 12
+KEY_FORMAT = 13
 """Grows whenever the choice is made by other rules, so that what was kept before is looked for anew."""
 
 
-def order_key(
-    parts: Sequence[tuple[str, str]],
-    sources: Sequence[Source],
-    engine: EngineName,
-    mode: Mode,
-) -> str:
+def order_key(parts: Sequence[tuple[str, str]], sources: Iterable[Source], engine: EngineName, mode: Mode) -> str:
     """Return 32 hexadecimal digits that stand for a pipeline whose order is chosen.
 
     `parts` is what `pecan_ray.plan.fingerprint.describe_plan` tells of its plan.  Where the data cannot be listed its
@@ -276,8 +245,7 @@ def order_key(
     """
     # Every file counts: by its first 1,000 alone other data behind those had their order
     # (docs/decisions/autoorder.md#115-kept-orders-are-compared-again).
-    looks = [look_of(source) for source in sources]
-    text = repr((KEY_FORMAT, list(parts), looks, engine, mode))
+    text = repr((KEY_FORMAT, list(parts), list(map(look_of, sources)), engine, mode))
     return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).hexdigest()
 
 
@@ -286,13 +254,10 @@ def look_of(source: Source) -> str:
     digest = hashlib.blake2b(digest_size=16)
     try:
         if isinstance(source, (AudioFolder, ImageFolder)):
-            classes = source.classes
-            digest.update(repr(classes).encode(errors="surrogatepass"))
-            folders = (f"{source.root}/{name}" for name in classes)
-            files = itertools.chain.from_iterable(map(list_folder, folders))
+            listed = [list_folder(f"{source.root}/{name}") for name in source.classes]
         else:
-            files = itertools.chain(list_files(getattr(source, "patterns", ())))
-        for file in files:
+            listed = [list_files(getattr(source, "patterns", ()))]
+        for file in itertools.chain.from_iterable(listed):
             digest.update(repr((file.path, file.size, file.version)).encode(errors="surrogatepass"))
     except Exception as error:  # a storage can raise anything
         return type(error).__name__

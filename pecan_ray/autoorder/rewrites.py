@@ -198,24 +198,14 @@ def _maps(ops: Sequence[Op]) -> list[Map]:
 
 
 def maps_from_source(plan: Plan) -> tuple[Map, ...]:
-    """Return the maps between a source and `batch` if all may be run so, as far as the plan tells; else none."""
-    if int(np.__version__.partition(".")[0]) < 2 or isinstance(plan.head, Join) or plan_shape(plan).serial:
-        return ()  # before NumPy 2 the dtype of a result depended on whether there was one number or several
-    maps = _maps_and_then_batch(plan)
-    return maps if maps and as_columnar(plan.head) is not None else ()  # asked last: it may look at all of the data
-
-
-def _maps_and_then_batch(plan: Plan) -> tuple[Map, ...]:
-    """Return the maps of a plan that has nothing else before its `batch`, and nothing behind it; else none."""
+    """Return the maps between a source and `batch`, behind which nothing comes, if all may be run so; else none."""
     ops = [op for op in plan.ops if not isinstance(op, (Prefetch, Repeat)) and not is_idle(op)]
-    maps = tuple(op for op in itertools.takewhile(_may_be, ops) if isinstance(op, Map))
-    if len(ops) != len(maps) + 1 or not isinstance(ops[-1], Batch):
+    maps = [op for op in ops[:-1] if isinstance(op, Map) and not (op.keep_position or op.processes)]
+    if not maps or len(maps) < len(ops) - 1 or not isinstance(ops[-1], Batch) or any(map(is_pass_dependent, maps)):
         return ()
-    return maps
-
-
-def _may_be(op: Op) -> bool:
-    return isinstance(op, Map) and not (op.keep_position or op.processes or is_pass_dependent(op))
+    if isinstance(plan.head, Join) or plan_shape(plan).serial:
+        return ()
+    return tuple(maps) if as_columnar(plan.head) is not None else ()  # asked last: it may look at all of the data
 
 
 class RowsAtOnce:
@@ -232,8 +222,8 @@ class RowsAtOnce:
 def rows_at_once(maps: Sequence[Map], *, exactly: bool) -> Pushed:
     """Return the rewrite of maps that run on many elements at a time."""
     names = tuple(op.name for op in maps)
-    name = "+".join(names) + IN_ROWS + EXACTLY * exactly
-    return Pushed(ROWS_AT_ONCE, names, name, f"{', '.join(names)} run on many elements at a time")
+    why = f"{', '.join(names)} run on many elements at a time"
+    return Pushed(ROWS_AT_ONCE, names, "+".join(names) + IN_ROWS + EXACTLY * exactly, why)
 
 
 def _in_rows(op: Op, maps: tuple[str, ...], *, exactly: bool) -> Op:
@@ -255,15 +245,14 @@ def apply_rewrites(plan: Plan, engine: EngineName, names: Collection[str]) -> tu
     """Return the plan with what an order's `names` say done to it, to joins' inputs too, and that."""
     if not names:
         return plan, ()
-    head, before, source = plan.head, list[Pushed](), None
-    if isinstance(head, Join):
-        branches = [apply_rewrites(branch, engine, names) for branch in head.inputs]
-        before = [one for _, some in branches for one in some]
-        head = replace(head, inputs=tuple(branch for branch, _ in branches))
-    else:
-        source = head
-    ops, done = _rewrite_ops(plan.ops, engine, names, source)
-    return replace(plan, head=head, ops=ops), (*before, *done)
+    head = plan.head
+    if not isinstance(head, Join):
+        ops, done = _rewrite_ops(plan.ops, engine, names, head)
+        return replace(plan, ops=ops), done
+    branches = [apply_rewrites(branch, engine, names) for branch in head.inputs]
+    ops, done = _rewrite_ops(plan.ops, engine, names)
+    head = replace(head, inputs=tuple(branch for branch, _ in branches))
+    return replace(plan, head=head, ops=ops), (*(one for _, some in branches for one in some), *done)
 
 
 def rewrite_ops(ops: Sequence[ElementOp], engine: EngineName, names: Collection[str]) -> list[ElementOp]:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import cv2
 import numpy as np
+import pytest
 
 import pecan_ray as pecan
 from examples.photographs import parent_photographs
 from pecan_ray.autoorder.accepted import OpSequenceOrder, Ordering
+from pecan_ray.autoorder.op_runner import Stage, run_through
 from pecan_ray.autoorder.order import order_plan
 from pecan_ray.autoorder.order_request import OrderRequest
 from pecan_ray.autoorder.rewrites import Pushed, apply_rewrites, choices
+from pecan_ray.autoorder.sample import Sampled
+from pecan_ray.autoorder.speed import SpeedComparison
 from pecan_ray.options import EngineName
 from pecan_ray.plan.op_sequences import op_sequences
 from pecan_ray.plan.operators import Plan
@@ -23,7 +28,6 @@ ELEMENTS = 48
 FEW = 12
 """They suffice where nothing depends on times, as in mode "pecan"."""
 SIDE = 256
-TRIES = 4
 
 
 def order(pipe: pecan.PecanPipeline, mode: Mode = "safe", elements: int = ELEMENTS, **options: Any) -> OpSequenceOrder:
@@ -36,13 +40,15 @@ def ordering(pipe: pecan.PecanPipeline, mode: Mode = "safe", elements: int = ELE
     return order_plan(OrderRequest(pipe.plan, pipe.engine, mode, pipe.seed, elements, 60.0, **options))
 
 
-def measured_ordering(pipe: pecan.PecanPipeline, *, moved: str) -> Ordering:
-    """What became of a pipeline with one stretch, sampled again while other load hid the gain of moving `moved`."""
-    for _ in range(TRIES):
-        whole = ordering(pipe)
-        if any(move.name == moved for stretch in whole.sequences for move in stretch.accepted.moves):
-            break
-    return whole
+def gain(monkeypatch: pytest.MonkeyPatch, speedup: float) -> None:
+    """Let everything that is compared gain so much: no load on the machine decides a test."""
+
+    def compared(sampled: Sampled, stages: Sequence[Sequence[Stage]]) -> SpeedComparison:
+        for one in stages:  # what fails there fails here
+            run_through(one, sampled.runner.fresh(sampled.held[0]))
+        return SpeedComparison(speedup, 0.0, 1e-3 * speedup, 1e-3, len(sampled.held))
+
+    monkeypatch.setattr("pecan_ray.autoorder.trial.compare_speed", compared)
 
 
 def images(**options: Any) -> pecan.PecanPipeline:

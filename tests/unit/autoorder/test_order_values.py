@@ -19,7 +19,7 @@ from pecan_ray.engines.counting import column_bytes
 from pecan_ray.engines.foreign import as_array, copy_value, type_name
 from pecan_ray.plan.splits import Element
 from pecan_ray.reorder import Mode
-from tests.unit.autoorder.sampled_orders import ELEMENTS, SIDE, half, images, order, rejects, tone
+from tests.unit.autoorder.sampled_orders import ELEMENTS, half, images, order, rejects, tone
 
 DEFAULT: Mode = "safe"
 
@@ -39,20 +39,6 @@ def noise_images() -> pecan.PecanPipeline:
     return pecan.PecanPipeline(pecan.sources.Arrays(image=noise))
 
 
-def with_boxes(element: Element) -> Element:
-    """Say where something is that must not be seen."""
-    left = element["number"] % (SIDE - 32)
-    return {**element, "boxes": np.array([[left, 40, left + 32, 72]], np.int32)}
-
-
-def hide(element: Element) -> Element:
-    """Blur what is within boxes, which are given in pixels, if any are."""
-    image = slow(slow(element["image"]))  # takes its time, and changes nothing
-    for left, top, right, bottom in element.get("boxes", ()):
-        image[top:bottom, left:right] = cv2.GaussianBlur(image, (31, 31), 10)[top:bottom, left:right]
-    return {**element, "image": image}
-
-
 def slow(image: Any) -> Any:
     """Arithmetic on bytes that a crop can go before."""
     for _ in range(21):
@@ -62,30 +48,6 @@ def slow(image: Any) -> Any:
 
 def crop(image: Any) -> Any:
     return image[:64, :64].copy()
-
-
-def test_the_default_puts_no_resize_before_a_blur_of_regions_in_pixels() -> None:
-    assert pecan.Config().reorder == DEFAULT
-    (found,) = look(images().map(with_boxes).map(hide).map(half, on="image")).sequences
-    assert not found.accepted.changed
-    assert found.rejected
-
-
-@pytest.mark.parametrize("mode", ["safe", "strict"])
-def test_an_operator_that_changed_nothing_of_the_sample_is_not_crossed(mode: Mode) -> None:
-    """Its results are equal in every order there, and are not where it has something to do."""
-    (found,) = look(noise_images().map(hide).map(crop, on="image"), mode).sequences
-    assert found.accepted.order == ("hide", "crop")
-
-
-def test_a_recorded_size_is_that_of_the_users_order() -> None:
-    def record(element: Element) -> Element:
-        return {**element, "image": tone(element["image"]), "size": np.array(element["image"].shape[:2])}
-
-    pipe = images().map(record).map(small, on="image")
-    found = order(pipe)
-    assert not found.accepted.changed and "column 'size' of element" in rejects(found)
-    assert order(pipe, "pecan").accepted.changed, "the paper asks for the form alone"
 
 
 def test_what_follows_another_operator_by_a_variable_stays_behind_it() -> None:
@@ -150,14 +112,6 @@ def test_an_error_of_a_trial_leaves_the_order_and_is_told_and_ctrl_c_passes(
 # --- worth it, or not at all -------------------------------------------------------------------------------
 
 
-def test_without_time_nothing_is_adopted_in_any_mode() -> None:
-    pipe = images().map(tone, on="image").map(small, on="image")
-    modes: tuple[Mode, ...] = ("pecan", "safe", "strict")
-    for mode in modes:
-        quick = order_plan(OrderRequest(pipe.plan, "python", mode, 0, ELEMENTS, 1e-6))
-        assert not quick.changed and quick.notes
-
-
 def test_the_gain_of_a_stretch_is_told_and_judged_of_the_whole_pipeline() -> None:
     pipe = images().map(tone, on="image").map(small, on="image")
     one = order(pipe, "pecan")
@@ -202,22 +156,6 @@ def test_images_of_pillow_and_tensors_have_sizes_shapes_and_equality() -> None:
     assert equal(torch.tensor([float("nan")]), torch.tensor([float("nan")]))
     for odd in (one.bfloat16(), one.requires_grad_(), one.detach().to_sparse(), one.detach().T):
         assert as_array(odd) is not None and np.isfinite(np.asarray(as_array(odd))).all()
-
-
-def test_what_an_image_of_pillow_notes_is_that_of_the_users_order() -> None:
-    image = pytest.importorskip("PIL.Image")
-
-    def darken(picture: Any) -> Any:
-        made = picture.point([round(0.7 * value) for value in range(256)] * 3)
-        made.info["original"] = picture.size
-        return made
-
-    def resized(picture: Any) -> Any:
-        return picture.resize((96, 96), image.Resampling.BILINEAR)
-
-    pipe = images().map(image.fromarray, on="image").map(darken, on="image").map(resized, on="image")
-    found = order(pipe)
-    assert not found.accepted.changed and "column 'image.info.original" in rejects(found)
 
 
 def test_tensors_that_are_written_into_are_no_state() -> None:

@@ -13,11 +13,7 @@ import tensorflow as tf
 from skimage import data
 
 import pecan_ray as pecan
-from examples.photographs import parent_photographs
 from pecan_ray import errors, images
-from pecan_ray.autoorder.explain import explain
-from pecan_ray.autoorder.order import order_plan
-from pecan_ray.autoorder.order_request import OrderRequest
 from pecan_ray.autoorder.rewrites import choices, only_casts
 from pecan_ray.engines.in_process import run_in_process
 from pecan_ray.options import EngineName
@@ -180,17 +176,6 @@ def test_one_warp_shows_what_one_after_the_other_shows(steps: Sequence[tuple[str
         assert np.median(apart) <= 2 and apart.mean() < 4
 
 
-@pytest.mark.parametrize("steps", [FIGURE_3, FIGURE_3[1:]])
-def test_each_operator_draws_what_it_draws_by_itself(steps: Sequence[tuple[str, Fn]]) -> None:
-    quarters = np.zeros((400, 400, 3), np.uint8)
-    quarters[:200, :200], quarters[:200, 200:], quarters[200:, :200] = (255, 0, 0), (0, 255, 0), (0, 0, 255)
-    pipe = pipeline(steps, [encoded(quarters) if steps[0][0] == "decode" else quarters for _ in range(24)])
-    before, after = pictures(pipe.plan), pictures(fused(pipe))
-    assert len({one.tobytes() for one in before}) > 12
-    for one, other in zip(before, after, strict=True):  # a lost flip, or another crop, would show
-        assert np.abs(one.astype(float) - other).mean() < 12
-
-
 @pytest.mark.parametrize("decodes", [True, False])
 def test_a_small_image_between_that_is_enlarged_again_is_made(decodes: bool) -> None:
     """One warp would show what it has hidden."""
@@ -206,21 +191,6 @@ def test_a_small_image_between_that_is_enlarged_again_is_made(decodes: bool) -> 
             np.abs(np.diff(other.astype(float), axis=0)).mean()
             < 1.5 * np.abs(np.diff(one.astype(float), axis=0)).mean()
         )
-
-
-def test_files_that_are_no_whole_jpeg_become_what_they_become_by_themselves() -> None:
-    whole = encoded(smooth())
-    png = bytes(cv2.imencode(".png", smooth())[1])
-    pipe = pipeline(FIGURE_3, [png])
-    apart = np.abs(pictures(pipe.plan).astype(float) - pictures(fused(pipe)))
-    assert np.median(apart) <= 2
-    for broken in (b"", b"no picture", whole[:200]):
-        messages = []
-        for plan in (pipeline(FIGURE_3, [broken]).plan, fused(pipeline(FIGURE_3, [broken]))):
-            with pytest.raises(ValueError, match="not an image that OpenCV can decode") as caught:
-                pictures(plan)
-            messages.append(str(caught.value))
-        assert messages[0] == messages[1]
 
 
 def test_only_what_gains_by_it_becomes_one() -> None:
@@ -285,18 +255,3 @@ def counting(image: Any) -> Any:
 )
 def test_what_does_anything_else_is_no_cast_and_is_not_even_asked_if_that_could_be_seen(fn: Fn) -> None:
     assert not only_casts(Map(name="fn", fn=fn, on="image")) and not CALLS
-
-
-def test_autoorder_takes_it_where_pixels_may_change_and_tells_by_how_much() -> None:
-    given = [
-        encoded(cv2.resize(one, (1200, 900)))
-        for path in parent_photographs()[:8]
-        if (one := cv2.imread(str(path))) is not None
-    ]
-    pipe = pipeline(FIGURE_3, given * 3)
-    strict = order_plan(OrderRequest(pipe.plan, mode="strict", elements=8, seconds=60))
-    assert not any("resize" in one and not one.endswith("exactly") for one in strict.decoders)
-    found = order_plan(OrderRequest(pipe.plan, mode="safe", elements=24, seconds=120))
-    text = explain("warps", found)
-    assert found.decoders == ("decode+crop+flip+rotate+shear+resize",), text
-    assert "images.RandomRotate" in text and "(rule known functions)" in text and "results beside those" in text

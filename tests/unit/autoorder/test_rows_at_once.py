@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable
@@ -226,7 +227,7 @@ def test_maps_of_tiny_elements_are_chosen_and_told(columns: bool) -> None:
     plan, [done] = apply_rewrites(found.plan, "python", found.decoders)
     assert isinstance(plan.ops[-1], BatchInRows) and "scale, clip, half run on many elements" in done.why
     assert apply_rewrites(found.plan, "tensorflow", found.decoders)[0] == found.plan
-    kept = KeptOrder.from_json(KeptOrder.of(found, "tiny", "key").to_json())
+    kept = KeptOrder.from_json(json.loads(json.dumps(KeptOrder.of(found, "tiny").to_json())))
     again = kept.ordering(pipeline(scale, clip, half, columns=columns).plan, "strict")
     assert again is not None and again.decoders == found.decoders and again.sequences[0].taken_over.pushed
 
@@ -275,18 +276,6 @@ def maps_in_rows(pipe: pecan.PecanPipeline, *names: str) -> Plan:
     plan, told = apply_rewrites(pipe.plan, "python", ("+".join(names) + " in rows",))
     assert told
     return plan
-
-
-@pytest.mark.parametrize("columns", [False, True])
-def test_batches_and_positions_are_those_of_one_by_one(columns: bool) -> None:
-    pipe = pipeline(scale, clip, half, columns=columns)
-    usual, new = run(pipe.plan), run(maps_in_rows(pipe, "scale", "clip", "half"))
-    assert [one.rows for one in new] == [one.rows for one in usual]
-    for one, other in zip(usual, new, strict=True):
-        assert one.spans == other.spans and one.columns.keys() == other.columns.keys()
-        for name, column in one.columns.items():
-            assert column.dtype == other.columns[name].dtype and np.array_equal(column, other.columns[name])
-    assert delivered(new) == delivered(usual)
 
 
 def strictly(element: Element) -> Element:

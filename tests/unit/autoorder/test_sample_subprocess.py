@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,11 +21,11 @@ import pytest
 
 import pecan_ray as pecan
 from pecan_ray.autoorder import call_in_subprocess as own
-from pecan_ray.autoorder import job_order, order
+from pecan_ray.autoorder import job_order, order, order_request
 from pecan_ray.autoorder.job_order import JobOrder
 from pecan_ray.autoorder.late_look import JobEnd
-from pecan_ray.autoorder.order_request import WAITING_PER_CPU, JobSize, LookClock
-from pecan_ray.errors import OpError, PecanError
+from pecan_ray.autoorder.order_request import WAITING_PER_CPU, WALL_PER_CPU, JobSize, LookClock
+from pecan_ray.errors import OpError
 from pecan_ray.options import Config
 
 
@@ -137,15 +138,20 @@ def test_a_call_apart_returns_and_raises_what_the_function_does() -> None:
 # --- a look counts its waiting, and ends with its job ------------------------------------------------------
 
 
-def test_of_waiting_a_third_counts_and_of_work_all() -> None:
-    waiting = LookClock()
-    time.sleep(0.6)
-    assert waiting() >= 0.6 / WAITING_PER_CPU and waiting.waited_s >= 0.55
-    working, began = LookClock(), time.process_time()
-    while time.process_time() - began < 0.3:
-        pass
-    spent = working()
-    assert spent >= 0.3 and working.waited_s < 0.15, "also beside other programs, which have the CPU meanwhile"
+def test_of_waiting_a_third_counts_and_of_work_and_queueing_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    wall, cpu, queued = [0.0], [0.0], [0.0]
+    times = SimpleNamespace(perf_counter=lambda: wall[0], process_time=lambda: cpu[0])
+    monkeypatch.setattr(order_request, "time", times)
+    monkeypatch.setattr(order_request, "_queued_s", lambda: queued[0])
+    clock = LookClock()
+    wall[0] = 0.6
+    assert clock() == pytest.approx(0.6 / WAITING_PER_CPU), "it has waited"
+    wall[0], cpu[0] = 0.9, 0.3
+    assert clock() == pytest.approx(0.2 + 0.3), "it has worked"
+    wall[0], queued[0] = 1.9, 1.0
+    assert clock() == pytest.approx(0.5), "it stood in line for a CPU"
+    wall[0] = queued[0] = 100.0
+    assert clock() == pytest.approx(100.0 / WALL_PER_CPU, rel=0.2)
 
 
 def slow(element: dict[str, Any]) -> dict[str, Any]:
@@ -153,22 +159,14 @@ def slow(element: dict[str, Any]) -> dict[str, Any]:
     return wander(element)
 
 
-def test_a_look_ends_with_the_last_job_that_waits_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_look_ends_with_its_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_order, "WAITED_S", 0.0)
     one = order_of(slow, tmp_path, 0.01)
-    job = JobSize(3.0, 1.0, continues=True)
-    first, second = (one.ordered(skip_bad=False, once=False, job=job) for _ in range(2))
-    assert first.notes == second.notes == (job_order.STILL_LOOKING,)
-    look = one._look
-    assert look is not None
-    first.end.finish()
-    first.end.finish()
-    assert not look.found.done(), "the second job goes on"
-    second.end.finish()
-    assert isinstance(look.found.exception(timeout=60), PecanError)
-    third = one.ordered(skip_bad=False, once=False, job=job)
-    assert one._look is not look, "a later job looks anew"
-    third.end.finish()
+    found = one.ordered(skip_bad=False, once=False, job=JobSize(3.0, 1.0, continues=True))
+    assert found.notes == (job_order.STILL_LOOKING,) and found.background_search is not None
+    found.end.finish()
+    late = found.background_search()
+    assert late is not None and late.plan is None and "its look ended with PecanError" in late.reason
     assert list(tmp_path.iterdir()) == [], "nothing is kept of what was not found"
 
 
@@ -176,8 +174,8 @@ def test_what_is_to_end_with_a_job_that_is_over_ends_at_once() -> None:
     end, ended = JobEnd(), []
     with end.ends(lambda: ended.append("in time")):
         pass
-    end.when(lambda: ended.append("kept"))
-    end.finish()
-    end.finish()
-    end.when(lambda: ended.append("late"))
-    assert ended == ["kept", "late"] and end.over
+    with end.ends(lambda: ended.append("meanwhile")):
+        end.finish()
+        end.finish()
+    with end.ends(lambda: ended.append("late")):
+        assert ended == ["meanwhile", "late"]

@@ -96,7 +96,7 @@ def test_a_job_goes_back_to_the_users_order_and_later_ones_begin_in_it(
         rows = [(int(n), int(i.max())) for batch in batches for n, i in zip(batch["n"], batch["image"], strict=True)]
     assert sorted(rows) == EXPECTED and "the job goes back to your order" in caplog.text
     kept = OrderFolder(tmp_path).load(key)
-    assert kept is not None and kept.op_order == (("to_rgb", "darken"),)
+    assert kept is not None and kept.orders == (("to_rgb", "darken"),)
     assert "element 0 of split 10 fails in AutoOrder's order darken -> to_rgb" in kept.why
 
 
