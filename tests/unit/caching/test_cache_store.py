@@ -367,7 +367,7 @@ def test_what_has_room_is_found_in_each_epoch_and_gives_way_to_other_data_when_n
     before = random.getstate()
     random.seed(1)  # a full store lets in by chance what others must go for
     with EntryStore(folder, max_bytes=200 * 1024 // 2, policy="resident") as store:
-        assert 0.4 <= hits(store, "old", 3) <= 0.55
+        assert 0.4 <= hits(store, "old", 5) <= 0.55  # more reads than are noted in the index at a time
         assert hits(store, "new", 2) < 0.1
     for segment in segments(folder):
         os.utime(segment, times=(0.0, time.time() - UNUSED_S - 60))
