@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -98,9 +97,6 @@ def test_so_many_items_are_ready_in_a_graph(
         calls.append(int(i))
         return i
 
-    def reaches(count: int) -> bool:
-        return len(calls) >= count
-
     def counted(i: Any) -> Any:
         return tf.ensure_shape(tf.numpy_function(note, [i], i.dtype), i.shape)
 
@@ -111,8 +107,8 @@ def test_so_many_items_are_ready_in_a_graph(
     with contextlib.closing(engine), contextlib.closing(batches):
         for taken in range(1, 6):
             assert next(batches).rows == taken_at_a_time
-            reached = partial(reaches, taken * taken_at_a_time + 300)
-            until(reached, lambda: f"only {len(calls)} were made")
+            wanted = taken * taken_at_a_time + 300
+            until(lambda wanted=wanted: len(calls) >= wanted, lambda: f"only {len(calls)} were made")
 
 
 Rows: TypeAlias = npt.NDArray[Any]

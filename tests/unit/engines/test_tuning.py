@@ -306,16 +306,10 @@ class Busy:
 
 @pytest.fixture
 def three() -> Iterator[Threads]:
-    with contextlib.closing(Wide(3)) as threads:
-        yield threads
-
-
-class Wide(Threads):
     """Threads of which there may be up to eight, without a tuner that decides how many."""
-
-    def __init__(self, count: int) -> None:
-        super().__init__(8)
-        self.resize(count)
+    with contextlib.closing(Threads(8)) as threads:
+        threads.resize(3)
+        yield threads
 
 
 @pytest.mark.parametrize("count", [3, 7, 1])
