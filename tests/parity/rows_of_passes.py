@@ -18,6 +18,13 @@ def another_way(loader: Any) -> Seen:
     return Seen([*first, list(map(batch_of, loader.pipe.iter_batches(**loader.options)))])
 
 
+def derived_again(loader: Any) -> Seen:
+    """Look at a pass of a pipeline, and at two of one that is derived from it anew each time, configured otherwise."""
+    derived = [loader.pipe.with_config(error_budget=n / 10).map(lambda batch: batch, name="same") for n in range(2)]
+    passes = [loader.pipe, *derived]
+    return Seen([list(map(batch_of, pipe.iter_batches(**loader.options))) for pipe in passes])
+
+
 def unpickled(loader: Any) -> Seen:
     first = loader.run(None)
     copy = pickle.loads(pickle.dumps(loader.pipe))
@@ -135,6 +142,15 @@ PASSES = (
         {"distinct": [N, N], "equal orders": "ab", "draws of an element": "other each time"},
         peers={},
         passes=(0, 1),
+    ),
+    Habit(
+        "the same operators and `with_config(...)` again, before each pass",
+        ours(derived_again, RANDOM),
+        "equal ones that were derived from one pipeline count together, and apart from it",
+        {"equal orders": "aab"},
+        peers={},
+        only=("iter_batches", "tensorflow engine"),
+        passes=(0, 0, 1),
     ),
     Habit(
         "a pickled pipeline",
