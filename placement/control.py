@@ -20,7 +20,18 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from pecan_ray.placement.looks import FULL, LOOK_S, ROWS, STEPS, Look, LookSums, NeedPeaks, Observation, drop_old_looks
+from pecan_ray.placement.looks import (
+    FULL,
+    LOOK_S,
+    ROWS,
+    STEPS,
+    Look,
+    LookSums,
+    NeedPeaks,
+    Observation,
+    Taken,
+    drop_old_looks,
+)
 from pecan_ray.placement.objective import NO_WAIT_SHARE
 from pecan_ray.placement.trial_history import (
     MAX_QUIET_S,
@@ -29,8 +40,18 @@ from pecan_ray.placement.trial_history import (
     ControlState,
     Floor,
     LastRemoval,
+    PlacementTrial,
 )
-from pecan_ray.placement.trials import PAUSE_STEPS, PerHour, Ruling, Trials, batch_interval_s, hold, optimal_remote
+from pecan_ray.placement.trials import (
+    PAUSE_STEPS,
+    PerHour,
+    Ruling,
+    Trials,
+    batch_interval_s,
+    cost_window_s,
+    hold,
+    optimal_remote,
+)
 from pecan_ray.plan.windows import Deployment
 
 ALONE = 0.5
@@ -73,7 +94,7 @@ def control(state: ControlState, o: Observation, now: float, per_hour: PerHour |
     """
     if _does_something_else(state, o):
         return hold(state, o, "measure", "the trainer does something else")
-    case = _Rules(_seen(state, o), o, now, per_hour)
+    case = _Rules(_seen(state, o, now), o, now, per_hour)
     rules = (case.unresolved, case.go_on, case.evaluate_cost, case.evaluate, case.too_few, case.unknown, case.in_line)
     for rule in rules:
         answer = rule()
@@ -89,12 +110,14 @@ def _does_something_else(state: ControlState, o: Observation) -> bool:
     return not o.steps and not o.waited and o.since_taken > PAUSE_STEPS * usual_s
 
 
-def _seen(state: ControlState, o: Observation) -> ControlState:
+def _seen(state: ControlState, o: Observation, now: float) -> ControlState:
     """Add a look to what was seen."""
     # Looks at other workers say nothing about these.
     same = state.running == o.running
+    times = state.times if same and o.requested == o.running else replace(state.times, changed=now)
     looks = drop_old_looks((*(state.looks if same else ()), Look.of(o)), 2 * ROWS, 2 * batch_interval_s(state, o))
-    taken = state.taken if same else (o.since_taken - o.dt, 0.0)
+    # What was taken before the last batch belongs to the workers before.
+    taken = state.taken.add(o, 2 * cost_window_s(state, o)) if same else Taken(o.since_taken)
     missed_s = max(0.0, (state.missed_s if same else 0.0) + o.waited - NO_WAIT_SHARE * o.dt)
     sums, known = LookSums.over(looks), state.known
     if sums.steps >= STEPS and o.steps:
@@ -103,10 +126,11 @@ def _seen(state: ControlState, o: Observation) -> ControlState:
     return replace(
         state,
         running=o.running,
+        times=times,
         looks=looks,
         missed_s=missed_s,
         known=replace(known, each=(each[0], each[1])),
-        taken=(taken[0] + o.dt, taken[1] + o.rows),
+        taken=taken,
     )
 
 
@@ -157,9 +181,10 @@ class _Rules(Trials):
         answer = self._restore_removed(short) or self._shared_limit()
         if answer is not None:
             return answer
-        self.state = replace(self.state, times=replace(self.state.times, held_since=None))
+        self._time(held_since=None)
         # Local workers first, because their CPUs are paid for already.
-        return self._add_local(short) or self._add_remote(short) or self.hold("nothing is left to add", self.phase)
+        answer = self._add_local(short) or self._add_remote() or self.try_lower_cost()
+        return answer or self.hold("nothing is left to add", self.phase)
 
     def _restore_removed(self, short: float) -> Ruling | None:
         """Bring back what was removed last; each reversal doubles the time of quiet, and leaves a floor."""
@@ -172,13 +197,9 @@ class _Rules(Trials):
             running.local + 1 if before.local > running.local else 0,
             running.remote + 1 if before.remote > running.remote else 0,
         )
-        trial_history = replace(state.trial_history, floor=Floor(least, self._taken(), self.now + self.holds_s))
-        self.state = replace(
-            self.state,
-            removal=None,
-            trial_history=trial_history,
-            times=replace(state.times, quiet_s=state.times.longer()),
-        )
+        self._learn(floor=Floor(least, self.taken_rate, self.now + self.holds_s))
+        self._time(quiet_s=state.times.longer())
+        self.state = replace(self.state, removal=None)
         back = Deployment(
             _restored_count(running.local, before.local, self.o.room.local, short),
             _restored_count(running.remote, before.remote, self.o.room.remote, short),
@@ -207,10 +228,8 @@ class _Rules(Trials):
             return self.hold(f"something shared lets a worker work for {share:.0%} of its time")
         bounds = list(state.trial_history.bounds)
         bounds[side] = Bound(knee, self.rate, (self.o.room.local, self.o.room.remote)[side], self.now + MAX_QUIET_S)
-        clocks = replace(self.state.times, held_since=None)
-        self.state = replace(
-            self.state, trial_history=replace(state.trial_history, bounds=(bounds[0], bounds[1])), times=clocks
-        )
+        self._learn(bounds=(bounds[0], bounds[1]))
+        self._time(held_since=None)
         self._try("fewer")
         target = (knee, running.remote) if side == 0 else (running.local, knee)
         return self.ask(*target, "trial", f"something shared lets a worker work for {share:.0%} of its time")
@@ -219,7 +238,7 @@ class _Rules(Trials):
         """Return for how long workers, or the trainer, have been held up: from the first look on that has seen it."""
         clocks = self.state.times
         since = self.now if clocks.held_since is None else clocks.held_since
-        self.state = replace(self.state, times=replace(clocks, held_since=since))
+        self._time(held_since=since)
         return self.now - since
 
     def _alone(self) -> tuple[float, float]:
@@ -243,17 +262,17 @@ class _Rules(Trials):
             more, self.o.requested.remote, "add_local", f"the trainer waits {self.wait:.0%}, and CPUs are idle"
         )
 
-    def _add_remote(self, short: float) -> Ruling | None:
+    def _add_remote(self) -> Ruling | None:
         """Add remote workers where they are worth it; never while some are awaited, or some at hand are idle."""
         running, top, known = self.o.running, self._top(1), self.state.known
-        starts = self.state.taken[0] < QUIET_S  # a wait that will be over before a node is there
+        starts = self.state.taken.span < QUIET_S  # a wait that will be over before a node is there
         # By time, which is bounded: of workers that take a minute for a batch, looks hold fewer than one each, and a
         # trainer waited 80 % of its time beside all local workers.  What is asked for is a multiple of what is seen.
         seen = self.sums.rows >= ROWS and self.sums.span >= 1.5 * self.batch_interval_s
         if starts or running.remote >= top or not self.whole or not seen or self.sums.load <= FULL:
             return None
         one = known.each[1] or self.guess_remote()
-        wanted = min(LEAP, short) * self.rate
+        wanted = min(LEAP * self.rate, self.state.taken.demand / FULL)
         # Decision 126: what the trainer once took without a wait is no bound here.
         # With such a bound, a job that lost spot nodes cost up to 1.159 times the best bill, without it 1.070.
         wanted = min(wanted, self.o.required_rate / FULL)
@@ -276,20 +295,20 @@ class _Rules(Trials):
         """Judge nothing without steps of the trainer, or with other workers than were asked for."""
         if self.sums.steps >= STEPS and self.whole and self.sums.work_done > 0 and not self.waiting:
             return None
-        self.state = replace(self.state, times=replace(self.state.times, held_since=None))
+        self._time(held_since=None)
         return self.hold("too little is known")
 
     def in_line(self) -> Ruling | None:
         """Try fewer local workers where the trainer's own thread stands in line for a CPU."""
         lag, clocks, running = self.o.lag or 0.0, self.state.times, self.o.running
         if lag <= LAGS or running.local < 2:
-            self.state = replace(self.state, times=replace(clocks, held_since=None))
+            self._time(held_since=None)
             return None
         why = f"the trainer stands in line for a CPU for {lag:.0%} of its time"
         if self._held_s() < clocks.quiet_s:
             return self.hold(why)
         self._try("lag")
-        self.state = replace(self.state, times=replace(clocks, held_since=None))
+        self._time(held_since=None)
         fewer = max(1, min(running.local - 1, math.ceil(running.local * (1 - lag))))
         return self.ask(fewer, running.remote, "trial", why)
 
@@ -302,26 +321,27 @@ class _Rules(Trials):
         self.state = replace(self.state, needs=state.needs.add(o, need, keep_s))
         local, remote = self._fewest(keep_s)
         if (local, remote) == (o.running.local, o.running.remote):
-            answer = self._try_lower_cost()
+            answer = self.try_lower_cost()
             if answer is not None:
                 return answer
         # By the whole stretch: trainers take batches in beats, and floors were given up for a look with few of them.
-        floor = self.state.trial_history.floor.workers(self.now, self._taken())
+        floor = self.state.trial_history.floor.workers(self.now, self.taken_rate)
         local = max(local, min(o.running.local, floor.local), o.least.local)
         remote = max(remote, min(o.running.remote, floor.remote), o.least.remote)
         most = FULL**2 if self.phase == "converged" else FULL  # what drift explains stays
         stays = remote == o.running.remote and local > o.running.local * most
         if stays or (local, remote) == (o.running.local, o.running.remote):
             return self.hold("nobody waits, and no worker is too many", self.phase)
-        self.state = replace(self.state, removal=LastRemoval(self.now, o.running))
+        if remote < o.running.remote and self.per_hour is not None:
+            if self.state.taken.span < self.cost_window_s:
+                return self.hold("the bill is looked at")
+            trial = PlacementTrial("bill", o.running, self.cost_per_row(spare=False))
+            self.state = replace(self.state, trial=trial)
+        else:
+            self.state = replace(self.state, removal=LastRemoval(self.now, o.running))
         return self.ask(
             local, remote, "remove", f"nobody waits, and workers are busy for {self.sums.load:.0%} of their time"
         )
-
-    def _taken(self) -> float:
-        """Return rows a second that the trainer took since workers came or went: steps come in beats."""
-        seconds, rows = self.state.taken
-        return rows / max(LOOK_S, seconds)
 
     def _fewest(self, keep_s: float) -> tuple[int, int]:
         """Return the fewest workers for the needs that were seen: remote ones go first."""

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from pecan_ray.placement.objective import NO_WAIT_SHARE
 from pecan_ray.plan.windows import Deployment
 
 LOOK_S = 1.0
@@ -126,8 +127,28 @@ class LookSums:
     def can_decide(self) -> bool:
         """Whether these looks are long enough for a verdict."""
         # A trainer that waits says what it needs without a step.
-        told = self.steps >= STEPS or self.waited > 0
+        told = self.steps >= STEPS or self.waited > NO_WAIT_SHARE * self.span
         return self.span >= 2 * LOOK_S and told
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What the trainer did since workers came or went."""
+
+    span: float = 0.0
+    """Seconds since the last batch before that."""
+    rows: float = 0.0
+    waited: float = 0.0
+
+    def add(self, o: Observation, keep_s: float) -> Taken:
+        """Return it with one look more; what is older than `keep_s` counts less and less."""
+        fades = min(1.0, keep_s / (self.span + o.dt))
+        return Taken(fades * (self.span + o.dt), fades * (self.rows + o.rows), fades * (self.waited + o.waited))
+
+    @property
+    def demand(self) -> float:
+        """Rows a second that it would take if it never waited."""
+        return self.rows / max(1e-9, self.span - self.waited)
 
 
 def drop_old_looks(looks: tuple[Look, ...], rows: float, span: float) -> tuple[Look, ...]:
@@ -178,4 +199,6 @@ class NeedPeaks:
         # Decision 126: for minutes nothing holds back workers that only fill a queue of small batches.
         # What they made looked needed, and 12 of 16 workers stayed where six were.
         fills = self.stable_s >= settled_s and self.taken < FULL * self.produced
-        return need * self.taken / self.produced if fills else need
+        # Workers that wait until a backlog is gone make less than is needed, and it hides that for long.
+        drains = self.taken > self.produced > 0
+        return need * self.taken / self.produced if fills or drains else need

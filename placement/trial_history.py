@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from pecan_ray.placement.looks import FULL, Look, NeedPeaks
+from pecan_ray.placement.looks import FULL, Look, NeedPeaks, Taken
 from pecan_ray.plan.windows import Deployment
 
 # docs/decisions/placement.md#126-steer-by-the-load: from 5 to 640 s.
@@ -38,7 +38,7 @@ class LastRemoval:
 
 @dataclass(frozen=True)
 class Bound:
-    """More workers of a side brought nothing: this holds until the rate, or the room, has grown."""
+    """More workers of a side brought nothing: this holds until the rate has changed, or the room has grown."""
 
     count: float = math.inf
     rate: float = 0.0
@@ -47,9 +47,10 @@ class Bound:
 
     def most(self, now: float, rate: float, room: int) -> float:
         """Return how many workers are of use now."""
-        # FULL twice: a rate that drift explains on both sides, when it was measured and now, is not another
-        # one.
-        holds = now < self.until and rate < self.rate / FULL**2 and room <= self.room
+        # FULL twice: what drift explains on both sides, when it was measured and now, is no other rate.  Where
+        # workers are lost, those that had been too many are needed.
+        same = self.rate * FULL**2 < rate < self.rate / FULL**2
+        holds = now < self.until and same and room <= self.room
         return self.count if holds else math.inf
 
 
@@ -75,8 +76,8 @@ class TrialHistory:
     measured_rates: tuple[float, float] = (math.inf, math.inf)
     """Rows a second of one worker of each side, where fewer were tried and the job was slower."""
     floor: Floor = Floor(Deployment(0, 0), 0.0, 0.0)
-    stride: int | None = None
-    """Local workers by which the bill is tried next; None: it was not tried yet, 0: no more."""
+    bracket: tuple[int, int] | None = None
+    """Numbers of local workers, below and above, beside which a row is dearer; None: the bill was not tried yet."""
 
 
 @dataclass(frozen=True)
@@ -115,8 +116,7 @@ class ControlState:
     """Seconds in which the trainer waited beyond NO_WAIT_SHARE; what it does not use of that is set off."""
     known: Known = Known()
     needs: NeedPeaks = field(default_factory=NeedPeaks)
-    taken: tuple[float, float] = (0.0, 0.0)
-    """Seconds since the last batch before workers came or went, and rows that were taken in them."""
+    taken: Taken = field(default_factory=Taken)
     times: ControlTimes = field(default_factory=ControlTimes)
     trial: PlacementTrial | None = None
     next_deployment: Deployment | None = None

@@ -5,17 +5,27 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from pecan_ray.placement.looks import FULL, LOOK_S, STEPS, LookSums, NeedPeaks, Observation, last_of
+from pecan_ray.placement.looks import FULL, LOOK_S, STEPS, LookSums, NeedPeaks, Observation, Taken, last_of
 from pecan_ray.placement.objective import NO_WAIT_SHARE
-from pecan_ray.placement.trial_history import MAX_QUIET_S, QUIET_S, Bound, ControlState, PlacementTrial, TrialKind
+from pecan_ray.placement.trial_history import (
+    MAX_QUIET_S,
+    QUIET_S,
+    Bound,
+    ControlState,
+    Floor,
+    PlacementTrial,
+    TrialKind,
+)
 from pecan_ray.plan.windows import Decision, Deployment
 
 PAUSE_STEPS = 10.0
 """A trainer that has not asked for a batch in so many of its steps does something else."""
 GAIN = 0.03
 """A change of rate or bill by less than this share is none: T of the papers (Pecan §5.1)."""
+COST_STEPS = 250.0
+"""A bill is looked at for so many of the trainer's steps: a pause that is still taken for a step is 4 % of them."""
 SETTLED_S = 6 * QUIET_S
 """After so long without a change what drift explains stays: a start, and what it shows, are over.  Workers that take
 longer for a batch count as if they took so long: a state keeps two beats of looks."""
@@ -36,6 +46,11 @@ def batch_interval_s(state: ControlState, o: Observation) -> float:
     return min(SETTLED_S, o.grain / min(rates)) if rates and all(rates) else SETTLED_S
 
 
+def cost_window_s(state: ControlState, o: Observation) -> float:
+    """Return how long a bill is looked at: two batches of each worker, because they tell rows by the batch."""
+    return max(2 * QUIET_S, 2 * batch_interval_s(state, o), COST_STEPS * state.known.step_s)
+
+
 def hold(state: ControlState, o: Observation, phase: str, why: str) -> Ruling:
     return Decision(o.requested, phase, f"keep {o.requested}: {why}."), state
 
@@ -54,13 +69,15 @@ class Trials:
         # A rate that meets the deadline is enough, though the trainer waits.
         self.waiting = self.wait > NO_WAIT_SHARE and self.rate < o.required_rate
         self.whole = o.requested == o.running
+        self.cost_window_s = cost_window_s(state, o)
         self.batch_interval_s = batch_interval_s(state, o) if any(state.known.each) else 0.0
         # Decision 126: workers tell rows by the batch, so a verdict waits for two batches of each.
         self.quiet_s = max(state.times.quiet_s, 2 * self.batch_interval_s)
         # Decision 126: 40 of the trainer's steps, so that a pause of ten steps is a quarter of it at most.
         self.settled_s = max(2 * self.quiet_s, STEPS * PAUSE_STEPS * state.known.step_s)
         self.holds_s = MAX_QUIET_S * state.times.quiet_s / QUIET_S
-        self.phase = "converged" if now - state.times.changed > SETTLED_S else "measure"
+        settled = now - state.times.changed > SETTLED_S and state.trial is None and self._next_local() is None
+        self.phase = "converged" if settled else "measure"
         each = state.known.each
         self.available_rate = o.running.local * each[0] + o.running.remote * each[1]
 
@@ -84,7 +101,7 @@ class Trials:
         if not target.workers:
             target = Deployment(1, 0) if room.local else Deployment(0, 1)
         clocks = replace(self.state.times, changed=self.now)
-        state = replace(self.state, looks=(), needs=NeedPeaks(), taken=(self.o.since_taken, 0.0), times=clocks)
+        state = replace(self.state, looks=(), needs=NeedPeaks(), taken=Taken(self.o.since_taken), times=clocks)
         return Decision(target, phase, f"{why}: {target} in place of {self.o.requested}."), state
 
     def go_on(self) -> Ruling | None:
@@ -100,35 +117,42 @@ class Trials:
         trial = self.state.trial
         if trial is None or trial.kind != "bill" or not self.whole or self.per_hour is None:
             return None
-        if self.state.taken[0] < self._cost_window_s():
+        if self.state.taken.span < self.cost_window_s:
             return self.hold("the bill is on trial", "trial")
         before, running = trial.before, self.o.running
-        bill = self.cost_per_row()
+        replaces = before.local != running.local
+        bill = self.cost_per_row(spare=replaces)
+        cheaper = bill < trial.measure
         self.state = replace(self.state, trial=None, removal=None)
-        if bill <= trial.measure * (1 - GAIN):
-            # The wait beside them is cheaper than more neighbours: unbounded, these came and went each 40 s.
-            bounds = (self._bound_at(0, running.local, self.rate), self.state.trial_history.bounds[1])
-            self.state = replace(self.state, trial_history=replace(self.state.trial_history, bounds=bounds))
+        if replaces:
+            self._learn(bracket=self._narrower(*((running, before) if cheaper else (before, running))))
+        elif not cheaper:
+            self._learn(floor=Floor(Deployment(0, running.remote + 1), self.taken_rate, self.now + self.holds_s))
+        if cheaper:
+            # The wait beside them is cheaper than those that went: unbounded, these came and went each 40 s.
+            self._learn(bounds=self._bounded(running, before, self.rate))
             return None
-        # Decision 126: half of the local workers is tried first, and half of that next.
-        stride = (self.state.trial_history.stride or 0) // 2
-        back = before if before.remote < running.remote else None
-        self.state = replace(
-            self.state, trial_history=replace(self.state.trial_history, stride=stride), next_deployment=back
-        )
-        why = f"a row costs {bill / trial.measure - 1:+.1%} with fewer neighbours of the trainer"
-        return self.ask(before.local, max(before.remote, running.remote), "back", why)
+        return self._replace(before, "back", f"a row costs {bill / trial.measure - 1:+.1%} with {running}")
+
+    def _replace(self, target: Deployment, phase: str, why: str) -> Ruling:
+        """Ask for other workers; those that go stay until those that come are there."""
+        running = self.o.running
+        both = Deployment(max(running.local, target.local), max(running.remote, target.remote))
+        first = target if both == running else both
+        self.state = replace(self.state, next_deployment=None if first == target else target)
+        return self.ask(first.local, first.remote, phase, why)
+
+    def _narrower(self, better: Deployment, worse: Deployment) -> tuple[int, int]:
+        """Return the bracket once a row has proved dearer beside some number of local workers."""
+        least, most = self._bracket(better.local)
+        return (max(least, worse.local), most) if worse.local < better.local else (least, min(most, worse.local))
 
     def evaluate(self) -> Ruling | None:
         """Undo a trial that has brought nothing, or has cost something."""
         trial = self.state.trial
         # Judged by one batch of two, remote workers came and went 64 times in 8,000 batches.
-        if (
-            trial is None
-            or trial.kind == "bill"
-            or not self.whole
-            or self.sums.span < 2 * max(LOOK_S, self.batch_interval_s)
-        ):
+        short = self.sums.span < 2 * max(LOOK_S, self.batch_interval_s)
+        if trial is None or trial.kind == "bill" or not self.whole or short:
             return None
         self.state = replace(self.state, trial=None)
         adds, running = trial.kind == "add", self.o.running
@@ -146,83 +170,74 @@ class Trials:
 
     def _update_from(self, trial: PlacementTrial) -> None:
         """Remember a trial that was wrong."""
-        state, trial_history = self.state, self.state.trial_history
+        before, running, each = trial.before, self.o.running, self.state.known.each
         if trial.kind == "add":
-            bounds = (
-                self._bound(0, self.o.running.local, trial.before.local, trial.measure),
-                self._bound(1, self.o.running.remote, trial.before.remote, trial.measure),
-            )
-            self.state = replace(
-                self.state,
-                trial_history=replace(trial_history, bounds=bounds),
-                times=replace(state.times, quiet_s=state.times.longer(), held_since=None),
-            )
-            return
-        shown, (local, remote) = trial_history.measured_rates, state.known.each
-        if trial.kind == "fewer":
-            shown = (
-                local if self.o.running.local < trial.before.local else shown[0],
-                remote if self.o.running.remote < trial.before.remote else shown[1],
-            )
-        clocks = replace(state.times, quiet_s=state.times.longer(), held_since=None)
-        self.state = replace(self.state, trial_history=replace(trial_history, measured_rates=shown), times=clocks)
+            self._learn(bounds=self._bounded(before, running, max(self.rate, trial.measure)))
+        elif trial.kind == "fewer":
+            local, remote = self.state.trial_history.measured_rates
+            local = each[0] if running.local < before.local else local
+            self._learn(measured_rates=(local, each[1] if running.remote < before.remote else remote))
+        self._time(quiet_s=self.state.times.longer(), held_since=None)
 
-    def _bound(self, side: int, count: int, before: int, rate: float) -> Bound:
-        if count <= before:
-            return self.state.trial_history.bounds[side]
-        return self._bound_at(side, before, max(self.rate, rate))
+    def _learn(self, **shown: Any) -> None:
+        self.state = replace(self.state, trial_history=replace(self.state.trial_history, **shown))
 
-    def _bound_at(self, side: int, count: int, rate: float) -> Bound:
-        room = (self.o.room.local, self.o.room.remote)[side]
-        return Bound(count, rate, room, self.now + self.holds_s)
+    def _time(self, **times: Any) -> None:
+        self.state = replace(self.state, times=replace(self.state.times, **times))
+
+    def _bounded(self, enough: Deployment, more: Deployment, rate: float) -> tuple[Bound, Bound]:
+        """Return bounds at what is enough, for the sides of which there were more, and the old ones else."""
+        (local, remote), room, until = self.state.trial_history.bounds, self.o.room, self.now + self.holds_s
+        if enough.local < more.local:
+            local = Bound(enough.local, rate, room.local, until)
+        if enough.remote < more.remote:
+            remote = Bound(enough.remote, rate, room.remote, until)
+        return local, remote
 
     def _try(self, kind: TrialKind) -> None:
         self.state = replace(self.state, trial=PlacementTrial(kind, self.o.running, self.rate - self.not_reported))
 
-    def _try_lower_cost(self) -> Ruling | None:
-        """Try half of the local workers, with remote ones in their place: neighbours may slow the trainer down."""
-        running, trial_history, (local, remote) = self.o.running, self.state.trial_history, self.state.known.each
-        remote = remote or self.guess_remote()
-        if self.per_hour is None or trial_history.stride == 0 or not self._may_replace_local():
+    def try_lower_cost(self) -> Ruling | None:
+        """Try other local workers, with remote ones in the place of those that go: neighbours may slow the trainer."""
+        local = self._next_local()
+        if local is None or not self.whole:
             return None
-        if trial_history.stride is None:
-            self.state = replace(
-                self.state,
-                trial_history=replace(trial_history, stride=math.ceil(running.local / 2)),
-                taken=(self.o.since_taken, 0.0),
-                looks=(),
-                needs=NeedPeaks(),
-            )
+        running, (each_local, each_remote) = self.o.running, self.state.known.each
+        if self.state.trial_history.bracket is None:
+            # Until now queues were filled, and the trainer waited for that.
+            self._learn(bracket=self._bracket(running.local))
+            self.state = replace(self.state, taken=Taken(self.o.since_taken), looks=(), needs=NeedPeaks())
             return self.hold("the bill is looked at")
-        if self.state.taken[0] < self._cost_window_s():
+        if self.state.taken.span < self.cost_window_s:
             return self.hold("the bill is looked at")
-        stride = min(running.local - self.o.least.local, trial_history.stride)
-        if not remote or not stride:
+        each_remote = each_remote or self.guess_remote()
+        if not each_remote:
             return None
-        # What the others could make beyond the need takes a part of the work of those that go.
-        spare = self.available_rate - self.need / FULL
-        more = int(min(self.o.room.remote, running.remote + max(0, math.ceil((stride * local - spare) / remote))))
-        target = Deployment(running.local - stride, more)
-        self.state = replace(
-            self.state,
-            trial=PlacementTrial("bill", running, self.cost_per_row()),
-            trial_history=replace(trial_history, stride=stride),
-            next_deployment=target if more > running.remote else None,
-        )
-        why = "fewer neighbours of the trainer may make a row cheaper"
-        return self.ask(running.local if more > running.remote else target.local, more, "trial", why)
+        lacks = math.ceil((self.taken_rate / FULL - local * each_local) / each_remote)
+        remote = max(running.remote, min(self.o.room.remote, lacks))
+        self.state = replace(self.state, trial=PlacementTrial("bill", running, self.cost_per_row(spare=True)))
+        return self._replace(Deployment(local, remote), "trial", f"{local} local workers may make a row cheaper")
 
-    def _may_replace_local(self) -> bool:
-        """Tell whether local workers can be spared, remote ones have room, and needs have been stable for long."""
-        running = self.o.running
-        few = running.local < 2 and not running.remote
-        fixed = few or running.local <= self.o.least.local or not self.o.room.remote
-        return not fixed and self.state.needs.stable_s >= self.quiet_s - LOOK_S
+    def _bracket(self, local: int) -> tuple[int, int]:
+        """Return numbers of local workers, below and above those that run, beside which a row is dearer."""
+        least, most = self.state.trial_history.bracket or (-1, 0)
+        return (least, most) if least < local < most else (self.o.least.local - 1, local + 1)
 
-    def _cost_window_s(self) -> float:
-        """Return how long a bill is looked at."""
-        # Two batches of each worker, because they tell rows by the batch.
-        return max(2 * QUIET_S, 2 * self.batch_interval_s)
+    def _next_local(self) -> int | None:
+        """Return with how many local workers to try the bill next: the middle of the wider side; None: no more."""
+        local, remote = self.o.running.local, self.o.running.remote
+        if self.per_hour is None or not self.o.room.remote or (local < 2 and not remote):
+            return None
+        least, most = self._bracket(local)
+        # Less than a tenth of them changes less than supply drifts, fewer neighbours do not end a wait for rows,
+        # and more have a point only in the place of remote ones.
+        least_step = (1 - FULL) * local
+        fewer = (local - least) // 2 if self.wait < 1 - FULL else 0
+        more = (most - local) // 2 if remote else 0
+        fewer, more = (step if step >= least_step else 0 for step in (fewer, more))
+        if not fewer and not more:
+            return None
+        return local - fewer if fewer >= more else local + more
 
     def fitted_remote(self) -> int:
         """Return how many of the remote workers are needed, or worth it, beside the local ones."""
@@ -232,7 +247,8 @@ class Trials:
         others = running.local * local
         least = max(0, math.ceil((self.need / FULL - others) / remote))
         if self.per_hour is not None:  # a wait may be cheaper than the workers that end it
-            least = min(least, optimal_remote(self.per_hour, others, remote, 0, running.remote, self.need))
+            half = running.remote // 2  # rates are not right for far fewer
+            least = min(least, optimal_remote(self.per_hour, others, remote, half, running.remote, self.need))
         return min(running.remote, least)
 
     def guess_remote(self) -> float:
@@ -241,14 +257,21 @@ class Trials:
         alone = threads[1] / self.o.own_s if self.o.own_s else 0.0
         return max(alone, self.state.known.each[0] * threads[1] / threads[0])
 
-    def cost_per_row(self) -> float:
-        """Return $ an hour over rows a second since workers came or went, without workers that may go.
+    @property
+    def taken_rate(self) -> float:
+        """Rows a second that the trainer took since workers came or went, counted from one batch to another."""
+        return self.state.taken.rows / max(LOOK_S, self.state.taken.span - self.o.since_taken)
 
-        Counted from one batch to another: a stretch holds few of them.
-        """
+    def cost_per_row(self, *, spare: bool) -> float:
+        """Return $ an hour over rows a second since workers came or went; `spare`: without remote ones that may go."""
         assert self.per_hour is not None
-        seconds, rows = self.state.taken
-        return self.per_hour(self.fitted_remote()) / max(1e-9, rows / max(LOOK_S, seconds - self.o.since_taken))
+        (local, remote), count = self.state.known.each, self.o.running.remote
+        others = self.o.running.local * local
+        # A backlog hides for long that workers are too few for what is taken.
+        rate = max(1e-9, min(self.taken_rate, others + count * remote))
+        if spare and remote:
+            count = min(count, max(0, math.ceil((rate / FULL - others) / remote)))
+        return self.per_hour(count) / rate
 
 
 def optimal_remote(per_hour: PerHour, others: float, one: float, least: int, most: int, demand: float) -> int:
