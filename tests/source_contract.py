@@ -82,8 +82,11 @@ def check_by_index(source: Source, expected: list[Element]) -> None:
     if rows is None:
         assert type(source).__name__ not in CAN_SEEK or "streamed" in refused
         return
+    assert rows.num_elements() == len(expected)
+    assert rows.identity() == indexed("the contract", source).identity()
     indices = [*range(len(expected))[::-2], *range(len(expected))[:2]]
-    assert same(list(rows.rows_at(indices)), [expected[index] for index in indices])
+    copy = pickle.loads(pickle.dumps(rows))
+    assert same(list(copy.rows_at(indices)), [expected[index] for index in indices])
 
 
 def check_contract(source: Source, expected: list[Element], *, splits: int) -> None:
