@@ -90,6 +90,8 @@ def test_torch_shares_the_memory_of_a_batch_and_copies_what_it_must_not_write_in
     tensor = converter("torch")({"x": array})["x"]
     tensor += 1
     assert array.tolist() == [0, 1, 2, 3] and tensor.tolist() == [1, 2, 3, 4]
+    tensor, text = converter("torch")({"pair": (array, "text")})["pair"]
+    assert tensor.tolist() == [0, 1, 2, 3] and text == "text"
 
 
 def test_tensorflow_takes_bytes_text_small_floats_and_numbers() -> None:

@@ -119,15 +119,16 @@ def test_a_file_that_is_no_program_is_refused_in_one_line(
     assert said.out == "" and said.err.startswith("pecan: ") and said.err.count("\n") == 1 and words in said.err
 
 
-MAIN = "def main():\n    list(pipe.iter_batches())\n\nif __name__ == '__main__':\n    main()\n"
-TRIED = "try:\n    list(pipe.iter_batches())\nexcept Exception:\n    raise SystemExit(3)\n"
+MADE = "def made(pipe=pipe):\n    return pipe.map(dict, name='looked_at')\n\ndel pipe\n"
+MAIN = "def main():\n    list(made().iter_batches())\n\nif __name__ == '__main__':\n    main()\n"
+TRIED = "try:\n    list(made().iter_batches())\nexcept Exception:\n    raise SystemExit(3)\n"
 
 
 @pytest.mark.parametrize("loop", [MAIN, TRIED], ids=["in a main function", "in a try"])
 def test_a_program_is_explained_up_to_its_first_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], loop: str
 ) -> None:
-    (tmp_path / "train.py").write_text(f"{HEAD}pipe = pipe.map(dict, name='looked_at')\n{loop}")
+    (tmp_path / "train.py").write_text(HEAD + MADE + loop)
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     status = main(["explain", "../train.py"])
