@@ -61,9 +61,11 @@ def _size(what: str, side: Mapping[str, ShapeAndType] | float) -> float | None:
 def _column_bytes(what: str, spec: ShapeAndType) -> float | None:
     try:
         shape, dtype = spec
+        # NumPy holds a 4-bit number in a byte; here its bits count.
+        bits = CUSTOM_BITS.get(str(dtype)) or _bit_width(dtype)
     except (TypeError, ValueError):
-        raise PlanError(f"inflation_factor: {what} must be (shape, dtype), but got {spec!r}.") from None
-    bits = _bit_width(what, dtype)
+        message = f"{what} must be (shape, dtype), of a dtype that NumPy knows, but got {spec!r}."
+        raise PlanError(f"inflation_factor: {message}") from None
     if shape is None or bits is None or None in shape:
         return None
     sides = [side for side in shape if side is not None]
@@ -72,18 +74,11 @@ def _column_bytes(what: str, spec: ShapeAndType) -> float | None:
     return math.prod(sides) * bits / 8
 
 
-def _bit_width(what: str, dtype: npt.DTypeLike) -> int | None:
+def _bit_width(dtype: npt.DTypeLike) -> int | None:
+    """Return None for objects and texts, which have no size before a value is seen; raises TypeError for no dtype."""
     if dtype is None or dtype in ("string", "bytes", "object"):
         return None
-    if isinstance(dtype, str) and dtype in CUSTOM_BITS:
-        return CUSTOM_BITS[dtype]
-    try:
-        known = np.dtype(dtype)
-    except TypeError:
-        message = f"inflation_factor: {what} has an unknown dtype {dtype!r}; give one that NumPy knows."
-        raise PlanError(message) from None
-    # Objects and texts have no size before a value is seen. NumPy holds a 4-bit number in a byte; here its
-    # bits count.
+    known = np.dtype(dtype)
     return None if known.kind in "OSUT" else CUSTOM_BITS.get(known.name, known.itemsize * 8)
 
 

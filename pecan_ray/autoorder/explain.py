@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias, get_args
 
 from pecan_ray.autoorder.accepted import AS_WRITTEN, OpSequenceOrder, Ordering
@@ -17,35 +17,6 @@ ExplainFormat: TypeAlias = Literal["text", "html", "json"]
 
 COUNTS = ("bytes_in", "bytes_out", "elements_in", "elements_out")
 HEADINGS = ("now", "was", "operator", "factor", "bytes in -> out", "us/element", "why")
-
-
-@dataclass(frozen=True)
-class Row:
-    """One operator in the new order."""
-
-    now: int
-    """Place in the new order, from 1."""
-    was: int
-    name: str
-    sample: OpSample | None
-    """None: an operator on the sequence or on batches, or one that was not sampled."""
-    why: str
-    """Why it moved, is fixed, or stays."""
-
-    @property
-    def moved(self) -> bool:
-        """Whether it changed place among its neighbours."""
-        return self.why.startswith("moved")
-
-    def columns(self) -> tuple[str, ...]:
-        """Return the row as text."""
-        factor = sizes = seconds = "-"
-        if (given := self.sample) is not None and given.measured and given.seconds is not None:
-            # Both for an element that goes in, so that their ratio is the factor.
-            into, out = given.bytes_in / given.elements_in, given.bytes_out / given.elements_in
-            factor, sizes = f"{given.inflation:.3g}", f"{_bytes(into)} -> {_bytes(out)}"
-            seconds = f"{1e6 * given.seconds:.0f}"
-        return str(self.now), str(self.was), self.name, factor, sizes, seconds, self.why
 
 
 class OrderReport(str):
@@ -72,18 +43,32 @@ def explain(name: str, ordering: Ordering, format: ExplainFormat = "text") -> st
     return report if format == "text" else report.page
 
 
-def rows(ordering: Ordering) -> list[Row]:
-    """Return the operators in the new order, those of a join's inputs first."""
+def rows(ordering: Ordering) -> list[dict[str, Any]]:
+    """Return what is known of each operator in the new order, those of a join's inputs first: as JSON has it."""
     before = {op.name: number for number, op in enumerate(ordering.before.all_ops(), 1)}
     whys: dict[str, str] = {}
     samples: dict[str, OpSample] = {}
     for stretch in ordering.sequences:
         whys.update(_reason_by_op(stretch))
         samples.update({op.name: op for op in stretch.sample.ops})
-    return [
-        Row(number, before[op.name], op.name, samples.get(op.name), whys.get(op.name) or _why_not_sampled(op, ordering))
-        for number, op in enumerate(ordering.plan.all_ops(), 1)
-    ]
+    found = []
+    for number, op in enumerate(ordering.plan.all_ops(), 1):
+        why = whys.get(op.name) or _why_not_sampled(op, ordering)
+        row = {"name": op.name, "now": number, "was": before[op.name], "why": why, "moved": why.startswith("moved")}
+        if one := samples.get(op.name):
+            row |= {what: getattr(one, what) for what in COUNTS} | {"factor": one.inflation if one.measured else None}
+            row["microseconds"] = None if one.seconds is None else 1e6 * one.seconds
+        found.append(row)
+    return found
+
+
+def _columns(row: Mapping[str, Any]) -> tuple[str, ...]:
+    factor = sizes = seconds = "-"
+    if row.get("factor") is not None and row["microseconds"] is not None:
+        # Both for an element that goes in, so that their ratio is the factor.
+        sizes = " -> ".join(_bytes(row[what] / row["elements_in"]) for what in ("bytes_in", "bytes_out"))
+        factor, seconds = f"{row['factor']:.3g}", f"{row['microseconds']:.0f}"
+    return str(row["now"]), str(row["was"]), row["name"], factor, sizes, seconds, row["why"]
 
 
 def _reason_by_op(stretch: OpSequenceOrder) -> dict[str, str]:
@@ -127,7 +112,7 @@ def as_text(name: str, ordering: Ordering) -> str:
     if ordering.changed:
         lines.append(f"  now:    {' -> '.join(_names(ordering.plan))}")
     lines += [f"  {message}" for stretch in ordering.sequences if (message := describe_speedup(stretch))]
-    lines += ["", *_table([HEADINGS, *(row.columns() for row in rows(ordering))])]
+    lines += ["", *_table([HEADINGS, *map(_columns, rows(ordering))])]
     differences, rejected = list[str](), list[str]()
     for stretch in ordering.sequences:
         differences += [one.description() for one in stretch.exchanges]
@@ -183,19 +168,11 @@ def as_json(name: str, ordering: Ordering) -> str:
         "seconds": ordering.seconds,
         "before": _names(ordering.before),
         "after": _names(ordering.plan),
-        "operators": [_row_json(row) for row in rows(ordering)],
+        "operators": rows(ordering),
         "stretches": to_json(ordering.sequences),
         "notes": ordering.notes,
     }
     return json.dumps(facts, indent=2)
-
-
-def _row_json(row: Row) -> dict[str, Any]:
-    facts: dict[str, Any] = {"name": row.name, "now": row.now, "was": row.was, "why": row.why, "moved": row.moved}
-    if (one := row.sample) is None:
-        return facts
-    factor, microseconds = one.inflation if one.measured else None, None if one.seconds is None else 1e6 * one.seconds
-    return facts | {what: getattr(one, what) for what in COUNTS} | {"factor": factor, "microseconds": microseconds}
 
 
 def _names(plan: Plan) -> list[str]:
