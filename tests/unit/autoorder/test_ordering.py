@@ -193,23 +193,6 @@ def test_orders_that_fail_or_let_other_elements_through_are_refused() -> None:
     assert "it lets 0 elements through where the user's order lets 1" in rejects(found)
 
 
-def test_what_fails_in_one_order_is_left_out_of_the_next() -> None:
-    def cast(image: Any) -> Any:
-        return image.astype(np.float16)
-
-    def blur(image: Any) -> Any:
-        return cv2.GaussianBlur(image, (15, 15), 3.0)
-
-    noise = np.random.default_rng(0).integers(0, 255, (48, 96, 96, 3), np.uint8).astype(np.float32)
-    pipe = pecan.PecanPipeline(pecan.sources.Arrays(image=noise))
-    for op in (blur, half, cast):
-        pipe = pipe.map(op, on="image")
-    found = order(pipe.map(lambda image: image[:, ::-1], on="image", name="flip").batch(8), "pecan")
-    assert found.accepted.order.index("half") < found.accepted.order.index("blur"), "what works is adopted"
-    assert found.accepted.order.index("blur") < found.accepted.order.index("cast"), "OpenCV takes no float16"
-    assert "it fails" in rejects(found)
-
-
 @pytest.mark.parametrize("mode", ["safe", "pecan"])
 def test_what_changes_the_form_of_the_result_is_left_out_and_the_rest_is_done(mode: Mode) -> None:
     def crop(image: Any) -> Any:
