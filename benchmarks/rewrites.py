@@ -72,8 +72,8 @@ def photographs(folder: Path, count: int) -> list[bytes]:
     found = []
     for path in sorted(folder.rglob("*.jp*g")):
         file = path.read_bytes()
-        if shape := images.jpeg_shape(file):
-            found.append((abs(shape[0] * shape[1] - wanted), file))
+        if header := part_decoding.read_header(file):
+            found.append((abs(header.height * header.width - wanted), file))
     return [file for _, file in sorted(found)[:count]]
 
 

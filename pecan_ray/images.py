@@ -16,9 +16,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from pecan_ray import part_decoding
 from pecan_ray.errors import PlanError
-from pecan_ray.warps import RandomFlip, RandomRotate, RandomShear, opencv
+from pecan_ray.part_decoding import JpegHeader, decode_part
+from pecan_ray.warps import RandomFlip, RandomRotate, RandomShear, opencv, tensorflow
 
 __all__ = [
     "ByName",
@@ -60,8 +60,8 @@ class Decode:
         """Decode an image."""
         if not (self.upright and _in_graph(encoded)):
             return decoded(encoded, upright=self.upright)
-        turned = _tf().numpy_function(lambda file: decoded(file, upright=True), [encoded], _tf().uint8)
-        return _tf().ensure_shape(turned, [None, None, 3])
+        turned = tensorflow().numpy_function(lambda file: decoded(file, upright=True), [encoded], tensorflow().uint8)
+        return tensorflow().ensure_shape(turned, [None, None, 3])
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class RandomCrop:
 
     def __call__(self, image: Image, rng: Any) -> Image:
         """Cut a random part out."""
-        top, left, height, width = self.box(image.shape[:2] if _is_array(image) else _tf().shape(image), rng)
+        top, left, height, width = self.box(image.shape[:2] if _is_array(image) else tensorflow().shape(image), rng)
         return image[top : top + height, left : left + width]
 
     def box(self, shape: Any, rng: Any) -> Box:
@@ -97,7 +97,7 @@ class RandomCrop:
 
     def _box_in_graph(self, shape: Any, seed: Any) -> Box:
         """Draw all attempts at once and take the first that fits; the whole image if none does."""
-        tf = _tf()
+        tf = tensorflow()
         height, width = tf.cast(shape[0], tf.float32), tf.cast(shape[1], tf.float32)
         draws = tf.random.stateless_uniform([4, ATTEMPTS], seed)
         area, aspect = self.area, tuple(math.log(ratio) for ratio in self.aspect)
@@ -122,7 +122,7 @@ class CenterCrop:
 
     def __call__(self, image: Image) -> Image:
         """Cut the middle out."""
-        top, left, height, width = self.box(image.shape[:2] if _is_array(image) else _tf().shape(image))
+        top, left, height, width = self.box(image.shape[:2] if _is_array(image) else tensorflow().shape(image))
         return image[top : top + height, left : left + width]
 
     def box(self, shape: Any) -> Box:
@@ -167,10 +167,10 @@ class ByName:
 def decoded(encoded: Image, ratio: int = 1, *, upright: bool = False) -> Image:
     """Return an image as uint8 RGB, JPEG at 1/`ratio` of its size; `upright`: as its EXIF data say (python engine)."""
     if _in_graph(encoded):
-        return _tf().ensure_shape(
-            _tf().image.decode_image(encoded, channels=3, expand_animations=False)
+        return tensorflow().ensure_shape(
+            tensorflow().image.decode_image(encoded, channels=3, expand_animations=False)
             if ratio == 1
-            else _tf().image.decode_jpeg(encoded, channels=3, ratio=ratio),
+            else tensorflow().image.decode_jpeg(encoded, channels=3, ratio=ratio),
             [None, None, 3],
         )
     cv2 = opencv()
@@ -187,14 +187,13 @@ def decoded(encoded: Image, ratio: int = 1, *, upright: bool = False) -> Image:
     return image if rgb else cv2.cvtColor(image, cv2.COLOR_BGR2RGB)
 
 
-def cut_out(encoded: Any, box: Box, ratio: int = 1, channels: int = 3) -> Image:
-    """Return a part of an image at 1/`ratio` of its size (python engine); of a JPEG only the part is decoded.
+def cut_out(encoded: Any, header: JpegHeader, box: Box, ratio: int = 1, channels: int = 3) -> Image:
+    """Return a part of a JPEG at 1/`ratio` of its size (python engine); only the part is decoded.
 
     The pixels are those of decoding the whole: where another way would make others, or fail, the whole is decoded.
     Where 4 `channels` are wanted there may be 3 all the same; a fourth one means nothing.
     """
-    header = part_decoding.read_header(encoded)
-    part = None if header is None else part_decoding.decode_part(encoded, header, box, ratio, channels)
+    part = decode_part(encoded, header, box, ratio, channels)
     if part is not None:
         return part
     top, left, height, width = box
@@ -205,31 +204,14 @@ def resize_image(image: Image, height: int, width: int) -> Image:
     """Return an image of that size, bilinear."""
     if _is_array(image):
         return opencv().resize(image, (width, height), interpolation=opencv().INTER_LINEAR)
-    tf = _tf()
+    tf = tensorflow()
     small = tf.image.resize(image, [height, width])
     return tf.cast(tf.round(small), image.dtype) if image.dtype.is_integer else tf.cast(small, image.dtype)
 
 
-def reduction(shape: tuple[int, int] | None, target: tuple[int, int]) -> int:
+def reduction(shape: tuple[int, int], target: tuple[int, int]) -> int:
     """Return by how much an image, or a part of one, may be decoded smaller and still cover the target."""
-    if shape is None:
-        return 1
     return next((r for r in REDUCTIONS if shape[0] // r >= target[0] and shape[1] // r >= target[1]), 1)
-
-
-def jpeg_shape(encoded: Any) -> tuple[int, int] | None:
-    """Return height and width from the header of a JPEG; None for anything else."""
-    if not isinstance(encoded, (bytes, bytearray)) or encoded[:2] != b"\xff\xd8":
-        return None
-    at = 2
-    while at + 9 <= len(encoded) and encoded[at] == 0xFF:
-        marker = encoded[at + 1]
-        # Markers of a frame, but for tables of codes (C4, CC) and one that is reserved (C8).
-        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
-            return int.from_bytes(encoded[at + 5 : at + 7], "big"), int.from_bytes(encoded[at + 7 : at + 9], "big")
-        # Any number of FF may stand before a marker.
-        at += 1 if marker == 0xFF else 2 + int.from_bytes(encoded[at + 2 : at + 4], "big")
-    return None
 
 
 def _in_graph(encoded: Any) -> bool:
@@ -238,9 +220,3 @@ def _in_graph(encoded: Any) -> bool:
 
 def _is_array(image: Any) -> bool:
     return isinstance(image, np.ndarray)
-
-
-def _tf() -> Any:
-    import tensorflow as tf
-
-    return tf

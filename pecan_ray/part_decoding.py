@@ -9,15 +9,15 @@ kind that it is used for.  A file that is not of these kinds, or at which the li
 from __future__ import annotations
 
 import ctypes
+import functools
 import importlib.metadata
 import importlib.util
 import itertools
 import logging
 import re
 import sys
-import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -47,8 +47,8 @@ class JpegHeader:
 
     height: int
     width: int
-    sampling: tuple[int, int]
-    """Blocks of brightness for one of colour, across and down."""
+    sampling: tuple[int, int] | None = None
+    """Blocks of brightness for one of colour, across and down; None: it is decoded whole."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -65,47 +65,47 @@ class JpegHeader:
         A region begins at a whole unit of blocks.  At its sides colours would be interpolated as at the border of an
         image, so that some columns more are decoded where they are stored at less than the full width.
         """
-        _, left, _, width = part
-        unit = max(BLOCK * self.sampling[0] // ratio, 1)
-        reach = REACH if self.sampling[0] > 1 else 0
+        (_, left, _, width), (across, _) = part, self.sampling or (1, 1)
+        unit = max(BLOCK * across // ratio, 1)
+        reach = REACH if across > 1 else 0
         # docs/decisions/rewrites.md#56-parts-of-jpegs-by-turbojpeg has what each of these rules is for.
         first = max(left - reach, 0) // unit * unit
         return first, min(left + width + reach, self.reduced(ratio)[1])
 
 
 def read_header(encoded: Any) -> JpegHeader | None:
-    """Return the header of a JPEG of which a part can be decoded; None for any other file."""
-    if not isinstance(encoded, bytes) or encoded[:2] != b"\xff\xd8":
+    """Return the header of a JPEG; None for any other file."""
+    if not isinstance(encoded, (bytes, bytearray)) or encoded[:2] != b"\xff\xd8":
         return None
     header: JpegHeader | None = None
     at, colours = 2, 0
     while at + 9 < len(encoded) and encoded[at] == 0xFF:
         marker, size = encoded[at + 1], int.from_bytes(encoded[at + 2 : at + 4], "big")
-        if marker == 0xDA:
+        if marker == 0xDA and header is not None:
             # A decoder stops at the first marker of an end, whatever follows it.  Without one the data may lack rows
             # below the part, of which the whole has an error.  Colours may be in scans of their own.
             fits = colours == encoded[at + 4] and encoded.rfind(END, at + 2 + size) >= 0
-            return header if fits else None
+            return header if fits else replace(header, sampling=None)
+        # Markers of a frame, but for tables of codes (C4, CC) and one that is reserved (C8).
         if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
-            header = _frame(marker, encoded[at + 4 : at + 2 + size])
-            if header is None:
-                return None
-            colours = encoded[at + 9]
-        at += 2 + size
-    return None
+            header, colours = _frame(marker, bytes(encoded[at + 4 : at + 2 + size])), encoded[at + 9]
+        # Any number of FF may stand before a marker.
+        at += 1 if marker == 0xFF else 2 + size
+    return None if header is None else replace(header, sampling=None)
 
 
-def _frame(marker: int, body: bytes) -> JpegHeader | None:
-    """Return what the header of a frame says; None for one that is decoded whole: progressive, not of 8 bits."""
-    # Baseline alone: the comparison at load knows no other kind.
-    if marker != 0xC0 or len(body) < 6 or len(body) < 6 + 3 * body[5] or body[0] != 8:
-        return None
+def _frame(marker: int, body: bytes) -> JpegHeader:
+    """Return what the header of a frame says; without a sampling for one that is decoded whole."""
     height, width = int.from_bytes(body[1:3], "big"), int.from_bytes(body[3:5], "big")
+    whole = JpegHeader(height, width)
+    # Baseline of 8 bits alone, and not progressive: the comparison at load knows no other kind.
+    if marker != 0xC0 or len(body) < 6 or len(body) < 6 + 3 * body[5] or body[0] != 8:
+        return whole
     factors = [(body[at] >> 4, body[at] & 15) for at in range(7, 6 + 3 * body[5], 3)]
     known = {1: SAMPLINGS[:1], 3: SAMPLINGS}.get(len(factors), ())
     if not (height and width and factors) or factors[0] not in known or set(factors[1:]) - {(1, 1)}:
-        return None
-    return JpegHeader(height, width, factors[0])
+        return whole
+    return replace(whole, sampling=factors[0])
 
 
 # --- the library ---------------------------------------------------------------------------------------------
@@ -200,20 +200,9 @@ def libraries() -> Iterator[str]:
                 yield str(file.locate())
 
 
-_loading = threading.Lock()
-"""Guards the search for a library, which is made once."""
-_loaded: list[TurboJpeg | str] = []
-
-
+@functools.cache
 def library() -> TurboJpeg | str:
     """Return the library, or why there is none that can be used."""
-    with _loading:
-        if not _loaded:
-            _loaded.append(_load())
-    return _loaded[0]
-
-
-def _load() -> TurboJpeg | str:
     if importlib.util.find_spec("cv2") is None:
         return NO_OPENCV
     why = NOT_THERE
@@ -246,7 +235,7 @@ def disagreement(found: TurboJpeg) -> str:
         image = picture if colour else picture[..., 0]
         encoded = bytes(cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_SAMPLING_FACTOR, factor])[1])
         header, decoded = read_header(encoded), cv2.imdecode(np.frombuffer(encoded, np.uint8), flag)
-        assert isinstance(header, JpegHeader) and decoded is not None
+        assert header is not None and header.sampling is not None and decoded is not None
         whole = cv2.cvtColor(decoded, cv2.COLOR_BGR2RGB)
         # All of it, a part from its midst, one pixel, and a part in the corner at the right and below.
         for part in ((0, 0, 70, 101), (17, 33, 40, 51), (31, 16, 1, 1), (16, 47, 54, 54)):
@@ -259,13 +248,14 @@ def disagreement(found: TurboJpeg) -> str:
     return ""
 
 
-def decode_part(encoded: bytes, header: JpegHeader, part: PartBox, ratio: int = 1, channels: int = 3) -> Pixels | None:
+def decode_part(encoded: Any, header: JpegHeader, part: PartBox, ratio: int = 1, channels: int = 3) -> Pixels | None:
     """Return a part of an image at 1/`ratio` of its size as uint8 RGB; None: decode the whole.
 
     What of the part lies outside of the image is left out.  With 4 `channels` the last one means nothing.
     """
-    turbo = library()
-    rows, columns = header.reduced(ratio)
+    if header.sampling is None or not isinstance(encoded, bytes):
+        return None
+    turbo, (rows, columns) = library(), header.reduced(ratio)
     top, left, height, width = part
     height, width = min(height, rows - top), min(width, columns - left)
     if isinstance(turbo, str) or min(height, width) < 1 or min(top, left) < 0:

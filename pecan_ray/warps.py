@@ -46,15 +46,13 @@ class RandomFlip:
         """Mirror an image, or not."""
         if isinstance(image, np.ndarray):
             return _with_channels(opencv().flip(image, 1), image) if rng.random() < self.probability else image
-        tf = _tf()
+        tf = tensorflow()
         flipped = tf.random.stateless_uniform([], rng) < self.probability
         return tf.cond(flipped, lambda: tf.reverse(image, [1]), lambda: image)
 
     def placed(self, size: ImageSize, rng: Any) -> Placed:
         """Return what it does to an image of that size."""
-        if rng.random() < self.probability:
-            return Placed(np.array([[-1.0, 0.0, size[1] - 1.0], [0.0, 1.0, 0.0]]), size)
-        return Placed(np.eye(2, 3), size)
+        return mirrored(1, size) if rng.random() < self.probability else Placed(np.eye(2, 3), size)
 
 
 @dataclass(frozen=True)
@@ -67,8 +65,9 @@ class RandomRotate:
         """Rotate an image."""
         if isinstance(image, np.ndarray):
             return transform_image(image, self.placed(image.shape[:2], rng))
-        angle = _tf().random.stateless_uniform([], rng, *self.degrees) * (math.pi / 180.0)
-        return _transform_in_graph(image, _tf().cos(angle), -_tf().sin(angle), _tf().sin(angle), _tf().cos(angle))
+        tf = tensorflow()
+        angle = tf.random.stateless_uniform([], rng, *self.degrees) * (math.pi / 180.0)
+        return _transform_in_graph(image, tf.cos(angle), -tf.sin(angle), tf.sin(angle), tf.cos(angle))
 
     def placed(self, size: ImageSize, rng: Any) -> Placed:
         """Return what it does to an image of that size."""
@@ -88,7 +87,7 @@ class RandomShear:
         """Shear an image."""
         if isinstance(image, np.ndarray):
             return transform_image(image, self.placed(image.shape[:2], rng))
-        level = _tf().random.stateless_uniform([], rng, *self.levels)
+        level = tensorflow().random.stateless_uniform([], rng, *self.levels)
         return _transform_in_graph(image, 1.0, level, 0.0, 1.0, about_middle=False)
 
     def placed(self, size: ImageSize, rng: Any) -> Placed:
@@ -102,6 +101,14 @@ class RandomShear:
 def shifted(top: float, left: float) -> Matrix:
     """Return what a crop does."""
     return np.array([[1.0, 0.0, left], [0.0, 1.0, top]])
+
+
+def mirrored(axis: int, size: ImageSize) -> Placed:
+    """Return what mirroring rows (0) or columns (1) does."""
+    matrix = np.eye(2, 3)
+    # Axes of arrays are (row, column), those of matrices (x, y).  Pixel i comes from size - 1 - i.
+    matrix[1 - axis, 1 - axis], matrix[1 - axis, 2] = -1.0, size[axis] - 1.0
+    return Placed(matrix, size)
 
 
 def scaled(size: ImageSize, target: ImageSize) -> Matrix:
@@ -136,17 +143,17 @@ def source_bounds(matrix: Matrix, size: ImageSize) -> tuple[float, float, float,
     return min(rows), max(rows), min(columns), max(columns)
 
 
-def composed(steps: Sequence[tuple[str, Any]], size: ImageSize, draw: Draw) -> tuple[Placed, tuple[int, int, int, int]]:
+def composed(steps: Sequence[Any], size: ImageSize, draw: Draw) -> tuple[Placed, tuple[int, int, int, int]]:
     """Return the warp that operators in a row are on an image of some size, and the part that all is taken from.
 
     The part is the first crop, if nothing comes before it: what lies outside is 0, as behind a crop by itself.
     """
     height, width = size
     matrix, part = np.eye(2, 3), (0, 0, height, width)
-    for number, (name, fn) in enumerate(steps):
+    for number, step in enumerate(steps):
         # By its own name and for the size that it would have had: it draws what it drew alone
         # (docs/decisions/rewrites.md#66-one-warp).
-        one = fn.placed((height, width), draw(name))
+        one = step.placed((height, width), draw)
         if one.box is not None and not number:
             part = one.box
             matrix = after(shifted(-part[0], -part[1]), one.matrix)
@@ -161,7 +168,7 @@ def composed(steps: Sequence[tuple[str, Any]], size: ImageSize, draw: Draw) -> t
 
 def _transform_in_graph(image: Any, a: Any, b: Any, c: Any, d: Any, *, about_middle: bool = True) -> Any:
     """Return a tensor under the matrix [[a, b], [c, d]], about its middle or its first pixel."""
-    tf = _tf()
+    tf = tensorflow()
     shape = tf.shape(image)
     a, b, c, d = (tf.cast(one, tf.float32) for one in (a, b, c, d))
     x, y = ((tf.cast(shape[axis], tf.float32) - 1.0) / 2.0 if about_middle else 0.0 for axis in (1, 0))
@@ -183,7 +190,8 @@ def _with_channels(made: Any, image: Any) -> Any:
     return made.reshape(*made.shape[:2], *image.shape[2:])  # OpenCV drops the last axis of images with one channel
 
 
-def _tf() -> Any:
+def tensorflow() -> Any:
+    """Return TensorFlow, which whoever holds a tensor of a graph has."""
     import tensorflow as tf
 
     return tf

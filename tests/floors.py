@@ -71,7 +71,6 @@ HEAVY = {
 IMPORTERS = frozenset({"__import__", "import_module", "importlib.import_module"})
 BY_TEXT = {
     "pecan_ray/autoorder/op_samples.py",  # types of errors that a file of orders names
-    "pecan_ray/autoorder/sample.py",
     "pecan_ray/cli/__init__.py",  # the command that is typed
     "pecan_ray/engines/registry.py",
     "pecan_ray/engines/without_keras.py",

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from pecan_ray.autoorder.element_spec import equal, leaves
-from pecan_ray.plan.splits import Array
 from pecan_ray.reorder.relative_bound import Moved, moved, step_of
 
 # docs/decisions/rewrites.md#11-push-down-into-the-decoder
@@ -61,11 +60,7 @@ def _value_moved(user: Any, exchanged: Any, without: Sequence[Any], enters: Any,
     if not isinstance(user, np.ndarray) or not isinstance(exchanged, np.ndarray):
         return Moved(0.0) if same(user, exchanged) else Moved(math.inf, why="it becomes another one")
     step = step_of([enters], [user]) if isinstance(enters, np.ndarray) else 0.0
-    return moved(user, exchanged, [_array_or_none(one) for one in without], step, each=each)
-
-
-def _array_or_none(value: Any) -> Array | None:
-    return value if isinstance(value, np.ndarray) else None
+    return moved(user, exchanged, [one for one in without if isinstance(one, np.ndarray)], step, each=each)
 
 
 def same(first: Any, second: Any) -> bool:

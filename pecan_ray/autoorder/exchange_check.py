@@ -7,6 +7,7 @@ comes out on the way, and is what the difference is compared with (`pecan_ray.re
 from __future__ import annotations
 
 import base64
+import functools
 import importlib.util
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,7 +24,7 @@ from pecan_ray.engines.foreign import with_array
 from pecan_ray.plan.splits import Array
 from pecan_ray.reorder.never import OpProperties, never
 from pecan_ray.reorder.policy import Pair
-from pecan_ray.reorder.relative_bound import CHANNELS, SMALL, Moved
+from pecan_ray.reorder.relative_bound import CHANNELS, SMALL, Moved, moved
 from pecan_ray.warps import opencv
 
 OpOrder: TypeAlias = tuple[str, ...]
@@ -92,7 +93,9 @@ class _Measured:
     shares: list[float] = field(default_factory=list)
     worst: ColumnMoved = field(default_factory=lambda: ColumnMoved("", Moved(0.0)))
     where: str = ""
-    number: int = 0
+    """Which element is moved most,"""
+    results: tuple[Any, ...] = ()
+    """and what becomes of it in the user's order, and in the other one."""
     failed: str = ""
 
 
@@ -103,16 +106,13 @@ class ExchangeCheck:
         """`exactly`: results have to be equal."""
         self._sampled, self._runner, self._exactly = sampled, sampled.runner, exactly
         self._user: OpOrder = sampled.sequence.names
-        self._known: dict[str, OpProperties] | None = None
         self._measured: dict[Pair, _Measured] = {}
         self._why: dict[Pair, str] = {}
 
-    @property
+    @functools.cached_property
     def op_properties(self) -> dict[str, OpProperties]:
         """What is known of how the operators are made."""
-        if self._known is None:
-            self._known = op_properties(self._sampled)
-        return self._known
+        return op_properties(self._sampled)
 
     def may(self, pair: Pair) -> bool:
         """Tell whether two operators, in the user's order, may be exchanged, by the first elements."""
@@ -147,15 +147,13 @@ class ExchangeCheck:
         found = ExchangeResult(
             *pair, one.elements, one.changed, mean, most.share, most.local, one.where, one.worst.column
         )
-        before, made = self._user[: self._user.index(pair[0])], list[Any]()
-        for order in (pair, pair[::-1]) if mean else ():  # what the most different element becomes, both ways
-            pieces = run_through(self._runner.stages((*before, *order)), self._sampled.token(one.number))
-            made += [leaves(self._runner.columns(piece)).get(one.worst.column) for piece in pieces[:1]]
-        if len(made) != 2 or not all(isinstance(value, np.ndarray) for value in made):
+        values = [leaves(result).get(one.worst.column) for result in one.results if mean]
+        made = [value for value in values if isinstance(value, np.ndarray)]
+        if len(made) != 2:
             return found
         user, other = made
-        values, pictures = (_some_values(user), _some_values(other)), (thumbnail(user), thumbnail(other))
-        return replace(found, values=values, images=pictures)
+        pictures = (thumbnail(user), thumbnail(other))
+        return replace(found, values=(_some_values(user), _some_values(other)), images=pictures)
 
     def _evaluate(self, pair: Pair) -> str:
         # Decision 114: structure decides before numbers, because a sample seldom shows what happens to few elements.
@@ -239,7 +237,7 @@ class ExchangeCheck:
         found = element_moved(made[0], exchanged[0], [middle[0], alone[0]], given, each=each)
         one.shares.append(found.moved.share)
         if not one.where or found.moved.excess > one.worst.moved.excess:
-            one.worst, one.where, one.number = found, where, number
+            one.worst, one.where, one.results = found, where, (made[0], exchanged[0])
 
     def place(self, number: int, token: Token) -> str:
         """Return an element's name, for people."""
@@ -263,8 +261,8 @@ def exchanges(user: OpOrder, order: OpOrder) -> list[Pair]:
 
 TRIED = 2
 """On so many elements values are put to other places, to see whether an operator looks at them one by one."""
-ONE_STEP = 1.0
-"""Integers may be rounded otherwise: a mean that is subtracted is summed up in another sequence."""
+HALF_STEP = 0.5
+"""Integers may be rounded otherwise, by twice so much: a mean that is subtracted is summed up in another sequence."""
 
 
 def op_properties(sampled: Sampled) -> dict[str, OpProperties]:
@@ -298,10 +296,10 @@ def _is_pointwise(sampled: Sampled, stage: Stage, number: int, token: Token) -> 
     if not changed or tally.creates or tally.drops:
         return False
     # Values at other places: whoever looks at them one by one makes the same of each.
-    moved = {name: with_array(columns[name], _shuffled(array)) for name, array in changed.items()}
+    shuffled = {name: with_array(columns[name], _shuffled(array)) for name, array in changed.items()}
     try:
         plain = sampled.run([stage], number, token)
-        other = sampled.run([stage], number, sampled.runner.replaced(token, moved))
+        other = sampled.run([stage], number, sampled.runner.replaced(token, shuffled))
     except OP_FAILURES:
         return False
     if len(plain) != 1 or len(other) != 1:
@@ -310,13 +308,11 @@ def _is_pointwise(sampled: Sampled, stage: Stage, number: int, token: Token) -> 
     return all(_same_elsewhere(*(array_of(one.get(name)) for one in results), like=changed[name]) for name in changed)
 
 
-def _same_elsewhere(plain: Any, other: Any, *, like: np.ndarray[Any, Any]) -> bool:
-    if plain is None or other is None or plain.shape != like.shape or other.shape != like.shape:
+def _same_elsewhere(plain: Array | None, other: Array | None, *, like: Array) -> bool:
+    if plain is None or other is None or plain.shape != like.shape:
         return False
-    expected = _shuffled(plain).astype(np.float64)
-    # 1e-4 of the largest value: sums of floats in another sequence differ by less.
-    bound = ONE_STEP if plain.dtype.kind in "iu" else 1e-4 * float(np.abs(expected).max(initial=0.0))
-    return bool(np.allclose(other.astype(np.float64), expected, rtol=0.0, atol=bound, equal_nan=True))
+    step = HALF_STEP if plain.dtype.kind in "iu" else 0.0
+    return not moved(_shuffled(plain), other, (), step, each=True).rejected
 
 
 def _shuffled(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

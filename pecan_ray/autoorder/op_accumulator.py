@@ -19,8 +19,6 @@ from pecan_ray.reorder.profile import ProfiledOp
 
 OUTLIER_SHARE = 1 / 32
 """Share of the longest times that is left out: they are those of a machine that did something else."""
-# With fewer runs than these the ones right behind another one count as well.
-LEAST_TIMED = 8
 NOT_MEASURED = "it was not reached by the sample"
 HOLDS_STATE = "gives other results for an equal element, so it seems to hold state (random=True says that it does not)"
 BY_EPOCH = "is given the epoch's number, and a sample shows the first epoch alone"
@@ -33,9 +31,7 @@ class OpAccumulator:
     op: ElementOp
     count: OpCount = field(default_factory=OpCount)
     timed: list[float] = field(default_factory=list)
-    """Seconds of runs,"""
-    observed: list[float] = field(default_factory=list)
-    """and of those right behind another one on the same element: used only where there are few others."""
+    """Seconds of runs."""
     reads: set[str] = field(default_factory=set)
     writes: set[str] = field(default_factory=set)
     creates: set[str] = field(default_factory=set)
@@ -61,10 +57,10 @@ class OpAccumulator:
     changes_rank: bool = False
     custom_dtype_cast: bool = False
 
-    def ran(self, before_bytes: int, outputs: Sequence[Element], seconds: float, *, watched: bool) -> None:
+    def ran(self, before_bytes: int, outputs: Sequence[Element], seconds: float) -> None:
         """Add one timed run."""
         self.count += OpCount(1, len(outputs), before_bytes, sum(element_bytes(output) for output in outputs))
-        (self.observed if watched else self.timed).append(seconds)
+        self.timed.append(seconds)
 
     def compare(self, before: Element, outputs: Sequence[Element]) -> None:
         """Compare an element with what it became: columns, kinds, dimensions, types."""
@@ -114,17 +110,10 @@ class OpAccumulator:
 
     def sample(self) -> OpSample:
         """Return the sums as facts."""
-        usual = self.timed if len(self.timed) >= LEAST_TIMED else [*self.timed, *self.observed]
-        seconds = trimmed_mean(usual) if usual else None
-        spreads = isinstance(self.op, FlatMap)
-        return OpSample(
-            self.op.name,
-            self._profiled(seconds),
-            self._stats(),
-            **vars(self.count),
-            seconds=seconds,
-            yields_several=spreads,
-        )
+        seconds = trimmed_mean(self.timed) if self.timed else None
+        several = isinstance(self.op, FlatMap)
+        facts = (self._profiled(seconds), self._stats())
+        return OpSample(self.op.name, *facts, **vars(self.count), seconds=seconds, yields_several=several)
 
     def _profiled(self, seconds: float | None) -> ProfiledOp:
         count, keeps = self.count, self.op.keep_position

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -56,17 +56,18 @@ class ObservedRun:
     """Whether another run on equal input should give equal results."""
 
 
-class Stage(Protocol):
+@dataclass(frozen=True)
+class Stage:
     """One or more operators, ready to be run on an element."""
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Its operators."""
-        ...
+    names: tuple[str, ...]
+    run: Callable[[Token], list[Token]]
+    traced: Any = None
+    """What an engine that traces operators knows of them."""
 
     def __call__(self, token: Token) -> list[Token]:
         """Return what becomes of an element, which may be written into."""
-        ...
+        return self.run(token)
 
 
 def run_through(stages: Sequence[Stage], token: Token) -> list[Token]:
@@ -77,53 +78,66 @@ def run_through(stages: Sequence[Stage], token: Token) -> list[Token]:
     return pieces
 
 
-class OpRunner(Protocol):
+class OpRunner:
     """The operators of one stretch in one engine."""
 
-    @property
-    def traced(self) -> bool:
-        """Whether what operators read and write is known before they run, so that few elements need be watched."""
-        ...
+    def __init__(self, elements: Generator[Token]) -> None:
+        """`elements`: those that enter the stretch."""
+        self._elements = elements
+        self._reading: list[float] = []
+        """Seconds for each of them."""
 
     def inputs(self) -> Iterator[Token]:
-        """Yield the elements that enter the stretch, the first ones of the source first."""
-        ...
+        """Yield the elements that enter the stretch."""
+        timer = self.timer()
+        while True:
+            timer.start()
+            token = next(self._elements, None)
+            self._reading.append(timer.stop())
+            if token is None:
+                return
+            self._entered(token)
+            yield token
+
+    def close(self) -> None:
+        """End reading."""
+        self._elements.close()
+
+    def _entered(self, token: Token) -> None:
+        """Take note of an element that has entered."""
+        raise NotImplementedError
 
     @property
     def reading_s(self) -> float | None:
         """Return the seconds for one element that enters the stretch: reading and all operators before; None: none."""
-        ...
+        raise NotImplementedError
 
     def stages(self, order: Sequence[str], *, fused: bool = False, decoders: Collection[str] = ()) -> list[Stage]:
         """Return the operators in an order: one in a stage, or `fused` as the engine runs them.
 
         `decoders`: those that take over what directly follows them, as far as they can.
         """
-        ...
+        raise NotImplementedError
 
     def fresh(self, token: Token) -> Token:
         """Return a copy that operators may write into."""
-        ...
+        raise NotImplementedError
 
     def columns(self, token: Token) -> dict[str, Any]:
         """Return the columns of an element as NumPy arrays, bytes, str and numbers."""
-        ...
+        raise NotImplementedError
 
     def replaced(self, token: Token, columns: Mapping[str, Any]) -> Token:
         """Return an element with other values in some columns."""
-        ...
+        raise NotImplementedError
 
     def observe_run(self, stage: Stage, token: Token, in_time: Callable[[], bool]) -> ObservedRun:
         """Run an operator on a copy of an element and watch it: several times, as long as there is time."""
-        ...
+        raise NotImplementedError
 
     def timer(self) -> Timer:
         """Return what times this engine's operators."""
-        ...
-
-    def close(self) -> None:
-        """End reading."""
-        ...
+        raise NotImplementedError
 
 
 class GlobalRandomState:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from pecan_ray.autoorder.op_runner import (
     OP_FAILURES,
     GlobalRandomState,
     ObservedRun,
+    OpRunner,
     SampleClock,
     SampleLimits,
     Stage,
@@ -41,27 +43,8 @@ TRIES = 4
 """On so many elements an operator is run without each column that it does not seem to read."""
 
 
-class ChainStage:
-    """Operators as a chain of the engine."""
-
-    def __init__(self, ops: Sequence[ElementOp], options: EngineOptions) -> None:
-        self.ops = tuple(ops)
-        self._chain = Chain(ops, options, SkippedPositions(), complete_call)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Its operators."""
-        return tuple(op.name for op in self.ops)
-
-    def __call__(self, token: Item) -> list[Item]:
-        """Return what becomes of an element."""
-        return self._chain.run(token)
-
-
-class PythonRunner:
+class PythonRunner(OpRunner):
     """A stretch of a plan in the python engine."""
-
-    traced = False
 
     def __init__(
         self, stretch: OpSequence, engine: EngineName, *, seed: int, limits: SampleLimits, clock: SampleClock
@@ -72,28 +55,17 @@ class PythonRunner:
         plan, sources, leases = entering(stretch, limits, clock)
         # Without a pool: one operator at a time in this thread, or its time could not be measured.
         stream = ItemStream(plan, sources, self._options, leases, SkippedPositions(), pool=None, call=complete_call)
-        self._items = _items(stream)
-        self._reading: list[float] = []
+        super().__init__(_items(stream))
         self._starts_at_source = all(isinstance(op, Autocache) for op in plan.ops)
         """Its elements are what the source gives."""
         # Bytes of a bucket are counted in the whole process, so only what comes from now on is the sample's.
         self._remote_bytes = storage.remote_bytes()
         self._nbytes = 0
         """Of the elements that have entered."""
-        self._known: dict[str, set[str]] = {}
-        self._attempts: dict[str, int] = {}
+        self._attempts = Counter[str]()
 
-    def inputs(self) -> Iterator[Item]:
-        """Yield the elements that enter the stretch."""
-        stopwatch = ThreadTimer()
-        while True:
-            stopwatch.start()
-            item = next(self._items, None)
-            self._reading.append(stopwatch.stop())
-            if item is None:
-                return
-            self._nbytes += element_bytes(item.value)
-            yield item
+    def _entered(self, token: Item) -> None:
+        self._nbytes += element_bytes(token.value)
 
     @property
     def reading_s(self) -> float | None:
@@ -104,7 +76,11 @@ class PythonRunner:
     def stages(self, order: Sequence[str], *, fused: bool = False, decoders: Collection[str] = ()) -> list[Stage]:
         """Return the operators as chains."""
         ops = rewrite_ops([self._ops[name] for name in order], self._engine, decoders)
-        return [ChainStage(run, self._options) for run in ([ops] if fused else [[op] for op in ops])]
+        return [self._stage(run) for run in ([ops] if fused else [[op] for op in ops])]
+
+    def _stage(self, ops: Sequence[ElementOp]) -> Stage:
+        chain = Chain(ops, self._options, SkippedPositions(), complete_call)
+        return Stage(tuple(op.name for op in ops), chain.run)
 
     def fresh(self, token: Item) -> Item:
         """Return an item with copies of its arrays."""
@@ -124,8 +100,7 @@ class PythonRunner:
 
         Columns for which there is no time count as read.
         """
-        assert isinstance(stage, ChainStage)
-        (op,) = stage.ops
+        op = self._ops[stage.names[0]]
         before: Element = token.value
         recording = Recording(_make_copy(before))
         given = dict(recording)
@@ -136,24 +111,19 @@ class PythonRunner:
             # A recording that is passed on would go on noting what later operators read.
             output.value = dict(output.value)
         writes = _written_columns(before, given, outputs)
-        reads = {op.on} if op.on is not None else set(recording.seen)
-        known = self._known.setdefault(op.name, set())
-        known |= reads
-        self._attempts[op.name] = self._attempts.get(op.name, 0) + 1
-        # `{**element}` notes nothing, so a column that seems unread is taken away to see whether it is
-        # missed.
-        if op.on is None and self._attempts[op.name] <= TRIES:
-            hidden = sorted(before.keys() - known)
-            known |= {n for n in hidden if not in_time() or _needs_column(n, stage, token, outputs, given, randomness)}
-        return ObservedRun(outputs, frozenset(known), frozenset(writes), draws=draws)
+        if op.on is not None:
+            return ObservedRun(outputs, frozenset({op.on}), frozenset(writes), draws=draws)
+        reads = set(recording.seen)
+        self._attempts[op.name] += 1
+        # `{**element}` notes nothing, so a column that seems unread is taken away to see whether it is missed.
+        for name in sorted(before.keys() - reads) if self._attempts[op.name] <= TRIES else ():
+            if not in_time() or _needs_column(name, stage, token, outputs, given, randomness):
+                reads.add(name)
+        return ObservedRun(outputs, frozenset(reads), frozenset(writes), draws=draws)
 
     def timer(self) -> ThreadTimer:
         """Return what times the operators."""
         return ThreadTimer()
-
-    def close(self) -> None:
-        """End reading."""
-        self._items.close()
 
 
 def _items(stream: ItemStream) -> Generator[Item, None, None]:
@@ -185,7 +155,7 @@ def _copy(value: Any) -> Any:
 
 
 def _needs_column(
-    name: str, stage: ChainStage, token: Item, outputs: list[Item], given: Element, randomness: GlobalRandomState
+    name: str, stage: Stage, token: Item, outputs: list[Item], given: Element, randomness: GlobalRandomState
 ) -> bool:
     """Tell whether an operator does anything else when a column is missing, apart from not passing it on."""
     # The same random numbers as in the run with the column, so that only this makes a difference.

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import cloudpickle
@@ -24,6 +23,7 @@ from pecan_ray.autoorder.op_runner import (
     run_through,
 )
 from pecan_ray.autoorder.op_samples import OpSequenceSample
+from pecan_ray.autoorder.python_runner import PythonRunner
 from pecan_ray.by_value import dumps
 from pecan_ray.engines.counting import element_bytes
 from pecan_ray.engines.registry import ENGINES
@@ -43,8 +43,6 @@ ALWAYS_WATCHED = 2
 """First elements on which every operator is watched,"""
 COMPARED = 12
 """and on which what it is given is compared with what comes out, however much time there is."""
-WATCHED_IF_TRACED = 8
-"""A graph has told what it reads and writes: what is watched is whether its results are the same twice."""
 WATCHED_SHARE = 0.25
 """Share of the time that the watched runs may take, beyond the first elements."""
 
@@ -82,23 +80,14 @@ def restore_globals() -> Iterator[None]:
             cv2.setNumThreads(threads)
 
 
-def load_engine(engine: EngineName) -> None:
-    """Import an engine's framework, which may take longer than the sample."""
-    if ENGINES[engine].framework is not None:
-        importlib.import_module("pecan_ray.autoorder.tensorflow_runner")
+def load_engine(engine: EngineName) -> Callable[..., OpRunner]:
+    """Import what runs an engine's operators, and its framework, which may take longer than the sample."""
+    # A framework is imported for its own engine alone.
+    if ENGINES[engine].framework is None:
+        return PythonRunner
+    from pecan_ray.autoorder.tensorflow_runner import TensorFlowRunner
 
-
-def make_runner(
-    stretch: OpSequence, engine: EngineName, seed: int, limits: SampleLimits, clock: SampleClock
-) -> OpRunner:
-    """Return the runner of an engine; a framework is imported only for its own engine."""
-    if ENGINES[engine].framework is not None:
-        from pecan_ray.autoorder.tensorflow_runner import TensorFlowRunner
-
-        return TensorFlowRunner(stretch, engine, seed=seed, limits=limits, clock=clock)
-    from pecan_ray.autoorder.python_runner import PythonRunner
-
-    return PythonRunner(stretch, engine, seed=seed, limits=limits, clock=clock)
+    return TensorFlowRunner
 
 
 @dataclass
@@ -223,20 +212,27 @@ class Sampled:
                     continue
                 # A dict of its own, since the operator may put other values into the one that it is given.
                 before = dict(self.runner.columns(piece))
-                outputs = timed_run(self.runner, self.accumulators, stage, piece)
+                outputs = self._timed_run(stage, piece)
                 if number < COMPARED:
                     self.accumulators[stage.names[0]].compare(before, [self.runner.columns(one) for one in outputs])
                 made += outputs
             pieces = made
         return pieces
 
+    def _timed_run(self, stage: Stage, piece: Token) -> list[Token]:
+        """Return what becomes of an element behind one operator, and add what that took to the operator's sums."""
+        size, timer = element_bytes(self.runner.columns(piece)), self.runner.timer()
+        timer.start()
+        outputs = stage(piece)
+        seconds = timer.stop()
+        self.accumulators[stage.names[0]].ran(size, [self.runner.columns(output) for output in outputs], seconds)
+        return outputs
+
     def _should_watch(self, stage: Stage, number: int) -> bool:
         """Tell whether to watch an operator on an element: often, unless that would take long."""
         (name,) = stage.names
         if number < ALWAYS_WATCHED:
             return True
-        if self.runner.traced and number >= WATCHED_IF_TRACED:
-            return False
         # Of the time that has passed, so a slow first operator cannot use up the share of the others.
         share = WATCHED_SHARE * (self.clock() - self.started) / len(self.accumulators)
         return self.accumulators[name].extra_s < share
@@ -255,7 +251,7 @@ class Sampled:
         # The timed run draws what the watched one drew: if results differ, the operator holds a state.
         randomness.restore()
         tally.extra_s += self.clock() - started
-        outputs = timed_run(self.runner, self.accumulators, stage, piece, watched=True)
+        outputs = self._timed_run(stage, piece)
         started = self.clock()
         after = [self.runner.columns(output) for output in outputs]
         tally.compare(before, after)
@@ -274,20 +270,6 @@ class Sampled:
         return outputs
 
 
-def timed_run(
-    runner: OpRunner, accumulators: Mapping[str, OpAccumulator], stage: Stage, piece: Token, *, watched: bool = False
-) -> list[Token]:
-    """Return what becomes of an element behind one operator, and add what it took to the operator's tally."""
-    (name,) = stage.names
-    size = element_bytes(runner.columns(piece))
-    timer = runner.timer()
-    timer.start()
-    outputs = stage(piece)
-    seconds = timer.stop()
-    accumulators[name].ran(size, [runner.columns(output) for output in outputs], seconds, watched=watched)
-    return outputs
-
-
 def sample_op_sequence(
     stretch: OpSequence,
     engine: EngineName,
@@ -304,7 +286,7 @@ def sample_op_sequence(
     now = clock()
     # A slow storage would leave no time for the operators, which the sample is for.
     until = now + (limits.deadline - now) * READ_SHARE
-    runner = make_runner(stretch, engine, seed, replace(limits, deadline=until), clock)
+    runner = load_engine(engine)(stretch, engine, seed=seed, limits=replace(limits, deadline=until), clock=clock)
     accumulators = {op.name: OpAccumulator(op) for op in stretch.ops}
     sampled = Sampled(stretch, runner, limits, clock, accumulators=accumulators)
     with patience_at_most(max(until - now, 0.0)):  # the job waits out an outage, and says so

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import statistics
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -11,6 +12,7 @@ import tensorflow as tf
 from pecan_ray.autoorder.op_accumulator import trimmed_mean
 from pecan_ray.autoorder.op_runner import (
     ObservedRun,
+    OpRunner,
     SampleClock,
     SampleLimits,
     Stage,
@@ -35,26 +37,8 @@ from pecan_ray.plan.splits import Element
 OVERHEAD_RUNS = 21
 
 
-class GraphStage:
-    """Compiled operators, and the elements' places for their errors."""
-
-    def __init__(self, executable_code: TracedOps, singles: GraphElements) -> None:
-        self.executable_code, self._single_elements = executable_code, singles
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Its operators."""
-        return tuple(op.name for op in self.executable_code.ops)
-
-    def __call__(self, token: Single) -> list[Single]:
-        """Return what becomes of an element."""
-        return self.executable_code(token, self._single_elements.place)
-
-
-class TensorFlowRunner:
+class TensorFlowRunner(OpRunner):
     """A stretch of a plan in the tensorflow engine."""
-
-    traced = True
 
     def __init__(
         self, stretch: OpSequence, engine: EngineName, *, seed: int, limits: SampleLimits, clock: SampleClock
@@ -63,24 +47,14 @@ class TensorFlowRunner:
         plan, sources, leases = entering(stretch, limits, clock)
         # Strict, so that each look is given the same elements.
         self._single_elements = GraphElements(plan, sources, leases, EngineOptions(seed=seed, order="strict"))
-        self._read = self._single_elements.read()
+        super().__init__(self._single_elements.read())
         # Stages are asked for with each element and each pair, and each trace is slow.
         self._graph_cache: dict[tuple[Any, ...], TracedOps] = {}
         self._overhead_s: float | None = None
-        self._reading: list[float] = []
 
-    def inputs(self) -> Iterator[Single]:
-        """Yield the elements that enter the stretch."""
-        stopwatch = ProcessTimer()
-        while True:
-            stopwatch.start()
-            single = next(self._read, None)
-            self._reading.append(stopwatch.stop())
-            if single is None:
-                return
-            if self._overhead_s is None:
-                self._overhead_s = self._overhead(single)
-            yield single
+    def _entered(self, token: Single) -> None:
+        if self._overhead_s is None:
+            self._overhead_s = self._overhead(token)
 
     @property
     def reading_s(self) -> float | None:
@@ -105,9 +79,10 @@ class TensorFlowRunner:
         for group in compile_groups(ops) if fused else [[op] for op in ops]:
             if spec is None:
                 break
-            executable_code = self._compile(group, spec)
-            found.append(GraphStage(executable_code, self._single_elements))
-            spec = executable_code.spec
+            traced = self._compile(group, spec)
+            run = functools.partial(traced, place=self._single_elements.place)
+            found.append(Stage(tuple(op.name for op in group), run, traced))
+            spec = traced.spec
         return found
 
     def _compile(self, ops: list[ElementOp], spec: ColumnSpecs) -> TracedOps:
@@ -132,18 +107,10 @@ class TensorFlowRunner:
 
     def observe_run(self, stage: Stage, token: Single, in_time: Callable[[], bool]) -> ObservedRun:
         """Run an operator once more; what it reads and writes is known since it was traced."""
-        assert isinstance(stage, GraphStage)
-        executable_code = stage.executable_code
-        draws = executable_code.draws
-        return ObservedRun(
-            stage(token), executable_code.reads, executable_code.writes, draws=draws, comparable=not draws
-        )
+        traced: TracedOps = stage.traced
+        return ObservedRun(stage(token), traced.reads, traced.writes, draws=traced.draws, comparable=not traced.draws)
 
     def timer(self) -> ProcessTimer:
         """Return what times the operators."""
         # Decision 125: CPU time of all threads, because the wall clock shows the load of other programs.
         return ProcessTimer(self._overhead_s or 0.0)
-
-    def close(self) -> None:
-        """End reading."""
-        self._read.close()

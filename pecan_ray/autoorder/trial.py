@@ -183,23 +183,23 @@ class Trial:
         return choices([self._ops[name] for name in order], self._decoding) if self._decoding else []
 
     def _accept_if_better(self, order: OpOrder, ways: list[list[Pushed]]) -> TakenOver:
-        found = self._try_pushdown(order, ways)
-        if not found.pushed:
-            return found
-        stages = [self._runner.stages(order, fused=True, decoders=one) for one in ((), found.decoders)]
-        measured, failed = self._in_turn(stages)
-        if not (why := failed or too_slow(measured)):
-            return replace(found, measured=measured)
-        rejected = self._taken_over_not(found, why)
-        exact = [[one for one in some if not one.reduces] for some in ways]
-        if exact == ways or not self.in_time():
-            return rejected
+        rejected: list[RejectedOrder] = []
         # It may be faster with equal pixels: small photographs are hardly decoded smaller, but in part.
-        equally = self._accept_if_better(order, exact)
-        return replace(equally, rejected=(*rejected.rejected, *equally.rejected))
-
-    def _taken_over_not(self, found: TakenOver, why: str) -> TakenOver:
-        return TakenOver(rejected=(*found.rejected, *(_not_taken_over(one, why) for one in found.pushed)))
+        exact = [[one for one in some if not one.reduces] for some in ways]
+        for some in [ways] if exact == ways else [ways, exact]:
+            found = self._try_pushdown(order, some)
+            rejected += found.rejected
+            if not found.pushed:
+                break
+            measured, failed = self._in_turn(
+                [self._runner.stages(order, fused=True, decoders=one) for one in ((), found.decoders)]
+            )
+            if not (why := failed or too_slow(measured)):
+                return replace(found, measured=measured, rejected=tuple(rejected))
+            rejected += [_not_taken_over(one, why) for one in found.pushed]
+            if not self.in_time():
+                break
+        return TakenOver(rejected=tuple(rejected))
 
     def _try_pushdown(self, order: OpOrder, ways: list[list[Pushed]]) -> TakenOver:
         """Run an order with what each decoder could take over in it, one after the other."""

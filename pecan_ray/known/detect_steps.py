@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pecan_ray import images
@@ -21,16 +21,11 @@ from pecan_ray.known.steps import (
     WarpStep,
 )
 from pecan_ray.known.torchvision_steps import torchvision_step, transforms_in
-from pecan_ray.warps import ImageSize, Placed, RandomFlip, RandomRotate, RandomShear
+from pecan_ray.warps import ImageSize, RandomFlip, RandomRotate, RandomShear
 
 
 def _own_cut(fn: Any, size: ImageSize, rng: Any) -> Cut:
     return Cut(*(fn.box(size, rng) if isinstance(fn, images.RandomCrop) else fn.box(size)))
-
-
-def _own_place(fn: Any, size: ImageSize, rng: Any) -> Placed:
-    found: Placed = fn.placed(size, rng)
-    return found
 
 
 def _own_size(fn: images.Resize, size: ImageSize) -> ImageSize:
@@ -49,9 +44,9 @@ def own_step(fn: Any) -> KnownStep | None:
     """Return the step of an operator of the package."""
     kind, name = type(fn), f"images.{type(fn).__name__}"
     if kind in (RandomFlip, RandomRotate, RandomShear):  # a flip costs a pass over all pixels, as the others do
-        return WarpStep(name, fn, wants_rng=True, place=_own_place)
+        return WarpStep(name, fn, wants_rng=True, place=kind.placed)
     if kind in (images.RandomCrop, images.CenterCrop):
-        return CropStep(name, fn, wants_rng=kind is images.RandomCrop, draw=_own_cut, any_layout=True)
+        return CropStep(name, fn, wants_rng=kind is images.RandomCrop, draw=_own_cut)
     return ResizeStep(name, fn, aim=_own_size, resize=_resize_own) if kind is images.Resize else None
 
 
@@ -105,8 +100,8 @@ def known_functions(named: Sequence[tuple[str, Any]], *, decodes: bool) -> Known
 
     `named`: operators' names, and their functions, each of which is known.
     """
-    steps, leading = _in_form([(name, step) for name, fn in named for step in steps_of(fn) or ()])
-    places = [step for step in leading if isinstance(step, GeometricStep)]
+    steps = _in_form([replace(step, op=name) for name, fn in named for step in steps_of(fn) or ()])
+    places = [step for step in steps if isinstance(step, GeometricStep)]
     part, smaller = _decoded_less(places) if decodes else ([], [])
     return KnownFunctions(tuple(steps), decodes, tuple(part), tuple(_one_warp(places) or smaller))
 
@@ -140,27 +135,23 @@ def _resizes(step: KnownStep) -> bool:
     return isinstance(step, ResizeStep) or (isinstance(step, CropStep) and step.target() is not None)
 
 
-def _in_form(named: list[tuple[str, KnownStep]]) -> tuple[list[tuple[str, KnownStep]], list[KnownStep]]:
-    """Return steps, of which those that would be given what they do not work on are no longer known; and the first
-    ones, which convert and move pixels.
-    """
+def _in_form(steps: list[KnownStep]) -> list[KnownStep]:
+    """Return steps: some convert, those behind them move pixels, and others, which may do anything, follow."""
     # Operators are given arrays, by a decoder or by a source.
     form: ImageForm = "array"
-    found, leading = list[tuple[str, KnownStep]](), list[KnownStep]()
-    started, moved, resized = True, False, False
-    for name, step in named:
-        # From the first unknown step on nobody knows what a step is given.  Decision 99: what is resized twice may be
-        # coarse in between, which one warp would skip.
+    found, moved, resized = list[KnownStep](), False, False
+    for step in steps:
+        # Decision 99: what is resized twice may be coarse in between, which one warp would skip.
         resizes = _resizes(step)
-        fits = started and form in step.layout and not (resized and resizes)
-        if fits and isinstance(step, ConvertStep) and not moved:
+        if form not in step.layout or (resized and resizes):
+            break
+        if isinstance(step, ConvertStep) and not moved:
             form = step.gives
-            leading.append(step)
-        elif fits and isinstance(step, GeometricStep):
-            leading.append(step)
+        elif isinstance(step, GeometricStep):
             moved, resized = True, resized or resizes
         else:
-            started = False
-        other = OtherStep(step.name, step.fn, step.layout, step.wants_rng)
-        found.append((name, step if started else other))
-    return found, leading
+            break
+        found.append(step)
+    # From the first other step on nobody knows what a step is given.
+    behind = steps[len(found) :]
+    return [*found, *(OtherStep(one.name, one.fn, one.layout, one.wants_rng, one.op) for one in behind)]

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
-import numpy as np
-
 from pecan_ray.warps import ImageSize, Matrix, Placed, after, scaled, shifted
 
 ImageForm: TypeAlias = Literal["array", "tensor", "picture"]
@@ -39,10 +37,16 @@ class KnownStep:
     """What it works on; with anything else it may do nothing."""
     wants_rng: bool = False
     """Whether it is given random numbers."""
+    op: str = ""
+    """The name of its operator, by which these are drawn."""
 
     def __call__(self, image: Any, rng: Any) -> Any:
         """Do it, as the function itself would."""
-        return self.fn(image, rng=rng) if self.wants_rng else self.fn(image)
+        return self.fn(image, rng=rng(self.op)) if self.wants_rng else self.fn(image)
+
+    def numbers(self, rng: Any) -> Any:
+        """Return what it draws with; None if it draws nothing, or with what its library has."""
+        return rng(self.op) if self.wants_rng else None
 
 
 # It is called as it is: only what stands before it may be done otherwise.
@@ -58,10 +62,6 @@ class ConvertStep(KnownStep):
     view: Callable[[Any], Any] | None = None
     """From an array to what may share its memory; None: it is not known how."""
 
-    def apply_without_copy(self, image: Any) -> Any:
-        """Return what may be a view of the array."""
-        return self(image, None) if self.view is None else self.view(image)
-
 
 @dataclass(frozen=True, kw_only=True)
 class GeometricStep(KnownStep):
@@ -72,8 +72,6 @@ class GeometricStep(KnownStep):
 
     warps: ClassVar[bool] = False
     """Whether one warp of several is worth it where this is among them."""
-    any_layout: bool = False
-    """Whether pixels are the same whatever their order in memory, where PyTorch computes with whole numbers."""
 
     def placed(self, size: ImageSize, rng: Any) -> Placed:
         """Draw, and return what it does to an image of that size."""
@@ -101,33 +99,25 @@ class ResizeStep(GeometricStep):
         return Placed(scaled(size, target), target)
 
 
-def _no_aim(fn: Any) -> ImageSize | None:
-    return None
-
-
-def _as_it_is(fn: Any, image: Any, cut: Cut) -> Any:
-    return image
-
-
 @dataclass(frozen=True, kw_only=True)
 class CropStep(GeometricStep):
     """Keeps a part, and may resize that."""
 
     draw: Callable[[Any, ImageSize, Any], Cut | None]
-    aim: Callable[[Any], ImageSize | None] = _no_aim
-    rest: Callable[[Any, Any, Cut], Any] = _as_it_is
+    aim: Callable[[Any], ImageSize] | None = None
+    rest: Callable[[Any, Any, Cut], Any] | None = None
 
     def cut(self, size: ImageSize, rng: Any) -> Cut | None:
         """Draw the part that is kept of an image of that size; None where it is no part (the image is too small)."""
-        return self.draw(self.fn, size, rng)
+        return self.draw(self.fn, size, self.numbers(rng))
 
     def target(self) -> ImageSize | None:
         """Return the size to which the part is resized; None where it is not."""
-        return self.aim(self.fn)
+        return None if self.aim is None else self.aim(self.fn)
 
     def finish(self, image: Any, cut: Cut) -> Any:
         """Do to the part alone what comes behind cutting it out; a decoder may have made it smaller."""
-        return self.rest(self.fn, image, cut)
+        return image if self.rest is None else self.rest(self.fn, image, cut)
 
     def placed(self, size: ImageSize, rng: Any) -> Placed:
         """Draw, and return what it does to an image of that size."""
@@ -149,7 +139,7 @@ class MirrorStep(GeometricStep):
 
     def placed(self, size: ImageSize, rng: Any) -> Placed:
         """Draw, and return what it does to an image of that size."""
-        return self.place(self.fn, size, rng)
+        return self.place(self.fn, size, self.numbers(rng))
 
 
 class WarpStep(MirrorStep):
@@ -160,13 +150,3 @@ class WarpStep(MirrorStep):
 
 LEAST_SCALE = 3 / 4
 """A warp that may make an image smaller than that is not known: one warp would skip the coarse image in between."""
-
-
-def mirrored(axes: tuple[int, ...], size: ImageSize) -> Placed:
-    """Return what mirroring rows (0) or columns (1) does."""
-    matrix = np.eye(2, 3)
-    for axis in axes:
-        # 1 - axis: axes of arrays are (row, column), those of matrices (x, y). Pixel i comes from size - 1 -
-        # i.
-        matrix[1 - axis, 1 - axis], matrix[1 - axis, 2] = -1.0, size[axis] - 1.0
-    return Placed(matrix, size)

@@ -25,14 +25,15 @@ from pecan_ray.known.steps import (
     MirrorStep,
     ResizeStep,
     WarpStep,
-    mirrored,
 )
-from pecan_ray.warps import ImageSize, Matrix, Placed
+from pecan_ray.warps import ImageSize, Matrix, Placed, mirrored
 
 MODULE = "torchvision.transforms.v2"
 PIXELS: Forms = ("tensor", "picture")
 """What transforms work on; arrays go through most of them as they are."""
 HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+DRAWS = ("make_params", "transform")
+"""Methods by which a random transform draws, and then does it."""
 OVERRIDDEN = ("forward", "make_params", "transform", "check_inputs")
 """What an object must not have of its own: then it does something else than its class."""
 
@@ -75,15 +76,11 @@ def _sides(fn: Any) -> ImageSize:
 
 
 def _middle(fn: Any, size: ImageSize, rng: Any) -> Cut | None:
-    """Have `CenterCrop` cut out of a picture that has the numbers of its rows, and of its columns, as pixels."""
-    torch, (height, width) = sys.modules["torch"], fn.size
+    height, width = fn.size
     if height > size[0] or width > size[1]:
         return None  # it would be padded
-    # Asked of the transform itself, so its own rounding of the middle holds.
-    rows = torch.arange(size[0]).reshape(1, -1, 1).expand(1, *size)
-    columns = torch.arange(size[1]).reshape(1, 1, -1).expand(1, *size)
-    top, left = (int(fn(numbers)[0, 0, 0]) for numbers in (rows, columns))
-    return Cut(top, left, height, width)
+    # As torchvision rounds: a half to the next even number.
+    return Cut(round((size[0] - height) / 2), round((size[1] - width) / 2), height, width)
 
 
 def _mirrored(axis: int, fn: Any, size: ImageSize, rng: Any) -> Placed:
@@ -91,7 +88,7 @@ def _mirrored(axis: int, fn: Any, size: ImageSize, rng: Any) -> Placed:
     # The very call of torchvision: `torch.manual_seed` keeps its meaning
     # (docs/decisions/rewrites.md#74-known-functions).
     mirrors = not bool(sys.modules["torch"].rand(1) >= fn.p)
-    return mirrored((axis,) if mirrors else (), size)
+    return mirrored(axis, size) if mirrors else Placed(np.eye(2, 3), size)
 
 
 def _affine(fn: Any, size: ImageSize, rng: Any) -> Placed:
@@ -175,12 +172,8 @@ def _smooth(fn: Any) -> bool:
     return _bilinear(fn) and fn.antialias is True
 
 
-def _has_make_params(fn: Any) -> bool:
-    return callable(getattr(fn, "make_params", None)) and callable(getattr(fn, "transform", None))
-
-
 def _is_plain_warp(fn: Any) -> bool:
-    return _has_make_params(fn) and _bilinear(fn) and fn.center is None and fn.fill == 0
+    return _bilinear(fn) and fn.center is None and fn.fill == 0
 
 
 def _sized(fn: Any) -> bool:
@@ -192,35 +185,35 @@ def _sized(fn: Any) -> bool:
 KNOWN_TRANSFORMS: dict[str, tuple[Callable[..., KnownStep], tuple[str, ...], Callable[[Any], bool]]] = {
     "ToImage": (partial(ConvertStep, view=_as_view), (), lambda fn: True),
     "RandomResizedCrop": (
-        partial(CropStep, draw=_drawn_cut, aim=_sides, rest=_rest_of_crop, any_layout=True),
-        ("size", "scale", "ratio", "interpolation", "antialias"),
-        lambda fn: _has_make_params(fn) and _smooth(fn) and _sized(fn),
+        partial(CropStep, draw=_drawn_cut, aim=_sides, rest=_rest_of_crop),
+        ("size", "scale", "ratio", "interpolation", "antialias", *DRAWS),
+        lambda fn: _smooth(fn) and _sized(fn),
     ),
     "RandomCrop": (
-        partial(CropStep, draw=_drawn_cut, rest=_rest_of_crop, any_layout=True),
-        ("size", "padding", "pad_if_needed"),
-        lambda fn: _has_make_params(fn) and fn.padding is None and fn.pad_if_needed is False,
+        partial(CropStep, draw=_drawn_cut, rest=_rest_of_crop),
+        ("size", "padding", "pad_if_needed", *DRAWS),
+        lambda fn: fn.padding is None and fn.pad_if_needed is False,
     ),
-    "CenterCrop": (partial(CropStep, draw=_middle, any_layout=True), ("size",), _sized),
+    "CenterCrop": (partial(CropStep, draw=_middle), ("size",), _sized),
     "Resize": (
-        partial(ResizeStep, aim=_output_size, resize=_resize, any_layout=True),
+        partial(ResizeStep, aim=_output_size, resize=_resize),
         ("size", "interpolation", "max_size", "antialias"),
         lambda fn: fn.size is not None and fn.max_size is None and _smooth(fn),
     ),
     "RandomHorizontalFlip": (
-        partial(MirrorStep, place=partial(_mirrored, 1), any_layout=True),
+        partial(MirrorStep, place=partial(_mirrored, 1)),
         ("p",),
         lambda fn: True,
     ),
-    "RandomVerticalFlip": (partial(MirrorStep, place=partial(_mirrored, 0), any_layout=True), ("p",), lambda fn: True),
+    "RandomVerticalFlip": (partial(MirrorStep, place=partial(_mirrored, 0)), ("p",), lambda fn: True),
     "RandomRotation": (
         partial(WarpStep, place=_affine),
-        ("degrees", "interpolation", "expand", "center", "fill"),
+        ("degrees", "interpolation", "expand", "center", "fill", *DRAWS),
         lambda fn: _is_plain_warp(fn) and not fn.expand,
     ),
     "RandomAffine": (
         partial(WarpStep, place=_affine),
-        ("degrees", "translate", "scale", "shear", "interpolation", "fill", "center"),
+        ("degrees", "translate", "scale", "shear", "interpolation", "fill", "center", *DRAWS),
         lambda fn: _is_plain_warp(fn) and (fn.scale is None or min(fn.scale) >= LEAST_SCALE),
     ),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -189,7 +190,8 @@ def test_other_files_are_decoded_whole() -> None:
 
     assert read_header(np.frombuffer(encoded, np.uint8)) is None
     for kind, encoded in others.items():
-        assert read_header(encoded) is None, kind
+        header = read_header(encoded)
+        assert header is None or (header.sampling is None and header.shape == image.shape[:2]), kind
         if whole(encoded) is not None:
             found = decode_crop(crop, encoded, 0)
             assert np.array_equal(found, crop(whole(encoded), np.random.default_rng(0)))
@@ -240,7 +242,8 @@ def test_a_damaged_file_gives_the_same_error_or_the_same_pixels(capfd: pytest.Ca
     seen: Counter[bool] = Counter()
     for number in range(600):
         encoded = damaged(rng, some_jpeg(rng))
-        if (images.jpeg_shape(encoded) or (0, 0)) > (1000, 1000):
+        header = read_header(encoded)
+        if header is not None and header.shape > (1000, 1000):
             continue  # a size that nobody has encoded
         expected = whole(encoded)
         seen[expected is None] += 1
@@ -282,14 +285,14 @@ def test_a_library_that_makes_other_pixels_is_not_used(monkeypatch: pytest.Monke
             return made ^ (header.sampling == (2, 2)) if made is not None else None
 
     monkeypatch.setattr(part_decoding, "TurboJpeg", Rounding)
-    monkeypatch.setattr(part_decoding, "_loaded", [])
+    monkeypatch.setattr(part_decoding, "library", functools.cache(part_decoding.library.__wrapped__))
     why = part_decoding.library()
     assert isinstance(why, str) and "it decodes 2 x 2 blocks of RGB at 1/1 otherwise than OpenCV" in why
 
 
 def test_without_a_library_the_whole_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(part_decoding, "libraries", lambda: iter(["/no/such/library", "libm.so.6"]))
-    monkeypatch.setattr(part_decoding, "_loaded", [])
+    monkeypatch.setattr(part_decoding, "library", functools.cache(part_decoding.library.__wrapped__))
     encoded, crop = jpeg(np.zeros((40, 40, 3), np.uint8)), images.CenterCrop(8, 8)
     assert np.array_equal(decode_crop(crop, encoded), crop(whole(encoded)))
     assert part_decoding.library() == part_decoding.NOT_THERE
