@@ -87,10 +87,10 @@ def _percent(share: float) -> str:
 class _Measured:
     """What was seen of one exchange."""
 
-    elements: int = 0
     changed_by_both: int = 0
     changed: int = 0
     shares: list[float] = field(default_factory=list)
+    """Of each element that was compared."""
     worst: ColumnMoved = field(default_factory=lambda: ColumnMoved("", Moved(0.0)))
     where: str = ""
     """Which element is moved most,"""
@@ -145,7 +145,7 @@ class ExchangeCheck:
         one = self._measured[pair]
         most, mean = one.worst.moved, sum(one.shares) / max(len(one.shares), 1)
         found = ExchangeResult(
-            *pair, one.elements, one.changed, mean, most.share, most.local, one.where, one.worst.column
+            *pair, len(one.shares), one.changed, mean, most.share, most.local, one.where, one.worst.column
         )
         values = [leaves(result).get(one.worst.column) for result in one.results if mean]
         made = [value for value in values if isinstance(value, np.ndarray)]
@@ -183,10 +183,10 @@ class ExchangeCheck:
         if not (a.writes & (b.reads | b.writes) or b.writes & (a.reads | a.writes)):
             return ""
         # Decision 99: equal results prove something only if both operators have changed the same element.
-        least = min(LEAST_ACTED, one.elements) if one.changed else 1
+        least = min(LEAST_ACTED, len(one.shares)) if one.changed else 1
         if one.changed_by_both >= least:
             return ""
-        return f"only {one.changed_by_both} of {one.elements} elements were changed by both operators: too few"
+        return f"only {one.changed_by_both} of {len(one.shares)} elements were changed by both operators: too few"
 
     def _measure(self, pair: Pair, number: int) -> None:
         one = self._measured.setdefault(pair, _Measured())
@@ -223,7 +223,6 @@ class ExchangeCheck:
     ) -> None:
         (middle, made), (alone, exchanged) = sides
         given = self._runner.columns(piece)
-        one.elements += 1
         # Each alone, behind the same operators: what the other one does to the element is not in it.
         one.changed_by_both += not equal(middle, [given]) and not equal(alone, [given])
         if equal(made, exchanged):

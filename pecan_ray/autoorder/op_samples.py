@@ -174,25 +174,18 @@ def costs_of(plan: Plan, sequences: Sequence[OpSequenceSample]) -> SampledCosts 
     # All or nothing: with an operator left out, keeping would seem to gain less than it does.
     if not names or not samples.keys() >= set(names):
         return None
-    reading_s = _reading_s(sequences, names[0])
+    head = samples[names[0]]
+    # Of the sequence that begins at the source.
+    reading_s = next((one.reading_s for one in sequences if head in one.ops), None)
     if reading_s is None:
         return None
-    source = _source_cost(plan, samples[names[0]], reading_s)
-    return SampledCosts(source, tuple(_cost(samples[name]) for name in names))
-
-
-def _reading_s(sequences: Sequence[OpSequenceSample], first_op: str) -> float | None:
-    """Return the seconds in which an element of the source is read, as the sequence with the first operator shows."""
-    return next((one.reading_s for one in sequences if first_op in [op.name for op in one.ops]), None)
-
-
-def _source_cost(plan: Plan, head: OpSample, reading_s: float) -> SourceCost:
-    """Return what an element of the source costs; `head`: the first operator, which is given these."""
+    # What lies in memory is read no faster from a disk, whatever the sample says.
+    in_memory = type(plan.head) in (Arrays, Items)
     # By the path alone: opening a storage to ask would be a request.
     remote = "://" in str(getattr(plan.head, "patterns", "") or getattr(plan.head, "root", ""))
-    # What lies in memory is read no faster from a disk, whatever the sample says.
-    reading = 0.0 if type(plan.head) in (Arrays, Items) else reading_s
-    return SourceCost(reading, head.bytes_in / head.elements_in, REMOTE_WAITING if remote else 0.0)
+    waiting = REMOTE_WAITING if remote else 0.0
+    source = SourceCost(0.0 if in_memory else reading_s, head.bytes_in / head.elements_in, waiting)
+    return SampledCosts(source, tuple(_cost(samples[name]) for name in names))
 
 
 def _cost(op: OpSample) -> OperatorCost:

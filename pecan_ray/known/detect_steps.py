@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pecan_ray import images
-from pecan_ray.known.merged_run import KnownRun, RunSteps, mirror_steps_and_resize
+from pecan_ray.known.merged_run import KnownRun, RunSteps
 from pecan_ray.known.steps import (
     ConvertStep,
     CropStep,
@@ -18,7 +18,6 @@ from pecan_ray.known.steps import (
     KnownStep,
     OtherStep,
     ResizeStep,
-    WarpStep,
 )
 from pecan_ray.known.torchvision_steps import torchvision_step, transforms_in
 from pecan_ray.warps import ImageSize, RandomFlip, RandomRotate, RandomShear
@@ -44,7 +43,7 @@ def own_step(fn: Any) -> KnownStep | None:
     """Return the step of an operator of the package."""
     kind, name = type(fn), f"images.{type(fn).__name__}"
     if kind in (RandomFlip, RandomRotate, RandomShear):  # a flip costs a pass over all pixels, as the others do
-        return WarpStep(name, fn, wants_rng=True, place=kind.placed)
+        return GeometricStep(name, fn, wants_rng=True, warps=True, place=kind.placed)
     if kind in (images.RandomCrop, images.CenterCrop):
         return CropStep(name, fn, wants_rng=kind is images.RandomCrop, draw=_own_cut)
     return ResizeStep(name, fn, aim=_own_size, resize=_resize_own) if kind is images.Resize else None
@@ -116,19 +115,13 @@ def _one_warp(places: list[GeometricStep]) -> list[str]:
 
 def _decoded_less(places: list[GeometricStep]) -> tuple[list[str], list[str]]:
     """Return the names of the steps for which a part is decoded, and of those for which a smaller image is."""
-    if not places:
-        return [], []
-    first = places[0]
-    # A JPEG is decoded at 1/2, 1/4 or 1/8 of its size by the decoder itself; pixels then differ, so it is not
-    # "part".
-    if isinstance(first, ResizeStep):
-        return [], [first.name]
-    if not isinstance(first, CropStep):
-        return [], []
-    resize = mirror_steps_and_resize(places[1:])[1]
-    if first.target() is not None:
-        return [first.name], [first.name]
-    return [first.name], [first.name, resize.name] if resize is not None else []
+    cut = [step.name for step in places[:1] if isinstance(step, CropStep)]
+    # A crop, if there is one, and the resize behind it, if it does not resize by itself.
+    resizes = next((number for number, step in enumerate(places[:2]) if _resizes(step)), None)
+    if resizes is None or (resizes == 1 and not cut):
+        return cut, []
+    # A JPEG is decoded at 1/2, 1/4 or 1/8 of its size by the decoder itself; pixels then differ, so it is not "part".
+    return cut, [step.name for step in places[: resizes + 1]]
 
 
 def _resizes(step: KnownStep) -> bool:

@@ -17,7 +17,6 @@ from pecan_ray.known.steps import (
     Cut,
     GeometricStep,
     KnownStep,
-    MirrorStep,
     OtherStep,
     ResizeStep,
 )
@@ -93,7 +92,7 @@ class KnownRun:
     ) -> tuple[Any, Sequence[KnownStep]]:
         """Decode a part, smaller where a resize follows and pixels may be others."""
         behind = self._places[1:]
-        mirrors, resize = mirror_steps_and_resize(behind)
+        resize = behind[0] if behind and isinstance(behind[0], ResizeStep) else None
         kept, wanted = (cut.height, cut.width), first.target()
         if wanted is None and resize is not None:
             wanted = resize.target(kept)
@@ -103,9 +102,7 @@ class KnownRun:
         image = self._converted(part, rng)
         if resize is None or wanted is None or ratio == 1 or first.target() is not None:
             return first.finish(image, cut._replace(height=part.shape[0], width=part.shape[1])), behind
-        for step in behind[:mirrors]:
-            image = step(image, rng)
-        return resize.to(image, wanted), behind[mirrors + 1 :]
+        return resize.to(image, wanted), behind[1:]
 
     def _converted(self, image: Any, rng: Draw) -> Any:
         """Convert a picture; without a copy where that leaves pixels equal."""
@@ -116,13 +113,6 @@ class KnownRun:
             else:
                 image = step(image, rng)
         return image
-
-
-def mirror_steps_and_resize(steps: Sequence[KnownStep]) -> tuple[int, ResizeStep | None]:
-    """Return how many steps mirror before a resize, and that; None where there is none behind them."""
-    mirrors = len(list(itertools.takewhile(lambda step: isinstance(step, MirrorStep) and not step.warps, steps)))
-    behind = steps[mirrors] if mirrors < len(steps) else None
-    return mirrors, behind if isinstance(behind, ResizeStep) else None
 
 
 # --- tensors, whose library whoever passes one has imported ------------------------------------------------

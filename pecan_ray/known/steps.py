@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from pecan_ray.warps import ImageSize, Matrix, Placed, after, scaled, shifted
 
@@ -70,12 +70,15 @@ class GeometricStep(KnownStep):
     What a library's function does is told by functions, each of which is given it first.
     """
 
-    warps: ClassVar[bool] = False
-    """Whether one warp of several is worth it where this is among them."""
+    warps: bool = False
+    """Whether it rotates, shears or scales, so that one warp of several is worth it where this is among them."""
+    place: Callable[[Any, ImageSize, Any], Placed] | None = None
+    """What it does to an image of some size; None for a resize or a crop, which say so themselves."""
 
     def placed(self, size: ImageSize, rng: Any) -> Placed:
         """Draw, and return what it does to an image of that size."""
-        raise NotImplementedError
+        assert self.place is not None
+        return self.place(self.fn, size, self.numbers(rng))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,23 +132,6 @@ class CropStep(GeometricStep):
         if target is not None:
             matrix = after(matrix, scaled(kept, target))
         return Placed(matrix, target or kept, cut[:4])
-
-
-@dataclass(frozen=True, kw_only=True)
-class MirrorStep(GeometricStep):
-    """Mirrors, which moves pixels and leaves them as they are."""
-
-    place: Callable[[Any, ImageSize, Any], Placed]
-
-    def placed(self, size: ImageSize, rng: Any) -> Placed:
-        """Draw, and return what it does to an image of that size."""
-        return self.place(self.fn, size, self.numbers(rng))
-
-
-class WarpStep(MirrorStep):
-    """Rotates, shears or scales, bilinear."""
-
-    warps: ClassVar[bool] = True
 
 
 LEAST_SCALE = 3 / 4

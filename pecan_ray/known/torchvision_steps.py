@@ -21,10 +21,9 @@ from pecan_ray.known.steps import (
     CropStep,
     Cut,
     Forms,
+    GeometricStep,
     KnownStep,
-    MirrorStep,
     ResizeStep,
-    WarpStep,
 )
 from pecan_ray.warps import ImageSize, Matrix, Placed, mirrored
 
@@ -201,18 +200,18 @@ KNOWN_TRANSFORMS: dict[str, tuple[Callable[..., KnownStep], tuple[str, ...], Cal
         lambda fn: fn.size is not None and fn.max_size is None and _smooth(fn),
     ),
     "RandomHorizontalFlip": (
-        partial(MirrorStep, place=partial(_mirrored, 1)),
+        partial(GeometricStep, place=partial(_mirrored, 1)),
         ("p",),
         lambda fn: True,
     ),
-    "RandomVerticalFlip": (partial(MirrorStep, place=partial(_mirrored, 0)), ("p",), lambda fn: True),
+    "RandomVerticalFlip": (partial(GeometricStep, place=partial(_mirrored, 0)), ("p",), lambda fn: True),
     "RandomRotation": (
-        partial(WarpStep, place=_affine),
+        partial(GeometricStep, warps=True, place=_affine),
         ("degrees", "interpolation", "expand", "center", "fill", *DRAWS),
         lambda fn: _is_plain_warp(fn) and not fn.expand,
     ),
     "RandomAffine": (
-        partial(WarpStep, place=_affine),
+        partial(GeometricStep, warps=True, place=_affine),
         ("degrees", "translate", "scale", "shear", "interpolation", "fill", "center", *DRAWS),
         lambda fn: _is_plain_warp(fn) and (fn.scale is None or min(fn.scale) >= LEAST_SCALE),
     ),

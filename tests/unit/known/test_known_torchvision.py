@@ -32,7 +32,7 @@ RUNS: dict[str, list[Any]] = {
     "evaluation": [v2.ToImage(), v2.Resize(256), v2.CenterCrop(224), *TO_FLOATS],
     "on images of Pillow": [image_class.fromarray, v2.RandomResizedCrop(99), v2.RandomHorizontalFlip(), v2.ToImage()],
     "crop": [v2.ToImage(), v2.RandomCrop(96), v2.RandomVerticalFlip()],
-    "middle": [v2.ToImage(), v2.CenterCrop(201), v2.RandomHorizontalFlip(1.0), v2.Resize(80), v2.ToPureTensor()],
+    "middle": [v2.ToImage(), v2.CenterCrop(201), v2.Resize(80), v2.RandomHorizontalFlip(1.0), v2.ToPureTensor()],
     "something else between": [v2.ToImage(), v2.RandomCrop(90), v2.ColorJitter(0.4), *TO_FLOATS],
     "turned": [
         v2.ToImage(),
