@@ -224,15 +224,19 @@ class _Rules(Trials):
             return None
         held_s = self._held_s()
         knee = max(1, math.ceil(KNEE * count * share))
-        if held_s < state.times.quiet_s or knee >= count:
-            return self.hold(f"something shared lets a worker work for {share:.0%} of its time")
+        why = f"something shared lets a worker work for {share:.0%} of its time"
+        if knee >= count:
+            # Local workers may hold each other up: others, elsewhere, do not share their CPUs.
+            return self._add_remote() or self.hold(why)
+        if held_s < state.times.quiet_s:
+            return self.hold(why)
         bounds = list(state.trial_history.bounds)
         bounds[side] = Bound(knee, self.rate, (self.o.room.local, self.o.room.remote)[side], self.now + MAX_QUIET_S)
         self._learn(bounds=(bounds[0], bounds[1]))
         self._time(held_since=None)
         self._try("fewer")
         target = (knee, running.remote) if side == 0 else (running.local, knee)
-        return self.ask(*target, "trial", f"something shared lets a worker work for {share:.0%} of its time")
+        return self.ask(*target, "trial", why)
 
     def _held_s(self) -> float:
         """Return for how long workers, or the trainer, have been held up: from the first look on that has seen it."""

@@ -96,6 +96,8 @@ def test_it_ends_with_the_cheapest_deployment_of_the_papers_workloads(name: str)
         ("several trainers", 14_041, 0.02),
         # Fewer remote workers leave more work to neighbours that slow the trainer down: 9.1 %.
         ("several trainers", 12_032, 0.02),
+        # Local workers that crowd each other were taken for a slow storage, and no remote one was bought: 232 %.
+        ("plain", 16_035, 0.01),
     ],
 )
 def test_it_ends_with_the_cheapest_deployment_where_it_had_ended_beside(family: str, seed: int, excess: float) -> None:
