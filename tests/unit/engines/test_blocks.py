@@ -84,6 +84,18 @@ def test_what_stands_before_data_that_cannot_be_read_is_given_up(engine: EngineN
     assert [(i, block.partial) for block in blocks for i in block.columns["i"]] == [(0, False), (2, False), (4, False)]
 
 
+def test_blocks_of_a_graph_end_where_shapes_change() -> None:
+    def widened(element: Element) -> Element:
+        import tensorflow as tf
+
+        return {**element, "wide": tf.zeros([tf.where(tf.logical_and(element["i"] >= 24, element["i"] < 34), 2, 1)])}
+
+    blocks, error = blocks_of(numbers(engine="tensorflow").filter(even, on="i").map(widened).batch(8))
+    shapes = [block.columns["wide"].shape for block in blocks]
+    assert error is None and shapes == [(8, 1), (4, 1), (5, 2), (3, 1)], "of 24, 10 and 6 elements"
+    assert [i for block in blocks for i in block.columns["i"]] == list(range(0, 40, 2))
+
+
 @pytest.mark.parametrize(
     ("kinds", "rows"),
     [

@@ -1,4 +1,4 @@
-"""Points at which the python engine keeps what splits give: the same data, whatever happens to the folder."""
+"""Points at which the python engine keeps what splits give, whatever happens to the folder; and entries as bytes."""
 
 from __future__ import annotations
 

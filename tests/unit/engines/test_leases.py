@@ -1,4 +1,4 @@
-"""Leases of an engine, and plans that begin behind their first outputs or make rounds: nothing is lost or repeated."""
+"""Leases, plans that begin behind their first outputs, rounds, and zips in step: nothing is lost or repeated."""
 
 from __future__ import annotations
 

@@ -14,11 +14,11 @@ import pytest
 from pecan_ray.engines import positions
 from pecan_ray.engines.contract import BadElement, EngineOptions, Produced
 from pecan_ray.engines.in_process import AllLeases
-from pecan_ray.engines.positions import MOST_INTERVALS, SkippedPositions
+from pecan_ray.engines.positions import MOST_BAD, MOST_INTERVALS, SkippedPositions
 from pecan_ray.engines.python import run_here
 from pecan_ray.errors import BatchShapeError, ColumnError, OpError, OutputTypeError, PecanError, SourceError
 from pecan_ray.pipeline import PecanPipeline
-from pecan_ray.plan.splits import END, OUTPUT_BITS, Element, Lease, Origin, Split
+from pecan_ray.plan.splits import END, OUTPUT_BITS, Columns, Element, Lease, Origin, Split
 from pecan_ray.sources import Arrays, Items
 from tests.unit.engines.engine_leases import (
     ListedLeases,
@@ -318,6 +318,20 @@ def test_a_filter_that_keeps_nothing_reports_what_is_done(path: str, monkeypatch
         carried = delivered([first, *made])
     assert all(spans.contains_all(0, SPLIT_ELEMENTS << OUTPUT_BITS) for spans in carried.values())
     assert len(carried) == source.splits_in_all
+
+
+class ColumnarCounted(Counted):
+    def read_columns(self, split: Split, start: int = 0) -> Iterator[Columns]:
+        self.check(split, start)
+        yield {"i": np.arange(start, SPLIT_ELEMENTS)}
+
+
+@pytest.mark.parametrize("kind", [Counted, ColumnarCounted])
+def test_splits_that_cannot_be_read_are_told_of_before_all_were_tried(kind: type[Counted]) -> None:
+    first, *rest = run_engine(PecanPipeline(kind(3 * MOST_BAD, torn_at=0)).batch(8), on_error="skip")
+    assert MOST_BAD <= len(first.bad) < 1.1 * MOST_BAD
+    assert all(bad.elements_left_out == SPLIT_ELEMENTS for bad in first.bad)
+    assert sum(len(one.bad) for one in rest) == 3 * MOST_BAD - len(first.bad)
 
 
 def test_neighbours_become_one_interval_in_whatever_order_they_come() -> None:

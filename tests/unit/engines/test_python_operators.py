@@ -1,4 +1,4 @@
-"""What each operator of the python engine does to a sequence, to columns of every kind, and to pixels."""
+"""What each operator of the python engine does to a sequence, columns, pixels, and elements with equal keys."""
 
 from __future__ import annotations
 

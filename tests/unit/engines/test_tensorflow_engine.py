@@ -1,4 +1,4 @@
-"""The tensorflow engine: every position in one batch, the same numbers, tf.data pipelines, its graphs and its end."""
+"""The tensorflow engine: positions, numbers, tf.data pipelines, graphs and their end; and what both engines count."""
 
 from __future__ import annotations
 

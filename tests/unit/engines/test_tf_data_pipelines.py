@@ -1,4 +1,4 @@
-"""A batch behind a tf.data pipeline: TensorFlow makes it, and it is what the engine's own graph would have made."""
+"""Batches behind a tf.data pipeline, which TensorFlow makes, and its next shard, which is opened ahead."""
 
 from __future__ import annotations
 
@@ -133,6 +133,14 @@ def test_an_element_that_fails_is_named_and_what_is_before_it_is_read_once(behin
         came.extend(n for one in batches for n in one.columns["0"].tolist())
     assert came == [n for index in (0, 1, 2) for n in range(index, ROWS, SHARDS)][: len(came)]
     assert len(came) >= 24
+
+
+def test_elements_of_unequal_shapes_are_refused_by_name() -> None:
+    def unequal(num_shards: int, index: int) -> Any:
+        return plain(num_shards, index).map(lambda n: {"x": tf.zeros([1 + n // 25])})
+
+    with pytest.raises(errors.PecanError, match="'x'"):
+        read(unequal, 8)
 
 
 WAIT_S = 60.0
