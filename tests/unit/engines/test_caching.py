@@ -238,21 +238,6 @@ def test_a_point_behind_what_is_not_of_one_split_and_a_version_or_a_share_that_i
             pipe.autocache(refresh=bad)
 
 
-@pytest.mark.parametrize(("splits", "each"), [(0, 5), (6, 0), (3, 400)])
-def test_none_and_many_in_a_cache_that_holds_next_to_nothing(splits: int, each: int, tmp_path: Path) -> None:
-    def large(value: dict[str, Any]) -> dict[str, Any]:
-        return {"i": value["i"], "x": np.full(10_000, value["i"], np.uint16)}
-
-    pipe = pecan.PecanPipeline(Numbers(splits, each)).map(large).autocache().map(spoil).batch(3)
-    tiny = Cache(tmp_path, 1 << 20)
-    expected = delivered(run_engine(pipe, threads=2))
-    for _ in range(3):
-        made = run_engine(kept(pipe), threads=2, cache=tiny)
-        assert delivered(made) == expected and sorted_numbers(made) == list(range(splits * each))
-        with EntryStore(tmp_path, max_bytes=1 << 20) as store:
-            assert store.nbytes <= 1 << 20
-
-
 def test_a_share_of_the_splits_is_computed_again_in_each_epoch_and_kept_anew(cache: Cache) -> None:
     """Of what is random before a point, so much is new; the rest is what it was."""
     splits, each = 60, 3
