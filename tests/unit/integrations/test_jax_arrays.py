@@ -62,7 +62,7 @@ def test_each_device_holds_its_part_of_the_rows_and_of_other_dimensions(mesh: An
     assert isinstance(batch["n"], jax.Array) and batch["name"].tolist() == ["0", "1", "2", "3"]
 
 
-def test_staged_batches_are_taken_once(mesh: Any) -> None:
+def test_staged_batches_are_taken_once_and_have_the_shapes_of_columns_for_the_mesh(mesh: Any) -> None:
     places = jax_arrays.OnMesh(over(mesh, "data"))
     mine, other, short = {"x": np.ones(2)}, {"x": np.ones(4)}, {"x": np.ones(3)}
     places.stage(mine, mine)
@@ -73,6 +73,9 @@ def test_staged_batches_are_taken_once(mesh: Any) -> None:
     with pytest.raises(PlanError, match="column 'x' has 3 rows"):
         places.take(short)
     assert places.take(short) is None, "once"
+    batch = {"x": np.ones((4, 3)), "pair": (np.ones(4, np.int8), np.ones(2)), "name": np.array(["a"] * 4)}
+    assert places._shapes(batch) == {"x": "float64[4, 3]", "pair": "int8[4]", "pair (2)": "float64[2]"}
+    assert jax_arrays.OnMesh({"x": over(mesh, "data")})._shapes(batch) == {"x": "float64[4, 3]"}
 
 
 def test_what_a_mesh_does_not_divide_is_refused_by_its_batch_or_column(mesh: Any) -> None:
