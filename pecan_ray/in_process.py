@@ -72,11 +72,11 @@ class InProcessRun:
         plan = self._plan
         if ordered.plan is not None:
             self._users_order = UsersOrder(ordered.plan, run_order_of(plan), lambda: plan)
-        batches = self._batches(ordered, note_reverted)
+        batches = self._batches(plan if ordered.plan is None else ordered.plan, note_reverted)
         return one_batch(batches, self._plan, self._options, self._is_left) if self._options.headspace else batches
 
-    def _batches(self, ordered: Ordered, note_reverted: Callable[[str], None]) -> Iterator[Any]:
-        end, running = self._options.end_epoch, ordered.plan or self._plan
+    def _batches(self, running: Plan, note_reverted: Callable[[str], None]) -> Iterator[Any]:
+        end = self._options.end_epoch
         users_order = self._users_order
         for epoch in self._epochs():
             before = self.elements

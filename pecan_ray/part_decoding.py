@@ -73,6 +73,11 @@ class JpegHeader:
         return first, min(left + width + reach, self.reduced(ratio)[1])
 
 
+# All but tables of codes (C4, CC) and one that is reserved (C8).
+FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+"""Markers of the header of a frame."""
+
+
 def read_header(encoded: Any) -> JpegHeader | None:
     """Return the header of a JPEG; None for any other file."""
     if not isinstance(encoded, (bytes, bytearray)) or encoded[:2] != b"\xff\xd8":
@@ -86,8 +91,7 @@ def read_header(encoded: Any) -> JpegHeader | None:
             # below the part, of which the whole has an error.  Colours may be in scans of their own.
             fits = colours == encoded[at + 4] and encoded.rfind(END, at + 2 + size) >= 0
             return header if fits else replace(header, sampling=None)
-        # Markers of a frame, but for tables of codes (C4, CC) and one that is reserved (C8).
-        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
+        if marker in FRAMES:
             header, colours = _frame(marker, bytes(encoded[at + 4 : at + 2 + size])), encoded[at + 9]
         # Any number of FF may stand before a marker.
         at += 1 if marker == 0xFF else 2 + size

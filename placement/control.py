@@ -216,11 +216,7 @@ class _Rules(Trials):
         alone = self._alone()
         side = 1 if running.remote and alone[1] < ALONE else 0
         count, share = (running.local, running.remote)[side], alone[side]
-        known = state.known.each[side] < FULL * state.trial_history.measured_rates[side]
-        # The first batches of all workers say too little of one: a batch and a half of each do.
-        known_rates = self.sums.rows >= max(ROWS, 1.5 * self.o.grain * running.workers)
-        sure = self.whole and known_rates and self.sums.load > FULL
-        if not sure or not known or count < 2 or share >= ALONE:
+        if count < 2 or share >= ALONE or not self._are_rates_known(side):
             return None
         held_s = self._held_s()
         knee = max(1, math.ceil(KNEE * count * share))
@@ -237,6 +233,13 @@ class _Rules(Trials):
         self._try("fewer")
         target = (knee, running.remote) if side == 0 else (running.local, knee)
         return self.ask(*target, "trial", why)
+
+    def _are_rates_known(self, side: int) -> bool:
+        """Tell whether a whole look at busy workers has shown that each works less than when it was measured."""
+        known = self.state.known.each[side] < FULL * self.state.trial_history.measured_rates[side]
+        # The first batches of all workers say too little of one: a batch and a half of each do.
+        enough_rows = self.sums.rows >= max(ROWS, 1.5 * self.o.grain * self.o.running.workers)
+        return known and enough_rows and self.whole and self.sums.load > FULL
 
     def _held_s(self) -> float:
         """Return for how long workers, or the trainer, have been held up: from the first look on that has seen it."""

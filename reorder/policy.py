@@ -105,14 +105,11 @@ def auto_order(
     for section in sections(ops) if mode != "off" else ():
         needs = [*dependencies(ops, section), *_forbidden(names, forbidden, section)]
         # Both look at factors and times alone; what would make the pipeline fail is taken out of it behind them.
-        desired = (algorithm2 if mode == "pecan" else by_saving)(ops, section, neutral_band)
-        arranged = nearest_valid_order(desired, needs)
-        # Only exchanges of this order are asked about.  Each round adds constraints and takes none away, so this ends.
-        while mode != "pecan" and (
-            rejected := [(a, b) for a, b in _reversed_pairs(arranged) if not may((names[a], names[b]))]
-        ):
-            needs += rejected
-            arranged = nearest_valid_order(desired, needs)
+        if mode == "pecan":
+            arranged = nearest_valid_order(algorithm2(ops, section, neutral_band), needs)
+        else:
+            desired = by_saving(ops, section, neutral_band)
+            arranged = _allowed_order(desired, needs, lambda a, b: may((names[a], names[b])))
         order[section.start : section.stop] = arranged
         moves += moves_with_reason(ops, section, arranged, neutral_band)
     return OrderPlan(
@@ -125,6 +122,16 @@ def auto_order(
         forbidden=frozenset((first, second) for first, second in forbidden),
         neutral_band=neutral_band,
     )
+
+
+def _allowed_order(desired: Sequence[int], needs: list[Constraint], may: Callable[[int, int], bool]) -> list[int]:
+    """Return the valid order that is nearest to a desired one and makes only exchanges that are allowed."""
+    arranged = nearest_valid_order(desired, needs)
+    # Only exchanges of this order are asked about.  Each round adds constraints and takes none away, so this ends.
+    while rejected := [(a, b) for a, b in _reversed_pairs(arranged) if not may(a, b)]:
+        needs = [*needs, *rejected]
+        arranged = nearest_valid_order(desired, needs)
+    return arranged
 
 
 def revalidate(old: OrderPlan, ops: Sequence[ProfiledOp]) -> OrderPlan | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias, get_args
 
 from pecan_ray.autoorder.accepted import AS_WRITTEN, OpSequenceOrder, Ordering
@@ -120,13 +120,15 @@ def as_text(name: str, ordering: Ordering) -> str:
             f"what decoders take over changes {one.description()}" for one in stretch.taken_over.detected_changes
         ]
         rejected += [f"{' -> '.join(one.order)}: {one.reason}" for one in stretch.rejected]
-    if differences:
-        lines += ["", "results beside those of the order as it is written:", *(f"  {one}" for one in differences)]
-    if rejected:
-        lines += ["", "tried and not done:", *(f"  {one}" for one in rejected)]
+    lines += _listed("results beside those of the order as it is written:", differences)
+    lines += _listed("tried and not done:", rejected)
     if ordering.notes:
         lines += ["", *(f"note: {note}" for note in ordering.notes)]
     return "\n".join(lines)
+
+
+def _listed(heading: str, texts: Sequence[str]) -> list[str]:
+    return ["", heading, *(f"  {text}" for text in texts)] if texts else []
 
 
 def _table(cells: list[tuple[str, ...]]) -> list[str]:

@@ -7,7 +7,7 @@ import functools
 import logging
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import replace
 
@@ -169,10 +169,7 @@ class JobOrder:
             *self._seed_notes(),
         )
         messages = [text for text in (ordering.summary(), *told) if text]
-        # Warnings are what changes values, or makes random ones the same in each epoch.
-        loud = (*keeps.frozen, *([ordering.summary()] if ordering.may_change_values else ()))
-        for text in messages:
-            logger.log(logging.WARNING if text in loud else logging.INFO, "%s: %s", self._name, text)
+        self._log(messages, ordering, keeps)
         row_s = ordering.row_seconds()
         pinned = self._config.order_file is not None or self._state_pins is not None
         look = None if once or pinned else self._after_epoch(ordering, end, skip_bad=skip_bad)
@@ -193,6 +190,12 @@ class JobOrder:
             order_text=functools.partial(as_json, self._name, ordering),
             end=end,
         )
+
+    def _log(self, messages: Iterable[str], ordering: Ordering, keeps: Kept) -> None:
+        # Warnings are what changes values, or makes random ones the same in each epoch.
+        loud = (*keeps.frozen, *([ordering.summary()] if ordering.may_change_values else ()))
+        for text in messages:
+            logger.log(logging.WARNING if text in loud else logging.INFO, "%s: %s", self._name, text)
 
     def order_text(self, *, again: bool = False) -> Ordering:
         """Return the order with what was measured of every operator; `again`: look anew, whatever is kept."""

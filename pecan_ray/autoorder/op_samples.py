@@ -179,13 +179,16 @@ def costs_of(plan: Plan, sequences: Sequence[OpSequenceSample]) -> SampledCosts 
     reading_s = next((one.reading_s for one in sequences if head in one.ops), None)
     if reading_s is None:
         return None
-    # What lies in memory is read no faster from a disk, whatever the sample says.
-    in_memory = type(plan.head) in (Arrays, Items)
-    # By the path alone: opening a storage to ask would be a request.
-    remote = "://" in str(getattr(plan.head, "patterns", "") or getattr(plan.head, "root", ""))
-    waiting = REMOTE_WAITING if remote else 0.0
-    source = SourceCost(0.0 if in_memory else reading_s, head.bytes_in / head.elements_in, waiting)
+    source = _source_cost(plan.head, reading_s, head.bytes_in / head.elements_in)
     return SampledCosts(source, tuple(_cost(samples[name]) for name in names))
+
+
+def _source_cost(source: object, reading_s: float, element_bytes: float) -> SourceCost:
+    # What lies in memory is read no faster from a disk, whatever the sample says.
+    in_memory = type(source) in (Arrays, Items)
+    # By the path alone: opening a storage to ask would be a request.
+    remote = "://" in str(getattr(source, "patterns", "") or getattr(source, "root", ""))
+    return SourceCost(0.0 if in_memory else reading_s, element_bytes, REMOTE_WAITING if remote else 0.0)
 
 
 def _cost(op: OpSample) -> OperatorCost:

@@ -197,11 +197,15 @@ def _maps(ops: Sequence[Op]) -> list[Map]:
     return run
 
 
+def _may_run_on_rows(op: Map) -> bool:
+    return not (op.keep_position or op.processes or is_pass_dependent(op))
+
+
 def maps_from_source(plan: Plan) -> tuple[Map, ...]:
     """Return the maps between a source and `batch`, behind which nothing comes, if all may be run so; else none."""
     ops = [op for op in plan.ops if not isinstance(op, (Prefetch, Repeat)) and not is_idle(op)]
-    maps = [op for op in ops[:-1] if isinstance(op, Map) and not (op.keep_position or op.processes)]
-    if not maps or len(maps) < len(ops) - 1 or not isinstance(ops[-1], Batch) or any(map(is_pass_dependent, maps)):
+    maps = [op for op in ops[:-1] if isinstance(op, Map) and _may_run_on_rows(op)]
+    if not maps or len(maps) < len(ops) - 1 or not isinstance(ops[-1], Batch):
         return ()
     if isinstance(plan.head, Join) or plan_shape(plan).serial:
         return ()

@@ -111,7 +111,7 @@ def plan_shape(plan: Plan) -> PlanShape:
         num_passes=1 if serial else _num_passes(plan),
         batch_size=1 if batching is None else batching.most_rows,
         # Equal seeds give equal orders: docs/decisions/randomness-and-passes.md#103-equal-seeds-equal-orders.
-        shuffled=tuple(None if serial and _has_seed(op) else op for op in _shuffled(plan)),
+        shuffled=_drawn_anew(plan, serial=serial),
         drop_remainder=batching is not None and batching.drop_remainder,
         holds_back=holds_back,
         grouped=isinstance(batching, GroupingOp),
@@ -121,9 +121,13 @@ def plan_shape(plan: Plan) -> PlanShape:
         source_order=keeps_source_order(plan),
         unordered_reason=_why_unordered(plan),
         unjoinable=_join_error(plan, batching),
-        joined=(plan.is_in_step or not isinstance(plan.head, Join))
-        and any(isinstance(op, (Filter, FlatMap)) for op in plan.ops),
+        joined=_changes_the_number_of_rows(plan),
     )
+
+
+def _changes_the_number_of_rows(plan: Plan) -> bool:
+    one_source = plan.is_in_step or not isinstance(plan.head, Join)
+    return one_source and any(isinstance(op, (Filter, FlatMap)) for op in plan.ops)
 
 
 def _regroups(plan: Plan) -> bool:
@@ -178,6 +182,11 @@ def _has_seed(op: Shuffle | None) -> bool:
     together.
     """
     return op is not None and op.seed is not None
+
+
+def _drawn_anew(plan: Plan, *, serial: bool) -> tuple[Shuffle | None, ...]:
+    """Return the shuffles of a plan's sources, but those that one worker runs with a seed of their own."""
+    return tuple(None if serial and _has_seed(op) else op for op in _shuffled(plan))
 
 
 def _shuffled(plan: Plan, behind: Shuffle | None = None) -> Iterator[Shuffle | None]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import cv2
@@ -12,9 +14,11 @@ import pytest
 
 import pecan_ray as pecan
 from pecan_ray.autoorder.accepted import Ordering
+from pecan_ray.autoorder.job_order import STILL_LOOKING
+from pecan_ray.autoorder.kept_order import KeptOrder, OrderFolder
 from pecan_ray.autoorder.order import order_plan
 from pecan_ray.autoorder.order_request import OrderRequest
-from tests.ray.pipelines import TWO
+from tests.ray.pipelines import ONE, TWO
 from tests.ray.waiting import ENDS_S, until
 from tests.ray.workers import ONE_BY_ONE
 
@@ -109,3 +113,66 @@ def test_the_order_is_looked_at_again_after_the_first_epoch() -> None:
     assert len(events) == 2
     assert "AutoOrder now runs shape_before -> fit, as the first epoch shows" in events[1]
     assert "'fit' inflates (factor 2" in events[1]
+
+
+def test_what_a_look_beside_its_job_finds_is_run_from_a_later_epoch_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pecan_ray.autoorder.job_order.WAITED_S", 0.0)
+    sides: dict[int, set[int]] = {}
+    with of_many_sizes(reorder="pecan").iter_batches(epochs=None, workers=ONE, **ONE_BY_ONE) as batches:
+        for batch in batches:
+            assert batches.provenance is not None
+            epoch = batches.provenance.epoch
+            sides.setdefault(epoch, set()).update(batch["side"].tolist())
+            if sides.get(epoch - 1) == {64}:
+                break
+        begun, found = reorderings(batches)[:2]
+        session: Any = batches._session
+        assert json.loads(session._ask(session.controller.view).order_text)["changed"], (
+            "what a page about the job shows"
+        )
+    assert all(seen == {64} or not seen & {64} for seen in sides.values()), "an epoch has one order"
+    assert begun == STILL_LOOKING
+    assert found.startswith("AutoOrder moved fit before shape_before")
+    first = min(epoch for epoch, seen in sides.items() if seen == {64})
+    assert f"it is run from epoch {first} on" in found
+
+
+# --- elements that only the user's order takes ----------------------------------------------------------------
+
+GRAY = 700
+IMAGES = 1024
+
+
+def to_rgb(image: Any) -> Any:
+    """Do what costs much, and make three channels of a gray image."""
+    image = cv2.GaussianBlur(image, (15, 15), 3.0)
+    return np.stack([image] * 3, axis=-1) if image.ndim == 2 else image
+
+
+def half_of_colors(image: Any) -> Any:
+    """Halve an image of three channels, and no other."""
+    height, width, _ = image.shape
+    return cv2.resize(image, (width // 2, height // 2))
+
+
+def test_a_job_goes_back_to_the_users_order_and_loses_nothing(tmp_path: Path) -> None:
+    """An earlier job has kept an order that fails on one image that lies behind the sample."""
+    rng = np.random.default_rng(0)
+    shapes = [(32, 32) if number == GRAY else (32, 32, 3) for number in range(IMAGES)]
+    items = [{"image": rng.integers(0, 255, shape, np.uint8), "n": n} for n, shape in enumerate(shapes)]
+    config = pecan.Config(order_folder=tmp_path)
+    pipe = pecan.PecanPipeline(pecan.sources.Items(items), name="gray", config=config)
+    pipe = pipe.map(to_rgb, on="image").map(half_of_colors, on="image").batch(16)
+    OrderFolder(tmp_path).replace(pipe._order._key, KeptOrder((("half_of_colors", "to_rgb"),)))
+    numbers: dict[int, list[int]] = {}
+    with pipe.iter_batches(epochs=2, workers=TWO, on_error="skip") as batches:
+        for batch in batches:
+            assert batches.provenance is not None and batch["image"].shape[1:] == (16, 16, 3)
+            numbers.setdefault(batches.provenance.epoch, []).extend(batch["n"].tolist())
+        report, told = batches.report(), reorderings(batches)
+    assert all(sorted(numbers[epoch]) == list(range(IMAGES)) for epoch in (0, 1))
+    assert len(told) == 2 and "AutoOrder runs half_of_colors -> to_rgb -> batch" in told[0]
+    assert "fails in AutoOrder's order half_of_colors -> to_rgb" in told[1] and "yours, to_rgb -> half_of" in told[1]
+    assert report.bad_elements == 0 and report.workers_lost == 0
+    kept = OrderFolder(tmp_path).load(pipe._order._key)
+    assert kept is not None and kept.orders == (("to_rgb", "half_of_colors"),)

@@ -103,6 +103,19 @@ def test_html_is_escaped_and_has_pictures_and_other_formats_are_refused(reordere
         reordered.explain(cast(ExplainFormat, "xml"))
 
 
+def test_what_was_refused_is_told_with_its_reason() -> None:
+    def wider(image: Any) -> Any:
+        return tone(image.astype(np.float32))
+
+    def narrow(image: Any) -> Any:
+        return half(image).astype(np.uint8)
+
+    text = pipeline(reorder="pecan").map(wider, on="image").map(narrow, on="image").explain()
+    assert "left the order as it is written" in text.splitlines()[0]
+    assert "tried and not done:" in text
+    assert "narrow -> wider: the result differs in column 'image': it is float32" in text
+
+
 def test_mode_pecan_warns_that_values_may_be_others(caplog: pytest.LogCaptureFixture) -> None:
     pipe = pipeline(reorder="pecan").map(tone, on="image").map(half, on="image").batch(4)
     assert VALUES_MAY_DIFFER in pipe.explain().splitlines()[0]

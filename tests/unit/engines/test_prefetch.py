@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -100,6 +101,9 @@ def test_so_many_items_are_ready_in_a_graph(
     def counted(i: Any) -> Any:
         return tf.ensure_shape(tf.numpy_function(note, [i], i.dtype), i.shape)
 
+    def made(wanted: int) -> bool:
+        return len(calls) >= wanted
+
     pipe = build(numbers(ROWS, ROWS, engine="tensorflow").map(counted, on="i", name="count"))
     sources = tuple(pipe.plan.sources())
     engine = TensorFlowEngine(pipe.plan, sources, EngineOptions(order="strict"), HeapSlots())
@@ -108,7 +112,7 @@ def test_so_many_items_are_ready_in_a_graph(
         for taken in range(1, 6):
             assert next(batches).rows == taken_at_a_time
             wanted = taken * taken_at_a_time + 300
-            until(lambda wanted=wanted: len(calls) >= wanted, lambda: f"only {len(calls)} were made")
+            until(partial(made, wanted), lambda: f"only {len(calls)} were made")
 
 
 Rows: TypeAlias = npt.NDArray[Any]
