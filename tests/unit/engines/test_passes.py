@@ -106,8 +106,9 @@ def test_a_pipeline_that_is_made_again_for_each_epoch_is_told_of_once(
     for epoch in range(4):
         warn_if_epochs_restart("rows", PARTS, PassCounts(), begins_anew=epoch != 1)
         assert len(caplog.messages) == (epoch > 1)
-    for _ in range(2):
-        warn_if_epochs_restart("two", PARTS, PassCounts(), begins_anew=True)
+    kept = PassCounts()
+    warn_if_epochs_restart("two", PARTS, kept, begins_anew=True)
+    warn_if_epochs_restart("two", PARTS, PassCounts(), begins_anew=True)
     assert len(caplog.messages) == 1 and caplog.messages[0].startswith("rows: this pipeline was made again")
 
 
