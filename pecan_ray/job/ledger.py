@@ -76,7 +76,7 @@ class Ledger(LedgerState):
         if self.leftovers.groups and sees:
             state.begin((group := self.leftovers.groups.popleft()).leases, group.rank)
             return Assignment(self.epoch, group.rank)
-        if self._must_wait_for_rows(worker, state):
+        if not self.runs.may_begin(worker, state, self.rows_in_turn, len(self.workers)):
             return "wait"
         taken = elsewhere(worker, self.shape, self._whole, self.workers)
         # Decision 98: what is suspected stays apart, and waits for a worker that can open it.
@@ -87,12 +87,6 @@ class Ledger(LedgerState):
         if self.shape.runs_whole:
             self._whole.begin(worker)
         return assigned(self.shape, self.epoch, self.produced, self.counts)
-
-    def _must_wait_for_rows(self, worker: str, state: WorkerLeaseState) -> bool:
-        if not self.runs.may_begin(self.rows_in_turn, len(self.workers)):
-            return True
-        # Decision 152: what comes next is for a second worker. The late one works on it already, and stands back.
-        return self.runs.kept and self.runs.should_wait(worker, state)
 
     def take(self, worker: str, branch: int = 0, wanted: WantedSplits = None, side: SideBySide = ONE_BY_ONE) -> Given:
         """Give a worker its next lease of a branch; "none" ends it for this assignment, unless it reads others."""

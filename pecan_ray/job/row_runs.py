@@ -105,10 +105,15 @@ class RowRuns:
         self.fatal_batches.clear()
         self.skipped_rows.clear()
 
-    def may_begin(self, received: int, workers: int) -> bool:
+    def may_begin(self, worker: str, state: WorkerLeaseState, received: int, workers: int) -> bool:
         """Tell whether a worker could be given something; `received`: so many rows have had their turn."""
         self._go_on()
-        return not self.kept or (self._epoch_rows.known and self._room(received, workers) > 0)
+        if not self.kept:
+            return True
+        # Decision 152: what comes next is for a second worker. The late one works on it already, and stands back.
+        if self.should_wait(worker, state):
+            return False
+        return self._epoch_rows.known and self._room(received, workers) > 0
 
     def _go_on(self) -> None:
         if self._epoch_rows.find():
