@@ -140,7 +140,7 @@ class Audit:
             ]
             before = self.used_pieces.get(epoch, Counter())
             pieces = [piece for key in keys for piece in pieces_of(self.scenario, key)]
-            saved = self._saved if self.scenario.numbered else None
+            saved = self._saved
             outputs = Counter((key, element) for key, element, _ in pieces)
             left = [
                 piece for piece in pieces if saved is not None and not saved.holds(epoch, piece, outputs[piece[:2]])

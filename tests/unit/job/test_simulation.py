@@ -25,7 +25,7 @@ from tests.unit.job.job_histories import CASES, REPEATS
 
 LOT, CUT_LOT = 50, 100
 """Histories of one test: few enough that the check by mutations asks it."""
-CUT_FAILED_ONCE = (35, 2648, 6012, 11378, 52307, 105390, 300502)
+CUT_FAILED_ONCE = (35, 2648, 6012, 11378, 52307, 105390, 300502, 640200687)
 """Seeds of histories in which something was wrong once when they were cut off and gone on with."""
 FEW = ((SplitModel((1,) * 5), SplitModel((1,))),)
 
