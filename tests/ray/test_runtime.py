@@ -129,11 +129,12 @@ def noisy(i: Any, rng: np.random.Generator) -> Any:
     return i + rng.random()
 
 
-def gated(folder: Path) -> Callable[[Any], Any]:
-    """A function that comes no further than an element in the middle before a file is there."""
+def gated(folder: Path, *, once: bool = False) -> Callable[[Any], Any]:
+    """A function that comes no further than an element in the middle before a file is there; `once`: its first call."""
 
     def pass_on(i: Any) -> Any:
-        if i == GATE:
+        if i == GATE and not (once and (folder / "first").exists()):
+            (folder / "first").touch()
             until((folder / "gate").exists, "the gate stays shut")
         return i
 
@@ -184,6 +185,40 @@ def test_rows_behind_a_filter_have_the_order_of_the_source_with_any_workers_what
     got += ids(last)
     assert got == [i for i in range(400) if i % 5 != 3 and i % 50 != 7] * 2
     assert last.report().bad_elements == 13, "of which three were counted before"
+
+
+def test_ranks_get_the_batches_of_one_sequence_in_turn_whatever_dies_and_across_a_cut(tmp_path: Path) -> None:
+    """The last round lacks a batch, so its rows are shared evenly."""
+
+    def pipe() -> pecan.PecanPipeline:
+        return numbers(405).map(gated(tmp_path), on="i").batch(8)
+
+    def train(rank: int) -> tuple[list[list[float]], Any]:
+        options: dict[str, Any] = {"rank": rank, "world_size": 2, "job": "in-turn", **ONE_BY_ONE}
+        with pipe().iter_batches(workers=pecan.Workers(local=2, remote=1), **options) as it:
+            got = values(islice(it, KILLED_AT))
+            if rank == 0:
+                lose(it, maker(it))
+                (tmp_path / "gate").touch()
+            got += values(islice(it, CUT_AT - KILLED_AT))
+            state = json.loads(json.dumps(it.state_dict()))
+            assert "rank r of 2 gets batches r, r + 2" in it.explain()
+            return got + values(it), state
+
+    with ThreadPoolExecutor(2) as pool:
+        ranks = list(pool.map(train, range(2)))
+    whole = [[*range(first, first + 8)] for first in range(0, 400, 8)]
+    assert ranks[0][0] == [*whole[::2], [400, 401]] and ranks[1][0] == [*whole[1::2], [402, 403, 404]]
+    alone = values(pipe().iter_batches(workers=ONE, state=ranks[0][1]))
+    assert alone == [*whole[2 * CUT_AT :], [*range(400, 405)]] and ranks[0][1] == ranks[1][1]
+
+
+def test_rows_of_a_worker_that_is_late_are_made_by_another_one(tmp_path: Path) -> None:
+    pipe = numbers(400).map(gated(tmp_path, once=True), on="i").batch(8)
+    with pipe.iter_batches(workers=TWO) as it:
+        assert ids(it) == [*range(400)]
+        assert any("another worker makes them too" in event.text for event in it.report().events)
+    (tmp_path / "gate").touch()
 
 
 # --- two sources ----------------------------------------------------------------------------------------------
