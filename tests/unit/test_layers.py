@@ -69,6 +69,21 @@ PLANTED: dict[str, tuple[str, str]] = {
     "a sub-package goes by its folder's name": ("pecan_ray/runtime", "from placement import Prices"),
     "TensorFlow is imported with its user": ("pecan_ray/sources", "import tensorflow as tf"),
     "torch is imported with its user": ("pecan_ray/runtime", "try:\n    import torch\nexcept ImportError:\n    pass"),
+    "a decision looks at the clock": ("placement", "from time import monotonic"),
+    "the plan knows the time of day": ("pecan_ray/plan", "import datetime"),
+    "a decision knows paths": ("autoscaler", "from pathlib import Path"),
+    "a cache's policy keeps a database": ("cache", "import sqlite3"),
+    "the job starts a process": ("pecan_ray/job", "from subprocess import run"),
+    "a decision imports by text": ("placement", "import importlib\nR = importlib.import_module('ray')"),
+    "an engine imports Ray by text": (
+        "pecan_ray/engines",
+        "from importlib import import_module\nR = import_module('ray')",
+    ),
+    "a cache's policy stands on the job": ("cache", "import pecan_ray.job.events"),
+    "the cluster stands on the simulation": ("pecan_ray/runtime", "from pecan_ray.simulator import simulate"),
+    "a source stands on an engine": ("pecan_ray/sources", "import pecan_ray.engines.contract"),
+    "an engine stands on a root module": ("pecan_ray/engines", "import pecan_ray.quarantine"),
+    "code imports tests": ("pecan_ray/observe", "from tests import tiers"),
 }
 """What no module of a folder may hold."""
 CIRCLES = {

@@ -183,6 +183,7 @@ PIPE: Any = numbers(8).batch(2)
         (lambda: PIPE.mapp, AttributeError, r"has no attribute 'mapp'$"),
         (lambda: PIPE.batch(4, drop_last=True), TypeError, r"batch\(drop_last=.*drop_remainder=True"),
         (lambda: PIPE.iter_batches(num_workers=4), TypeError, r"iter_batches\(num_workers=.*workers=4"),
+        (lambda: PIPE.to_torch(num_workers=4), PlanError, r"to_torch\(num_workers=.*workers=4"),
         (lambda: PIPE.map(print, other=4), TypeError, "unexpected keyword argument 'other'"),
         (lambda: PIPE.iter_batches(workers=0), PlanError, r"workers=0: .*debug=True"),
         (lambda: PIPE.iter_batches(workers=True), PlanError, "workers=True"),

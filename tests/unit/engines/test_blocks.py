@@ -121,6 +121,8 @@ FORMS: dict[str, tuple[Callable[[PecanPipeline], PecanPipeline], int, list[int]]
     "filter": (lambda p: p.filter(lambda i: i % 2 == 0, on="i").take(3).batch(2), 5, [0, 2, 4]),
     "batches": (lambda p: p.map(lambda e: e).batch(3).take(2), 6, [0, 1, 2, 3, 4, 5]),
     "passes": (lambda p: p.map(lambda e: e).take(2).repeat(2), 2, [0, 1, 0, 1]),
+    "skip": (lambda p: p.map(lambda e: e).skip(2).take(3), 5, [2, 3, 4]),
+    "column": (lambda p: p.map(lambda i: i, on="i").take(5).batch(3), 5, [0, 1, 2, 3, 4]),
 }
 """By name: a pipeline, how many elements it takes, and what it yields."""
 

@@ -92,6 +92,12 @@ PIPES = {
     "shuffled": lambda p: p.map(double).autocache().shuffle(9).batch(4),
     "taken": lambda p: p.map(double).autocache().take(17).batch(4),
     "random": lambda p: p.map(double).autocache().map(drawn).batch(4),
+    "nothing before": lambda p: p.autocache().map(spoil).batch(4),
+    "nothing behind filters": lambda p: p.filter(odd).autocache().batch(4),
+    "elements": lambda p: p.map(double).autocache().map(spoil),
+    "padded": lambda p: p.map(double).autocache().padded_batch(4),
+    "repeated": lambda p: p.map(double).autocache().batch(4).repeat(2),
+    "prefetched": lambda p: p.map(double).autocache().prefetch(3).map(spoil).batch(4),
 }  # fmt: skip
 
 

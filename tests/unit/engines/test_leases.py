@@ -93,6 +93,7 @@ class Given:
 WRAPPED: dict[str, Callable[[Leases, Source], Leases]] = {
     "accounted": lambda leases, source: LeaseTracker(leases),
     "behind none": lambda leases, source: LeasesBehind(leases, [source], [0]),
+    "as given": lambda leases, source: leases,
 }
 
 
@@ -158,6 +159,7 @@ LEFT: dict[str, Callable[[PecanPipeline], PecanPipeline]] = {
     "threads": lambda pipe: pipe.map(lambda i: i, on="i").filter(lambda i: i % 3 != 0, on="i").batch(4),
     "one by one": lambda pipe: pipe.filter(lambda i: i % 3 != 0, on="i").padded_batch(4),
     "one sequence": lambda pipe: pipe.filter(lambda i: i % 3 != 0, on="i").batch(4).take(1000),
+    "columns": lambda pipe: pipe.filter(lambda i: i % 3 != 0, on="i").batch(4).prefetch(2),
 }
 
 
@@ -220,6 +222,8 @@ PLANS: dict[str, Callable[[Lengths, Lengths], pecan.PecanPipeline]] = {
     "zip": lambda a, b: of(a).skip(2).map(with_draw).zip(of(b).take(31)).batch(4),
     "a zip of batches": lambda a, b: of(a).batch(2).zip(of(b).batch(2).skip(1)).map(lambda x: x).batch(2),
     "a remainder that is dropped": lambda a, b: of(a).take(22).map(with_draw).batch(4, drop_remainder=True),
+    "skip": lambda a, b: of(a).skip(6).map(with_draw).batch(4),
+    "batches that are taken": lambda a, b: of(a).map(with_draw).batch(3).take(5).map(lambda x: x),
 }
 
 
@@ -257,6 +261,7 @@ UNCOUNTED: dict[str, Callable[[pecan.PecanPipeline], pecan.PecanPipeline]] = {
     "repeat": lambda pipe: pipe.take(5).repeat(2),
     "mix": lambda pipe: pipe.mix(pipe, weights=[1, 1], stop="first"),
     "a filter before a zip": lambda pipe: pipe.zip(of(Lengths("j")).filter(lambda row: True)),
+    "shuffle": lambda pipe: pipe.take(5).shuffle(3),
 }
 
 
@@ -299,12 +304,16 @@ def bucketed(pipe: PecanPipeline) -> PecanPipeline:
     ("pipe", "options", "said"),
     [
         (lambda: numbers(10).batch(2), {}, r"ends with batch: let it end with bucket_by_length"),
+        (lambda: numbers(10), {}, r"makes no batches: let it end with bucket_by_length"),
         (lambda: bucketed(numbers(10).take(5)), {}, r"run by one worker as a whole \(take"),
         (lambda: bucketed(numbers(10)).filter(lambda batch: True, name="some"), {}, r"some: behind bucket_by_length"),
         (lambda: bucketed(numbers(10)).map(dict, name="moved"), {"on_error": "skip"}, r"moved: with on_error='skip'"),
         (lambda: bucketed(numbers(10, engine="tensorflow")), {}, 'use engine="python"'),
         (lambda: bucketed(numbers(10)), {"order": "strict"}, r"does not go with order='strict'"),
+        (lambda: bucketed(numbers(10)), {"sharding": "off"}, r"does not go with sharding='off'"),
+        (lambda: bucketed(numbers(10)), {"visitation": "zero_or_more"}, r"does not go with visitation='zero_or_more'"),
         (lambda: bucketed(numbers(10)), {"share": True, "world_size": 1, "max_lag": 3}, r"does not go with share=True"),
+        (lambda: bucketed(numbers(10)), {"coordinated": 1}, r"coordinated must be True or False"),
     ],
 )
 def test_what_has_no_rounds_is_refused_when_the_job_is_begun(

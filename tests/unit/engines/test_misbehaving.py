@@ -195,6 +195,8 @@ ODD: dict[str, tuple[Callable[[PecanPipeline], PecanPipeline], type[Exception], 
         OpError,
         "own failed on element 7 of split 0: RuntimeError: no ",
     ),
+    "None of a filter": (answering(lambda: None), OutputTypeError, NO_ANSWER),
+    "None as length": (measuring(None), OutputTypeError, "length returned NoneType for element 7 of split 0"),
 }
 
 
@@ -299,6 +301,7 @@ CUTS: dict[str, Any] = {
     "beside": lambda batch: {"i": batch["i"], "j": batch["i"][:3]},
     "one": lambda batch: {**batch, "x": batch["x"][batch["i"] % 2 == 0]},
     "in_place": cut_in_place,
+    "texts": lambda batch: {**batch, "text": batch["text"][:4]},
 }
 
 

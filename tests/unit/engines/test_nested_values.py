@@ -56,6 +56,8 @@ ENDINGS: dict[str, Callable[[pecan.PecanPipeline], pecan.PecanPipeline]] = {
     "fused": lambda pipe: pipe.map(lambda element: element).batch(ROWS),
     "of columns": lambda pipe: pipe.batch(ROWS),
     "of columns behind a map": lambda pipe: pipe.batch(ROWS).prefetch(1).map(again),
+    "one by one": lambda pipe: pipe.skip(0).batch(ROWS),
+    "behind a map": lambda pipe: pipe.batch(ROWS).map(again),
 }
 ends = pytest.mark.parametrize("end", ENDINGS.values(), ids=ENDINGS)
 
@@ -113,9 +115,17 @@ def test_lists_of_equal_lengths_become_arrays_and_others_tuples_of_columns(end: 
         ),
         ([0.5, 1], [1, 2], r" of element 0 of split 2 is float64\[2\], but .* Convert elements to one dtype before"),
         ([{}], [{}, {}], " of element 0 of split 2 has 1 values, but that of element 0 of split 0 has 2. Pad it"),
+        (
+            np.array([]),
+            [{}, {}],
+            " of element 0 of split 2 has 0 values, but that of element 0 of split 0 has 2. Pad it",
+        ),
         (None, [1, 2], " of element 0 of split 2 is None, but that of element 0 of split 0 is a list. Fill in"),
         ({"a": 1}, [1, 2], " of element 0 of split 2 is a dict, but that of .* is a list. Convert one of them"),
+        ({"a": 1}, {}, r" of element 0 of split 2 has the keys \['a'\], but that of element 0 .* has \[\]"),
+        ({"a": None}, {"a": 1}, r"\['a'\] of element 0 of split 2 is None, but that of .* is an int"),
         ({"a": [{1}]}, {"a": [2]}, r"\['a'\]\[0\] of element 0 of split 2 is a set, of which no array can be made"),
+        ({1}, "a text", " of element 0 of split 2 is a set, of which no array can be made. Convert it, or drop it"),
         (2**70, "a text", " of element 0 of split 2 is an int of more than 64 bits, of which no array"),
     ],
 )
@@ -241,6 +251,9 @@ FOREIGN: dict[str, tuple[Callable[[int], Any], Any, Callable[[int], Any]]] = {
     "bfloat16": (of_torch("bfloat16", lambda row: [row] * 2), ml_dtypes.bfloat16, lambda row: [row] * 2),
     "eager": (lambda row: pytest.importorskip("tensorflow").fill((2,), np.int64(row)), np.int64, lambda row: [row] * 2),
     "sparse": (lambda row: of_torch("float32", eye)(row).to_sparse(), np.float32, eye),
+    "half": (of_torch("float16", lambda row: [[row] * 3] * 2), np.float16, lambda row: [[row] * 3] * 2),
+    "csr": (lambda row: of_torch("float32", eye)(row).to_sparse_csr(), np.float32, eye),
+    "half complex": (of_torch("complex32", lambda row: [row + 2j]), np.complex64, lambda row: [row + 2j]),
 }
 
 
@@ -315,6 +328,8 @@ EMPTY = np.array([])
         ([EMPTY, np.array([1, 2])], [[0, 0], [1, 2]]),
         ([np.array([[1, 2]], np.uint8), EMPTY], [[[1, 2]], [[0, 0]]]),
         ([np.float32(7), EMPTY, np.array([1, 2], np.float32)], [[7, 0], [0, 0], [1, 2]]),
+        ([7, np.zeros(0, np.int64)], [[7], [0]]),
+        ([[1, 2], EMPTY], [[1, 2], [0, 0]]),
         ([np.zeros(0, np.int32), np.zeros(0, np.int32)], [[], []]),
     ],
 )
@@ -343,7 +358,9 @@ TYPE = "but that of element 0 .* is a"
                 ({"a": 1}, "a dict, which cannot be padded. Padded are numbers, arrays and lists of numbers"),
             ]
         ),
+        ("a text", None, "is None, which cannot be padded. Fill in what is missing"),
         ([1, 2], None, f"is a NoneType, {TYPE} list. Make an array of it"),
+        ([1, 2], [1, None], "is a list that holds None"),
         ([1, 2], [[1], [1, 2]], "is a list of unequal lists, which cannot be padded"),
         ([1, 2], [1.5], r"is float64\[1\], but that of element 0 .* is int64\[2\]"),
         (np.zeros(1, np.int16), np.zeros((1, 1), np.int16), "has 2 dimensions, but that of element 0 .* has 1"),

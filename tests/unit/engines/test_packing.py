@@ -80,6 +80,7 @@ BEFORE: dict[str, Callable[[PecanPipeline], PecanPipeline]] = {
     "elements": lambda pipe: pipe,
     "pieces": lambda pipe: pipe.flat_map(pieces),
     "rows of batches": lambda pipe: pipe.map(lambda e: {"tokens": [e["tokens"]]}).batch(5).unbatch().map(first_of),
+    "shuffled": lambda pipe: pipe.shuffle(9),
 }
 
 
@@ -141,12 +142,16 @@ LABELS = {"labels": 0}
     ("element", "options", "said"),
     [
         ({"tokens": [0.5]}, {}, r"pack\(on='tokens'\) needs a list of whole numbers, but got float64\[1\]"),
+        ({"tokens": None}, {}, "needs a list of whole"),
         ({"ids": [1]}, {}, "there is no such column"),
         ({"tokens": np.ones(3, np.uint8)}, {"padding": -1}, "padding -1 is no value of column 'tokens'"),
         ({"tokens": [1, 2], "labels": [1]}, {"along": LABELS}, r"is int64\[1\], .* each of the 2 tokens in 'tokens'"),
+        ({"tokens": [1], "labels": ["a"]}, {"along": LABELS}, r"'labels' is <U1\[1\]"),
         ({"tokens": [1]}, {"along": LABELS}, r"there is no column 'labels'; there are \['tokens'\]"),
+        ({"tokens": [1], "x": np.array([1], np.uint8)}, {"along": {"x": -100}}, "padding -100 is no value of column"),
         ({"tokens": [1, 2], "labels": [3, 4]}, {}, r"'labels' has a number for each token of 'tokens' in all 2"),
         ({"tokens": [1]}, {"along": {"segment": 0}}, r"'segment' is one that pack makes itself"),
+        ({"tokens": [1]}, {"along": ["labels"]}, r"pack\(along=\.\.\.\) must be"),
     ],
 )
 def test_what_cannot_be_packed_is_refused_by_name(element: Any, options: Any, said: str) -> None:

@@ -126,6 +126,8 @@ CHANGES: dict[str, Change] = {
     "a small buffer": lambda p: p.shuffle(20, seed=1),
     "taken": lambda p: p.shuffle(20, seed=1).take(100),
     "concatenated": lambda p: p.concat(p).shuffle(50, seed=3),
+    "maps behind": lambda p: p.shuffle(20, seed=1).map(lambda row: row).map(lambda row: row),
+    "two in a row": lambda p: p.shuffle(20, seed=1).map(lambda row: row).shuffle(9, seed=2),
 }
 
 
@@ -156,9 +158,11 @@ def test_a_fixed_order_is_that_of_all_passes_and_can_be_divided(seed: int | None
     ("pipe", "found"),
     [
         (numbers(N).shuffle(9).take(3), "take behind shuffle "),
+        (numbers(N).shuffle(9, seed=1).batch(2).map(lambda row: row).skip(3), "skip behind shuffle "),
         (numbers(N).shuffle(9).concat(numbers(N)).take(3), "take behind shuffle "),
         (numbers(N).take(3).zip(numbers(N, column="j").shuffle(9).skip(3)).batch(2), "skip behind shuffle "),
         (numbers(N).shuffle(9, reshuffle=False).take(3), ""),
+        (numbers(N).shuffle(9).batch(3), ""),
         (numbers(N).take(3).shuffle(9), ""),
         (numbers(N).shuffle(9).repeat().batch(2).take(3), ""),
     ],
@@ -189,6 +193,11 @@ PLANS: dict[str, Make] = {
     "behind a batch": lambda p: p.take(7).batch(3).repeat(2),
     "behind a batch of which the rest is dropped": lambda p: p.batch(7, drop_remainder=True).repeat(2).batch(1),
     "nothing, with an end": lambda p: p.take(0).repeat(2),
+    "skip": lambda p: p.skip(7).repeat(3),
+    "take before and behind": lambda p: p.take(3).repeat().take(10),
+    "nested without an end": lambda p: p.take(4).repeat(2).skip(1).repeat().take(30),
+    "batches of batches": lambda p: p.take(7).batch(3).repeat(2).unbatch().batch(4),
+    "more than there is": lambda p: p.take(100).repeat(2),
 }
 
 
@@ -221,6 +230,9 @@ DRAWING: dict[str, tuple[int, Drawing]] = {
         2 * ROWS,
         lambda p, noisy: p.map(noisy).mix(p.map(noisy, name="other"), weights=[1, 1]).shuffle(2 * ROWS).repeat(3),
     ),
+    "a map behind take": (10, lambda p, noisy: p.take(10).map(noisy).repeat(3)),
+    "nested": (10, lambda p, noisy: p.map(noisy).shuffle(ROWS).take(10).repeat(3).repeat(1)),
+    "cut before": (10, lambda p, noisy: p.map(noisy).repeat(2).shuffle(2 * ROWS).take(10).repeat(3)),
 }
 
 
@@ -305,6 +317,9 @@ EMPTY: dict[str, Make] = {
     "twice": lambda p: none_of(p).repeat(3).take(5).repeat(),
     "splits dealt out again": lambda p: none_of(p).repeat().batch(10),
     "splits of a join dealt out again": lambda p: none_of(p.concat(of_fives(p.engine))).repeat().batch(10),
+    "in a mix": lambda p: p.mix(none_of(p).repeat(), weights=[1, 1]),
+    "behind it": lambda p: none_of(p.take(5).repeat()).batch(2),
+    "splits dealt out again, a filter behind": lambda p: none_of(p.shuffle(ROWS).repeat()).batch(10),
 }
 
 

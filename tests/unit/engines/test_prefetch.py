@@ -56,7 +56,9 @@ class WatchedColumns(Watched):
     ("source", "build", "taken_at_a_time", "ready"),
     [
         (Watched, lambda pipe: pipe.prefetch(30), 1, 30),
+        (Watched, lambda pipe: pipe.shuffle(1).prefetch(30), 1, 30),
         (Watched, lambda pipe: pipe.padded_batch(5).prefetch(30), 5, 150),
+        (Watched, lambda pipe: pipe.prefetch(30).padded_batch(30), 30, 30),
         (Watched, lambda pipe: pipe.take(2000).prefetch(30), 1, 31),  # the last batch of a whole plan is told apart
         (WatchedColumns, lambda pipe: pipe.batch(10).prefetch(40), 10, 400),
     ],
@@ -87,6 +89,8 @@ def test_what_is_cut_out_of_columns_is_ready_too_and_errors_reach_the_reader() -
     [
         (lambda pipe: pipe.prefetch(300), 1),
         (lambda pipe: pipe.batch(5).prefetch(60), 5),
+        (lambda pipe: pipe.prefetch(300).batch(5), 5),
+        (lambda pipe: pipe.shuffle(1).prefetch(300), 1),
     ],
 )
 def test_so_many_items_are_ready_in_a_graph(

@@ -220,6 +220,7 @@ def parquet_of(folder: Path, **columns: Any) -> Parquet:
     [
         (pa.array([1, 2, 3, None, 5, 6]), "is a NoneType"),
         (pa.array([None, 2, 3]), "is int64[]"),
+        (pa.array([[1.0, 2.0], [1.0, 2.0], [1.0]]), "is float64[1]"),
         (pa.array([[1, 2], [1, None]]), "is a list"),
         (pa.array([[1, 2]] * 3 + [[1, 2, 3]] * 3), "is int64[3]"),
     ],
@@ -315,6 +316,7 @@ ROW_STEPS: dict[str, Callable[[PecanPipeline, int], PecanPipeline]] = {
     "skip": lambda pipe, n: pipe.skip(n // 4),
     "repeat": lambda pipe, n: pipe.repeat(1 + n % 3),
     "odd": lambda pipe, n: pipe.filter(is_odd, on="n"),
+    "prefetch": lambda pipe, n: pipe.prefetch(n),
 }
 STEPS: dict[str, Build] = {
     "add": lambda pipe: pipe.map(added, on="n"),

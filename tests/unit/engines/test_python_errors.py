@@ -127,6 +127,8 @@ async def later(value: Any) -> Any:
         (lambda p: p.map(lambda e: e["i"], name="f"), r"f returned int64 .*a dict .*pass on=\"column\""),
         (lambda p: p.map(lambda e: None, name="f"), "f returned NoneType for element 0"),
         (lambda p: p.flat_map(lambda e: e, name="f"), "f returned dict .*a list of elements"),
+        (lambda p: p.flat_map(lambda e: [1], name="f"), "f returned int .*dicts from column name to value"),
+        (lambda p: p.flat_map(lambda i: i, on="i", name="f"), r"f returned int64 .*iterable of them\)\.$"),
         (lambda p: p.map(lambda i: later(i), on="i", name="f"), "f returned coroutine .* must return a value. Let the"),
     ],
 )
@@ -211,6 +213,8 @@ FAILING = {
     "a function of columns": lambda: PecanPipeline(Arrays(i=np.arange(400))).map(refuses_130, on="i"),
     "a source": lambda: late_source(130).map(lambda i: i, on="i", name="same"),
     "a result": lambda: late_source().map(lambda e: {**e, "o": UNSENDABLE if e["i"] == 130 else "x"}, name="odd"),
+    "a function": lambda: late_source().map(refuses_130, on="i"),
+    "functions": lambda: late_source().map(refuses_130, on="i").map(lambda i: i + 0, on="i", name="same"),
 }
 
 
@@ -273,13 +277,20 @@ def failing(pipe: PecanPipeline) -> PecanPipeline:
 
 PATHS: dict[str, Callable[[PecanPipeline, Callable[[PecanPipeline], PecanPipeline]], PecanPipeline]] = {
     "filled": lambda pipe, op: op(pipe).batch(8),
+    "filled, behind shuffle": lambda pipe, op: op(pipe).shuffle(4).batch(8),
     "elements": lambda pipe, op: op(pipe),
     "padded": lambda pipe, op: op(pipe).padded_batch(8),
     "buckets": lambda pipe, op: op(pipe).bucket_by_length([4], sizes=2, length=lambda e: int(e["i"])),
+    "unbatch": lambda pipe, op: op(pipe).batch(8).unbatch(),
+    "flat_map": lambda pipe, op: op(pipe.flat_map(lambda e: [e])).batch(8),
     "concat": lambda pipe, op: op(pipe).concat(op(pipe)).batch(8),
+    "mix": lambda pipe, op: op(pipe).mix(op(pipe), weights=[1, 1]).batch(8),
+    "prefetch": lambda pipe, op: op(pipe).prefetch(3).padded_batch(8),
     "take": lambda pipe, op: op(pipe).take(8).batch(4),
+    "skip": lambda pipe, op: op(pipe).skip(2).batch(4),
     "zip": lambda pipe, op: op(pipe).zip(pipe.map(lambda e: {"j": e["i"]})).batch(4),
     "repeat": lambda pipe, op: op(pipe).take(8).repeat(2),
+    "remainders": lambda pipe, op: op(pipe).batch(8, drop_remainder=True).unbatch().batch(4),
 }
 
 
@@ -302,7 +313,7 @@ def test_bad_elements_are_told_before_the_data_has_been_gone_through(
         rest = list(batches)
     assert all(len(one.bad) < 2.5 * FEW_BAD for one in rest)
     counted = {bad.identity for one in (first, *rest) for bad in one.bad}
-    twice = path in ("concat", "repeat")
+    twice = path in ("concat", "mix", "repeat")
     assert len(counted) == 2 * SPLIT_ELEMENTS * (2 if twice else 1), "each is told once, in each pass"
 
 

@@ -70,9 +70,11 @@ def test_columns_are_padded_to_one_shape_and_a_batch_of_empty_lists_has_the_dtyp
     [
         ({"shapes": {"x": (2,)}}, BatchShapeError, r"column 'x' of element 1 .*shape \[3\], longer than .* \[2\]"),
         ({"shapes": {"z": (2,)}}, ColumnError, r"shapes names the column 'z', but the elements have \['n', 'x'\]"),
+        ({"padding": {"z": 2}}, ColumnError, "padding names the column 'z'"),
         ({"same_shape": ("x", "z")}, ColumnError, "same_shape names the column 'z'"),
         ({"shapes": {"x": (2, 2)}}, PlanError, "shapes gives 2 dimensions for column 'x', but element 0 .* has 1"),
         ({"padding": 0.5}, PlanError, "padding 0.5 is no value of column 'x', whose dtype is int16"),
+        ({"padding": -40_000}, PlanError, "padding -40000 is no value"),
     ],
 )
 def test_padding_that_does_not_fit_is_refused(arguments: Any, error: Any, message: str) -> None:
@@ -356,6 +358,7 @@ def test_keys_and_sizes_are_values_or_functions_and_lists_go_to_collate() -> Non
         (lambda: keyed(key="h"), ColumnError, r"there is no column 'h' in element 0 .*; there are \['g', 'i'\]"),
         (lambda: keyed(key=lambda e: 1 // int(e["i"])), OpError, "group_by failed on element 0 .*: ZeroDivisionError"),
         (lambda: keyed(key=lambda e: [1]), OutputTypeError, r"key of element 0 .* is \[1\], but it must be one number"),
+        (lambda: keyed(key=lambda e: np.nan), OutputTypeError, "key of element 0 .* is nan, but"),
         (lambda: keyed(key=lambda e: (1, np.nan)), OutputTypeError, "key of element 0 .* is .*nan.*, but"),
         (lambda: keyed(size=lambda key: 0), OutputTypeError, "size returned 0 for the key 0: it must return a whole"),
         (

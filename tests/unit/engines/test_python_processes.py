@@ -146,6 +146,9 @@ OF_ONE_FORM: dict[str, list[Any]] = {
     "python's types mixed": [{"n": 1}, {"n": 1.5}, {"n": "one"}, {"n": None}, {"n": True}],
     "no dict": [np.arange(n, n + 3) for n in range(4)],
     "arrays without items": [{"x": np.empty((0, 3))} for _ in range(3)],
+    "answers of a filter": [True, False, True],
+    "one": [{"x": np.arange(5)}],
+    "another order of bytes": [{"x": np.arange(3, dtype=">i4")} for _ in range(3)],
 }
 OF_SEVERAL_FORMS: dict[str, list[Any]] = {
     "other shapes": [{"x": np.zeros(n)} for n in range(4)],

@@ -155,7 +155,7 @@ def test_damaged_objects_are_dropped_and_those_of_a_newer_version_left_alone_and
     assert storage.read_all(path) == newer
 
 
-@pytest.mark.parametrize("fault", [503, "hang"])
+@pytest.mark.parametrize("fault", [503, "hang", 403])
 def test_a_store_that_fails_in_the_middle_costs_no_element_and_is_said_once(
     fault: int | str, s3: tuple[str, FlakyProxy], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

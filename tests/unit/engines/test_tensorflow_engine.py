@@ -58,6 +58,9 @@ PLANS: dict[str, Callable[[pecan.PecanPipeline], pecan.PecanPipeline]] = {
     "unbatch": lambda p: p.batch(8).unbatch().batch(5),
     "concat": lambda p: p.concat(numbers()).batch(16),
     "mix": lambda p: p.mix(numbers(), weights=[1, 3]).batch(16),
+    "nothing left": lambda p: p.filter(lambda i: i < 0, on="i").batch(16),
+    "flat_map": lambda p: p.flat_map(by_thirds, on="i").batch(16),
+    "unbatched": lambda p: p.map(lambda i: i + 1, on="i", name="next"),
 }
 
 
@@ -320,6 +323,10 @@ OTHERS: dict[str, tuple[Callable[[Any], Any], tuple[int | None, ...]]] = {
     "scalar": (lambda image: image / 255.0, (20, 30, 3)),
     "computed": (lambda image: image - tf.reduce_mean(image, axis=(0, 1)), (20, 30, 3)),
     "long": (lambda image: image - MEANS, (2, 1 << 16, 3)),
+    "rows vary": (lambda image: image - MEANS, (None, None, 3)),
+    "more rows": (lambda image: image - np.ones((2, 1, 1, 3), np.float32), (20, 30, 3)),
+    "more dimensions": (lambda image: image - np.ones((1, 1, 1, 3), np.float32), (20, 30, 3)),
+    "vector": (lambda image: image - MEANS, (3,)),
 }
 
 

@@ -42,6 +42,8 @@ REFUSED: dict[str, tuple[Callable[[pecan.PecanPipeline, Any], pecan.PecanPipelin
         1,
         "bucket_by_length",
     ),
+    "batches filtered": (lambda p, fn: p.batch(4).filter(lambda i: fn(i)[0] >= 0, on="i", name="op"), 4, "op"),
+    "behind unbatch": (lambda p, fn: p.batch(4).unbatch().map(of_one(fn), on="i", name="op").batch(2), 1, "op"),
 }
 
 
@@ -72,10 +74,13 @@ def raising(element: Any) -> Any:
 @pytest.mark.parametrize(
     ("kind", "fn", "message"),
     [
+        ("map", lambda e: {"i": object()}, "what it returns cannot be used in a TensorFlow graph"),
         ("map", lambda e: {"i": None}, "odd returned NoneType, but it must return a tensor in column 'i'"),
         ("map", lambda e: {"i": np.ma.masked_array([1, 2], [False, True])}, "odd returned MaskedArray"),
         ("filter", lambda e: None, "odd returned NoneType, but it must return whether to keep"),
+        ("filter", lambda e: tf.constant([True, False]), "but it must return whether to keep the element, one bool"),
         ("flat_map", lambda e: {"i": tf.constant(1)}, "odd: column 'i' is one value and has no rows"),
+        ("flat_map", lambda e: {"i": tf.ragged.constant([[1], [1, 2]])}, "cannot be used in a TensorFlow graph"),
         ("flat_map", lambda e: {"i": tf.zeros(2), "j": tf.zeros(3)}, "odd returned columns of unequal lengths"),
         ("length", raising, "bucket_by_length.*no length"),
         ("length", lambda e: tf.stack([e["i"], e["i"]]), "bucket_by_length.*must return one number"),
@@ -139,6 +144,7 @@ def test_an_error_in_the_graph_names_op_and_element_which_are_left_out_and_told(
 @pytest.mark.parametrize(
     ("column", "behind", "text"),
     [
+        ([[1], [1, 2]], "batch", "odd returned a list in column 'i' of which no tensor can be made"),
         (tf.sparse.from_dense([1, 0]), "batch", "is a SparseTensor where it leaves the graph"),
         (tf.sparse.from_dense([1, 0]), "padded_batch", "padded_batch: column 'i', which odd made, is a SparseTensor"),
         (tf.ragged.constant([[1], [1, 2]]), "padded_batch", "is a RaggedTensor where it is padded"),
@@ -166,7 +172,7 @@ def test_what_is_no_tensor_may_pass_from_one_map_to_the_next_and_a_tuple_is_one_
 
 @pytest.mark.parametrize(
     ("value", "at"),
-    [([[1], [1, 2]], 7), ({"a": 1}, 0), (None, 7), (tf.ragged.constant([[1], [1, 2]]), 7)],
+    [([[1], [1, 2]], 7), ({"a": 1}, 0), (None, 0), (None, 7), (tf.ragged.constant([[1], [1, 2]]), 7)],
     ids=lambda one: type(one).__name__,
 )
 def test_values_of_a_source_of_which_no_tensor_can_be_made_are_bad_elements(value: Any, at: int) -> None:

@@ -58,6 +58,9 @@ BEHIND: dict[str, Callable[[pecan.PecanPipeline, int], pecan.PecanPipeline]] = {
     "shuffle": lambda pipe, size: pipe.shuffle(7).batch(size),
     "repeat": lambda pipe, size: pipe.repeat(2).batch(size),
     "map of batches": lambda pipe, size: pipe.batch(size).map(lambda batch: {**batch, "b": first_column(batch) + 1}),
+    "filter": lambda pipe, size: pipe.filter(lambda one: first_column(one) % 3 == 0).batch(size),
+    "padded": lambda pipe, size: pipe.map(lambda one: {"n": first_column(one)}).padded_batch(size),
+    "unbatch": lambda pipe, size: pipe.batch(size).unbatch(),
 }
 
 
@@ -79,7 +82,7 @@ def shown(batches: list[Produced]) -> list[Any]:
     return [(canonical_text(one.columns), one.rows, one.partial, one.spans) for one in batches if one.rows]
 
 
-@pytest.mark.parametrize("size", [1, 13, 64])
+@pytest.mark.parametrize("size", [1, 4, 13, 64])
 @pytest.mark.parametrize("make", [plain, uneven, mixed, quantized, empty])
 def test_batches_are_those_of_the_engines_own_graph(make: Callable[..., Any], size: int) -> None:
     batches, given = read(make, size)

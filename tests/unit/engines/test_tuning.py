@@ -104,7 +104,8 @@ def limits(cpus: int, **others: float) -> ThreadLimits:
     return ThreadLimits(cpus, 16 * cpus, **others)
 
 
-@pytest.mark.parametrize(("cpus", "taken", "noise"), [(1, 0, 0.3), (64, 0, 0.3), (4, 8, 0.0)])
+@pytest.mark.parametrize("noise", [0.0, 0.3])
+@pytest.mark.parametrize(("cpus", "taken"), [(1, 0), (8, 0), (64, 0), (4, 2), (4, 8)])
 def test_functions_that_compute_keep_one_thread_per_cpu_and_nothing_is_tried(
     cpus: int, taken: int, noise: float
 ) -> None:
@@ -132,6 +133,7 @@ def remote_storage(threads: int) -> ThreadWindow:
     ("workload", "cpus", "least", "most"),
     [
         (at_most(4), 64, 4, 16),
+        (at_most(5), 16, 5, 8),
         (remote_storage, 4, 12, 32),  # a bound from elsewhere is left by no more than a step
         (waiting(8, 0.005, 0.005), 8, 16, 20),  # they wait and compute
         (lambda threads: replace(waiting(4)(4), threads=threads, busy_s=2.0), 4, 4, 4),  # they have no work
@@ -259,6 +261,10 @@ CGROUPS: dict[str, tuple[str, dict[str, str], float]] = {
     "version 1, no quota": ("4:cpu:/", v1("cpu", -1), HERE),
     "version 1, a folder of another name": ("4:cpuacct,cpu:/a/b", v1("cpu/a", 150_000) | v1("cpu/a/b", 800_000), 1.5),
     "no cgroups": ("", {}, HERE),
+    "more than the affinity": ("0::/", {"cpu.max": "9600000 100000\n"}, HERE),
+    "the outermost level alone": ("0::/pod/job", {"cpu.max": "200000 100000", "pod/job/x": ""}, 2),
+    "version 1, its own cgroup is the top": ("4:cpu,cpuacct:/docker/a", v1("cpu,cpuacct", 30_000), 0.3),
+    "both versions at once": ("9:name=systemd:/\n1:cpu:/job\n0::/", v1("cpu/job", 400_000), 4),
 }
 
 

@@ -81,6 +81,8 @@ CASES: dict[str, tuple[int, Callable[[Blocking], PecanPipeline], tuple[str, AtWo
         lambda still: in_files(still, Columns).batch(4),
         (f"Columns{READING}", AtWork("read Columns", OP[1].origin, reads=True)),
     ),
+    "spread": (40, lambda still: pondering(still).flat_map(lambda i: [i, i], on="i").batch(4), OP),
+    "no batch": (20, pondering, OP),
 }
 """How many rows come out, what stands still, and the words for it."""
 

@@ -69,7 +69,7 @@ def found(produced: list[Any]) -> list[tuple[int, int]]:
 EXPECTED = [(number, number // 2) for number in range(ELEMENTS)]
 
 
-@pytest.mark.parametrize("on_error", ["raise", "quarantine"])
+@pytest.mark.parametrize("on_error", ["raise", "skip", "quarantine"])
 @pytest.mark.parametrize("fused", [True, False])
 def test_an_element_that_fails_is_run_in_the_users_order_and_so_are_the_others(fused: bool, on_error: str) -> None:
     pipe = pipeline().batch(8) if fused else pipeline().shuffle(1).batch(8)

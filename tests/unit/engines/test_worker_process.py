@@ -199,7 +199,9 @@ def drawn_rows(*, seed: int = 0, **options: Any) -> dict[float, tuple[float, ...
     return {float(row[0]): tuple(row[1:]) for row in column(run_engine(pipe, seed=seed, **options), "x")}
 
 
-@pytest.mark.parametrize("options", [{"threads": 4, "order": "strict"}, {"threads": 2, "processes": True}])
+@pytest.mark.parametrize(
+    "options", [{"threads": 4}, {"threads": 4, "order": "strict"}, {"threads": 2, "processes": True}]
+)
 def test_an_element_draws_the_same_numbers_wherever_it_runs(options: dict[str, Any]) -> None:
     once = drawn_rows(threads=1)
     assert drawn_rows(**options) == once

@@ -38,7 +38,7 @@ def astronaut() -> Any:
     return image_ops.decode_rgb(path.read_bytes())
 
 
-@pytest.mark.parametrize(("name", "amount"), [("rotate_by", 4.0), ("shear_by", -0.08)])
+@pytest.mark.parametrize(("name", "amount"), [("rotate_by", 4.0), ("shear_by", 0.08), ("shear_by", -0.08)])
 def test_tensorflow_warps_like_opencv(name: str, amount: float) -> None:
     image = astronaut().astype(np.float32)
     ours = getattr(image_ops, name)(image, amount)

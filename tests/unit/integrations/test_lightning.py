@@ -100,6 +100,7 @@ def test_a_subclass_may_have_loaders_of_its_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
+        ({"train": 3}, r"PecanDataModule\(train=...\) needs a pipeline, but got int"),
         ({"val": [3]}, r"PecanDataModule\(val=...\) needs a pipeline, but got int"),
         ({"options": {"batch_size": 3}}, "make batches by the pipeline's .batch"),
         ({"options": {"epochs": 3}}, r"'epochs': ...}\): the trainer says that. Say PecanDataModule\(epochs=...\)"),

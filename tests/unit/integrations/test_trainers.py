@@ -61,6 +61,7 @@ def test_all_training_workers_have_places_in_one_job_of_their_groups_own() -> No
     ("config", "call", "words"),
     [
         ({"rank": 1}, {}, "'rank'.*that is found by itself"),
+        ({"batch_size": 1}, {}, "make batches by the pipeline's .batch"),
         ({"epoch": 1}, {}, "has no argument 'epoch'"),
         ({"epochs": 0}, {}, r"epochs=...\) needs a whole number >= 1, but got 0"),
         ({}, {"batch_size": 3}, r"iter_batches of a shard\(batch_size=...\) is not .*: make batches"),

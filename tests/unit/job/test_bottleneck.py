@@ -79,6 +79,8 @@ def test_what_holds_a_run_up_is_named(kind: str, operator: str, words: str, run:
         (LOCKED, {"cpus": 16}, "16 workers of 1 thread would be up to 15.8 times as fast"),
         (ALONE, {"cpus": 2.5, "placed": True}, "2 workers of 1 thread would be up to 2.0 times as fast; without it"),
         (LOCKED_BY_A_PART, {"cpus": 16, "local": 3}, ""),  # they have the CPUs already
+        (LOCKED_BY_A_PART, {"cpus": 16, "remote": 1}, ""),
+        (LOCKED, {"cpus": 0.0}, ""),
         (ALONE, {"cpus": 0.5}, ""),
         (COMPUTES, {"cpus": 64}, ""),
         (StageSeconds(operators=(("parse", 0.0),)), {"cpus": 64, "op_seconds": (("parse", 1.0),)}, ""),  # not seen yet

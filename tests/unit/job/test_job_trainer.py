@@ -18,8 +18,8 @@ from tests.unit.job.job_rig import elements, of_kind
 class TrainerRig:
     """A trainer's side and its clock; every report is answered at once unless told otherwise."""
 
-    def __init__(self, world_size: int = 1) -> None:
-        self.state = TrainerState(0, world_size, "t0", 1000, 0.0)
+    def __init__(self, world_size: int = 1, prefetch_bytes: int = 1000) -> None:
+        self.state = TrainerState(0, world_size, "t0", prefetch_bytes, 0.0)
         self.now = 0.0
         self.orders = TrainerUpdate()
         self.reports: list[TrainerReport] = []
@@ -81,6 +81,26 @@ def test_closing_gives_back_all_memory_that_of_batches_that_come_later_too() -> 
     assert [one.batch.id for one in of_kind(told.Discard, rig.handle(told.TrainerClosed()))] == [0, 1]
     assert [one.batch.id for one in of_kind(told.Discard, rig.receive(1))] == [2]
     assert rig.handle(told.BatchRequested()) == [] and rig.state.queue.nbytes == 0
+
+
+@pytest.mark.parametrize(
+    ("shape", "fetched"), [({}, False), ({"addressed": True}, True), ({"addressed": True, "coordinated": True}, True)]
+)
+def test_what_a_draining_worker_has_left_is_fetched_without_room_if_it_can_be_for_this_rank_alone(
+    shape: dict[str, bool], fetched: bool
+) -> None:
+    rig = TrainerRig(world_size=2, prefetch_bytes=1)
+    rig.order(new_workers=("w",), met=1, **shape)
+    assert not of_kind(told.Grant, rig.receive()), "there is no room, and the other rank has yet to receive as many"
+    done = rig.order(settle=("w",), new_workers=())
+    assert (of_kind(told.Grant, done), of_kind(told.CloseStream, done)) == (
+        ([told.Grant("w", 1)], []) if fetched else ([], [told.CloseStream("w")])
+    )
+    if fetched:
+        assert of_kind(told.Grant, rig.receive()) == [told.Grant("w", 1)]
+        assert not any(report.settled for report in rig.reports)
+        rig.handle(told.StreamEnded("w"))
+    assert [report.settled for report in rig.reports if report.settled] == [("w",)]
 
 
 # --- ends ------------------------------------------------------------------------------------------------------

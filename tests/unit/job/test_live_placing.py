@@ -102,7 +102,9 @@ def test_of_several_trainers_the_one_that_waits_longest_counts() -> None:
     [
         pytest.param(None, (), 7, id="Ray's CPUs, less one for the trainer"),
         pytest.param(HostUse(cpus=4.0), (), 3, id="a quota"),
+        pytest.param(HostUse(cpus=64.0), (), 8, id="Ray has fewer"),
         pytest.param(HostUse(cpus=2.0), (work_done(9, 10.0, cpu_s=1.0),), 8, id="workers that sleep need no CPUs"),
+        pytest.param(HostUse(cpus=2.0), (work_done(0, 0.5, cpu_s=0.03),), 8, id="half a second shows it"),
         pytest.param(HostUse(cpus=2.0), (work_done(0, 0.4, cpu_s=0.03),), 1, id="less does not"),
         pytest.param(HostUse(cpus=64.0, memory_bytes=2 * WORKER_BYTES), (), 2, id="memory for two"),
         pytest.param(HostUse(cpus=0.5), (), 1, id="one in any case"),
@@ -220,7 +222,8 @@ def batches(papers: PolicyRunner, totals: StepTotals, count: int, batch_time: fl
     return totals
 
 
-@pytest.mark.parametrize(("mode", "window", "step_s"), [("pecan", 500, 0.005), ("cachew", 100, 0.32)])
+@pytest.mark.parametrize(("mode", "window"), [("pecan", 500), ("cachew", 100)])
+@pytest.mark.parametrize("step_s", [0.005, 0.32])
 def test_a_paper_s_window_holds_its_batches_however_long_they_take(mode: Any, window: int, step_s: float) -> None:
     """And the 150 batches after a change are not measured."""
     papers, totals = placing(mode=mode), StepTotals()

@@ -33,16 +33,21 @@ ONE, REMOTE = Workers(local=1), Workers(local=0, remote=1)
 @pytest.mark.parametrize(
     ("pipe", "options", "kept", "why"),
     [
+        (PLAIN, {"workers": REMOTE}, True, "whatever the workers"),
         (PLAIN, {"workers": AutoWorkers()}, True, "whatever the workers"),
         (FILTERED.batch(4).repeat(2), {"workers": AutoWorkers()}, True, "whatever the workers"),
+        (FILTERED, {"workers": REMOTE}, True, "whatever the workers"),
+        (WHOLE, {"workers": ONE}, True, "no operator shuffles, and one worker makes them"),
         (LINES, {"workers": REMOTE}, True, "no operator shuffles, and one worker makes them"),
         (PLAIN, {"workers": ONE, "sharding": "static"}, True, "no operator shuffles, and one worker makes them"),
         (PLAIN, {"workers": ONE, "order": "relaxed"}, False, 'as order="relaxed" says'),
         (WHOLE, {"workers": Workers(local=2)}, False, "bool leaves elements out, and dict works on whole batches"),
         (PADDED, {"workers": Workers(local=2)}, False, "padded_batch makes batches of rows that are known to one"),
+        (ROWS.flat_map(list), {"workers": AutoWorkers()}, True, "whatever the workers"),
         (ROWS.flat_map(list).batch(2).map(dict), {"workers": AutoWorkers()}, False, "list makes several elements"),
         (ROWS.autocache(), {"workers": AutoWorkers()}, False, "autocache keeps what whole splits give"),
         (LINES, {"workers": AutoWorkers()}, False, "TextLines learns how many elements its splits hold by"),
+        (PLAIN, {"workers": AutoWorkers(), "on_error": "skip"}, True, "whatever the workers"),
         (
             ROWS.batch(2).map(dict),
             {"workers": AutoWorkers(), "on_error": "skip"},
@@ -60,6 +65,7 @@ ONE, REMOTE = Workers(local=1), Workers(local=0, remote=1)
         ),
         (PLAIN, {"workers": Workers(local=2), "order": "strict"}, True, 'as order="strict" asks for'),
         (SHUFFLED, {"workers": ONE}, False, "the pipeline shuffles, mixes or makes buckets"),
+        (PLAIN.mix(PLAIN, weights=[1, 1]), {"workers": ONE}, False, "the pipeline shuffles, mixes or makes buckets"),
         (FIRSTS, {"workers": AutoWorkers()}, True, "one worker runs it"),
     ],
 )

@@ -119,11 +119,14 @@ def test_a_state_that_a_version_before_has_saved_is_read() -> None:
     ("damage", "said"),
     [
         (lambda state: {**state, "epoch": 3}, "damaged"),
+        (lambda state: {**state, "more": 1}, "damaged"),
         (lambda state: {name: state[name] for name in state if name != "sources"}, "damaged"),
         (lambda state: {**state, "pecan_ray_state": 3}, "format 3"),
         (lambda state: {"model": 1}, "no state of pecan_ray"),
         (lambda state: [state], "no state of pecan_ray"),
+        (lambda state: None, "no state of pecan_ray"),
         (lambda state: {"pecan_ray_state": 1, 1: 2}, r"cannot be read|damaged"),
+        (lambda state: {"pecan_ray_state": 1, "x": object()}, r"cannot be read|damaged"),
         (lambda state: {"pecan_ray_state": 1, "sources": 7}, r"cannot be read|damaged"),
     ],
 )

@@ -93,7 +93,7 @@ def test_it_is_decided_anew_when_jobs_come_and_go_and_when_speeds_change_and_not
     assert book.quota("a", 3.1).bytes_per_s == pytest.approx(PIPE), "soon after the one before, since a job has gone"
 
 
-@pytest.mark.parametrize("wrong", [math.nan, math.inf, 0.0])
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf, -1.0, 0.0])
 def test_numbers_that_are_none_are_not_known(wrong: float) -> None:
     book = ClusterIoRegistry()
     odd = job("odd", wrong, wrong, bytes_per_s=wrong, hit_share=wrong, remaining_bytes=wrong)
@@ -125,9 +125,8 @@ def test_jobs_that_are_not_heard_are_silent_and_a_thousand_report_more_seldom() 
 @pytest.mark.parametrize(
     ("name", "wrong"),
     [
-        ("bytes_per_s", math.nan),
-        ("ideal_bytes_per_s", 0.0),
-        ("dataset_bytes", math.inf),
+        *((name, 0.0) for name in ("bytes_per_s", "ideal_bytes_per_s", "dataset_bytes")),
+        *(("bytes_per_s", wrong) for wrong in (-1.0, math.nan, math.inf)),
         ("policy", "fair"),
         ("cache_bytes", -1),
     ],

@@ -99,7 +99,8 @@ def in_step(waits: list[list[float]], works: list[float]) -> list[StepTotals]:
     return sums
 
 
-@pytest.mark.parametrize(("trainers", "step_s"), [(2, 0.1), (8, 0.001)])
+@pytest.mark.parametrize("trainers", [2, 4, 8])
+@pytest.mark.parametrize("step_s", [0.001, 0.1])
 def test_waiting_for_a_trainer_that_waits_is_no_work(trainers: int, step_s: float) -> None:
     """One of them waits in each step, in turn: nine tenths of the time, all of them do nothing."""
     waits = [[9 * step_s * (rank == number % trainers) for rank in range(trainers)] for number in range(400)]

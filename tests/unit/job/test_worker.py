@@ -73,6 +73,25 @@ def given(done: Sequence[told.WorkerInstruction]) -> list[int | None]:
     return [one.lease.split.index if one.lease else None for one in done if isinstance(one, told.ProvideLease)]
 
 
+def test_none_beside_others_is_no_end() -> None:
+    rig = Rig(LedgerShape(serial=True))
+    rig.begin(Assignment(0))
+    asked: list[tuple[int, int, int]] = []
+
+    def take(reading: int, *replies: tuple[Lease, ...]) -> list[int | None]:
+        done = rig.handle(told.LeaseRequested(0, SideBySide(4, reading)))
+        for reply in replies:
+            request = rig.request("take:0")
+            assert isinstance(request, AskLeases)
+            asked.append((request.streams, request.reading, request.most))
+            done += rig.reply("take:0", reply)
+        return given(done)
+
+    assert [take(0, leases(0, 1)), take(1), take(2, ()), take(1, ())] == [[0], [1], [None], [None]]
+    assert [take(0, leases(2)), take(0, ()), take(0)] == [[2], [None], [None]]
+    assert asked == [(4, 0, 4), (4, 2, 2), (4, 1, 3), (4, 0, 4), (4, 0, 4)]
+
+
 def test_what_the_next_epoch_begins_with_is_fetched_at_once_and_kept_when_that_epoch_begins() -> None:
     rig, (first, second, third) = Rig(), leases(0, 1, 2)
     next_epoch = NoMoreLeases((third.split, second.split))

@@ -107,7 +107,7 @@ def test_unknown_columns_are_left_out_the_fastest_comes_first_and_silent_jobs_ar
     assert line == "  divides 200 MB/s of object stores and 1,000 GB of cache among 2 jobs, policy max_min"
 
 
-@pytest.mark.parametrize("width", [20, 100, 200])
+@pytest.mark.parametrize("width", [20, 60, 100, 200])
 def test_lines_are_no_longer_than_the_terminal_is_wide(width: int) -> None:
     lines = top_lines([replace(BUSY, job="a-name-" * 30), NEW], width)
     assert all(len(line) <= width for line in lines)

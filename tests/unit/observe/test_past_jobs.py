@@ -89,6 +89,7 @@ def test_the_command_prints_saved_and_kept_reports(cache_folder: Path, capsys: p
 @pytest.mark.parametrize(
     ("text", "words"),
     [
+        ("", "neither JSON nor a job's journal"),
         ("{", "neither JSON nor a job's journal"),
         ("[1]", "it has no `text`"),
         ("{}", "it has no `text`"),

@@ -66,7 +66,7 @@ def test_a_process_group_of_torch_knows_better_than_the_environment_and_needs_no
 
 @pytest.mark.parametrize(
     "variables",
-    [{"RANK": "1"}, {"RANK": "", "WORLD_SIZE": ""}, {"RANK": "first", "WORLD_SIZE": "2"}],
+    [{"RANK": "1"}, {"WORLD_SIZE": "2"}, {"RANK": "", "WORLD_SIZE": ""}, {"RANK": "first", "WORLD_SIZE": "2"}],
 )
 def test_half_a_place_is_none(variables: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in variables.items():
@@ -82,9 +82,12 @@ WORKERS = {"worker": ["a:2222", "b:2222"]}
     [
         (WORKERS, ("worker", 1), (1, 2, "2222")),
         ({"chief": ["c:5000"], **WORKERS, "evaluator": ["e:1"]}, ("worker", "0"), (1, 3, "5000")),
+        ({"chief": ["c:5000"], **WORKERS}, ("chief", 0), (0, 3, "5000")),
         (WORKERS, ("evaluator", 0), None),
         ({**WORKERS, "chief": ["c:1"], "ps": ["p:1"]}, ("worker", 0), None),
+        ({"worker": ["a:2222"]}, ("worker", 0), None),
         (WORKERS, ("worker", 2), None),
+        ([], ("worker", 0), None),
     ],
 )
 def test_workers_of_tf_config_are_ranks(

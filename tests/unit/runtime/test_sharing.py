@@ -36,6 +36,7 @@ def pipe_of(factor: int = 2, count: int = 10, name: str = "numbers") -> pecan.Pe
     ("options", "says"),
     [
         ({"share": ""}, "share must be True, False or the name of a group, but got ''"),
+        ({"share": 3}, "share must be True or False or a text, but got 3"),
         ({"max_lag": 3}, "max_lag=3 bounds how far readers of a shared group lag: pass share=True"),
         ({"share": True, "max_lag": 0}, "max_lag must be at least 1 (or None), but got 0"),
         ({"share": True, "visitation": "exactly_once"}, 'which visitation="exactly_once" forbids: pass max_lag=...'),
@@ -44,6 +45,8 @@ def pipe_of(factor: int = 2, count: int = 10, name: str = "numbers") -> pecan.Pe
             "share=True does not go with world_size=2: ranks divide the batches",
         ),
         ({"share": True, "job": "mine"}, "share=True does not go with job='mine'"),
+        ({"share": True, "sharding": "off"}, "share=True does not go with sharding='off'"),
+        ({"share": True, "state": {}}, "state"),
         ({"share": True, "on_error": "quarantine"}, 'name the file by a whole path, Config(quarantine_path="/...")'),
     ],
 )
@@ -65,9 +68,11 @@ def test_equal_pipelines_share_whatever_their_names_and_sizes_but_not_in_debug_m
     ("plan", "engine", "seed", "options", "says"),
     [
         (pipe_of(3).plan, "python", 0, SHARES, "operator times"),
+        (pipe_of(count=11).plan, "python", 0, SHARES, "source Arrays"),
         (pipe_of().plan, "tensorflow", 0, SHARES, "engine python where this one has engine tensorflow"),
         (pipe_of().plan, "python", 1, SHARES, "seed 0 where this one has seed 1"),
         (pipe_of().plan, "python", 0, IterOptions(share=True, max_lag=2), "max_lag"),
+        (pipe_of().plan, "python", 0, IterOptions(share=True, max_lag=2, on_error="skip"), "on_error"),
         (pipe_of().unbatch().plan, "python", 0, SHARES, "no operator unbatch where this one has operator unbatch"),
     ],
 )

@@ -33,6 +33,9 @@ IN_VAIN: dict[str, Made] = {
     "a batch between": lambda p: p.repeat().batch(4).filter(lambda batch: False, name="op").take(3),
     "a shuffle between": lambda p: p.repeat().shuffle(5).filter(negative, on="x", name="op").take(3),
     "flat_map": lambda p: p.repeat().flat_map(lambda row: iter(()), name="op").take(3),
+    "take before": lambda p: p.take(5).repeat().filter(negative, on="x", name="op").batch(2),
+    "zip": lambda p: p.repeat().zip(p.map(in_y).repeat()).filter(negative, on="x", name="op"),
+    "mix": lambda p: p.repeat().mix(rows(50).repeat(), weights=[1, 1]).filter(negative, on="x", name="op").take(3),
 }
 
 
