@@ -11,7 +11,7 @@ Step: TypeAlias = "tuple[str, dict[str, Any]]"
 
 @dataclass(frozen=True)
 class Chain:
-    """A source of numbered elements, or a zip, and the operators behind it.
+    """A source of numbered elements, or a join, and the operators behind it.
 
     `noise` draws a random number for each element, the column `x`; `even` and `nothing` filter.
     """
@@ -46,16 +46,35 @@ class Chain:
     def batch(self, size: int, *, drop_remainder: bool = False) -> Chain:
         return self._then("batch", size=size, drop_remainder=drop_remainder)
 
+    def unbatch(self) -> Chain:
+        return self._then("unbatch")
+
+    def prefetch(self, count: int) -> Chain:
+        return self._then("prefetch", count=count)
+
+    def split(self, share: float, part: int) -> Chain:
+        """Keep one of two parts; the first has this share.  The split is random, and the same in all passes."""
+        return self._then("split", share=share, part=part)
+
     def _then(self, name: str, **arguments: Any) -> Chain:
         return Chain(self.head, (*self.steps, (name, arguments)))
 
 
-def rows(count: int, *, column: str = "i") -> Chain:
-    return Chain(("rows", {"count": count, "column": column}))
+def rows(count: int, *, column: str = "i", first: int = 0) -> Chain:
+    return Chain(("rows", {"count": count, "column": column, "first": first}))
 
 
 def zip_inputs(*inputs: Chain) -> Chain:
     return Chain(("zip", {"inputs": inputs}))
+
+
+def concat(*inputs: Chain) -> Chain:
+    return Chain(("concat", {"inputs": inputs}))
+
+
+def mixed(*inputs: Chain) -> Chain:
+    """Draw from several chains at random, evenly, until one of them has run out."""
+    return Chain(("mix", {"inputs": inputs}))
 
 
 N = 20

@@ -15,9 +15,8 @@ HEAD = """# Habits from other loaders
 
 What people write with torch's DataLoader, tf.data, Keras, Lightning and the Trainer of Hugging Face, and what the same
 does here. Each row is a test ([tests/parity](../tests/parity/table.py)): it runs the peers, and pecan_ray in each way
-to iterate that has the habit; what seeds and operators do, in both engines. *same*: the peer does the same; *differs*:
-pecan_ray does otherwise on purpose, for the reason that is given; empty: the peer does not have the habit. What is
-behind it: [passes, epochs, seeds](passes.md).
+to iterate that has the habit. *same*: the peer does the same; *differs*: pecan_ray does otherwise on purpose, for the
+reason that is given; empty: the peer does not have the habit. What is behind it: [passes, epochs, seeds](passes.md).
 """
 DIFFERENCES = "## What differs on purpose\n"
 """The last heading of the short page."""

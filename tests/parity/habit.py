@@ -65,6 +65,8 @@ class Habit:
     """By way: why it does not have this habit."""
     passes: tuple[int, ...] = ()
     """The numbers of the passes that are seen."""
+    steps: int | None = None
+    """Batches of a pass, for libraries that must be told where they are not known."""
     on_workers: tuple[str, ...] = ()
     """The ways in which the short form of the tests has this row on a cluster too."""
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections import Counter
 from collections.abc import Callable
 from typing import Concatenate, ParamSpec
 
 from tests.parity.chains import Chain
 from tests.parity.habit import Look, Make, Seen
-from tests.parity.seen import Facts, labels, numbers
+from tests.parity.seen import Facts, batch_of, labels, numbers
 
 P = ParamSpec("P")
 ITERATOR, LENGTH = "iterator", "length"
@@ -78,10 +79,29 @@ def ended_by_another(make: Make, chain: Chain) -> Facts:
 
 
 @look(ITERATOR)
+def behind_the_end(make: Make, chain: Chain) -> Facts:
+    iterator = iter(make(chain)())
+    return {"batches": len(list(iterator)), "more": [next(iterator, None) for _ in range(2)]}
+
+
+@look(ITERATOR)
 def beside_a_shorter_one(make: Make, longer: Chain, shorter: Chain) -> Seen:
     loaders = make(shorter)(), make(longer)()
     beside = [list(side) for side in zip(*zip(*loaders, strict=False), strict=True)]
     return Seen([*beside, *(loader.run(None)[0] for loader in loaders)])
+
+
+@look(ITERATOR)
+def kept(make: Make, chain: Chain) -> Seen:
+    return Seen([list(map(batch_of, list(make(chain)().again())))])
+
+
+@look(LENGTH)
+def counted(make: Make, chain: Chain) -> Facts:
+    from tqdm import tqdm
+
+    bar = tqdm(make(chain)().again(), disable=True)
+    return {"total": bar.total, "numbers": [number for number, _ in enumerate(bar, start=1)]}
 
 
 @look(LENGTH)
@@ -93,6 +113,12 @@ def lengths(make: Make, *chains: Chain) -> Facts:
             return "TypeError"
 
     return {"len": [length(chain) for chain in chains]}
+
+
+@look(ITERATOR)
+def for_ever(make: Make, chain: Chain, count: int, parts: int) -> Seen:
+    endless = itertools.chain.from_iterable(itertools.repeat(make(chain)()))
+    return Seen([list(itertools.islice(endless, count))], parts)
 
 
 @look(ITERATOR)
@@ -131,6 +157,15 @@ def mixes_repetitions(make: Make, chain: Chain) -> Facts:
     counts = Counter(numbers(one))
     whole = len({row["i"] for row in one[0]}) == len(counts)
     return {"elements": counts.total(), "each element": max(counts.values()), "first part whole": whole}
+
+
+@look()
+def of_a_mixture(make: Make, chain: Chain, small: int) -> Facts:
+    """Look at the elements of the small set, with the numbers from `small` on, in two passes over a mixture."""
+    held = [[row for batch in one for row in batch if row["i"] >= small] for one in make(chain)().run(None, None)]
+    draws = [[row["x"] for row in rows] for rows in held]
+    again = all(len({row["i"] for row in rows}) < len(rows) for rows in held)
+    return {"comes again": again, "other draws": len({*draws[0], *draws[1]}) == len(draws[0]) + len(draws[1])}
 
 
 def ours(see: Callable[..., Seen | Facts], *chains: Chain) -> Look:

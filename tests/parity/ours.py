@@ -33,14 +33,21 @@ def is_negative(element: dict[str, Any]) -> Any:
 def pipeline(chain: Chain, *, engine: Any = "python", seed: int | None = 7, name: str = "table") -> Pipe:
     kind, arguments = chain.head
     if kind == "rows":
-        columns: Any = {arguments["column"]: np.arange(arguments["count"])}
+        first, column = arguments["first"], arguments["column"]
+        columns: Any = {column: np.arange(first, first + arguments["count"])}
         pipe = Pipe(pecan.sources.Arrays(**columns), engine=engine, seed=seed, name=name)
     else:
-        first, *others = (pipeline(one, engine=engine, seed=seed, name=name) for one in arguments["inputs"])
-        pipe = first.zip(*others)
+        inputs = [pipeline(one, engine=engine, seed=seed, name=name) for one in arguments["inputs"]]
+        pipe = _joined(kind, *inputs)
     for step, given in chain.steps:
         pipe = _then(pipe, step, given)
     return pipe
+
+
+def _joined(kind: str, *inputs: Pipe) -> Pipe:
+    if kind == "mix":
+        return inputs[0].mix(*inputs[1:], weights=[1.0] * len(inputs), stop="first")
+    return inputs[0].zip(*inputs[1:]) if kind == "zip" else inputs[0].concat(*inputs[1:])
 
 
 def _then(pipe: Pipe, step: str, given: dict[str, Any]) -> Pipe:
@@ -51,5 +58,12 @@ def _then(pipe: Pipe, step: str, given: dict[str, Any]) -> Pipe:
         return pipe.map(draw if pipe.engine == "python" else draw_stateless, name="noise", random=True)
     if step == "cache":
         return pipe.autocache()
+    if step == "unbatch":
+        return pipe.unbatch(same_rows=True)
+    if step == "split":
+        share = given["share"]
+        library: Any = pecan
+        parts: list[Pipe] = library.split(pipe, [share, 1 - share], seed=3)
+        return parts[int(given["part"])]
     made: Pipe = getattr(pipe, step)(**given)
     return made

@@ -39,7 +39,7 @@ class Loop:
 
 class TfData:
     name = "tf.data"
-    SAME = ("batch", "cache", "repeat", "shuffle", "skip", "take")
+    SAME = ("batch", "cache", "prefetch", "repeat", "shuffle", "skip", "take", "unbatch")
     """Methods that take the same arguments in the same order."""
     OWN = ("noise", "even", "nothing")
 
@@ -67,10 +67,16 @@ class TfData:
     def _head(self, tf: Any, head: Step) -> Any:
         kind, arguments = head
         if kind == "rows":
-            column, count = arguments["column"], arguments["count"]
-            return tf.data.Dataset.range(count).map(lambda i: {column: i})
+            first, column = arguments["first"], arguments["column"]
+            return tf.data.Dataset.range(first, first + arguments["count"]).map(lambda i: {column: i})
         inputs = [self._built(tf, chain) for chain in arguments["inputs"]]
-        return tf.data.Dataset.zip(*inputs).map(lambda *elements: {k: v for one in elements for k, v in one.items()})
+        if kind == "concat":
+            return inputs[0].concatenate(inputs[1])
+        if kind == "zip":
+            return tf.data.Dataset.zip(*inputs).map(
+                lambda *elements: {k: v for one in elements for k, v in one.items()}
+            )
+        return tf.data.Dataset.sample_from_datasets(inputs, seed=3, stop_on_empty_dataset=True)
 
 
 class DataLoader:
@@ -78,9 +84,9 @@ class DataLoader:
 
     def offers(self, chain: Chain) -> bool:
         """Tell whether a chain can be built: a data set by index, shuffled as a whole or not, in batches."""
-        _, arguments = chain.head
+        kind, arguments = chain.head
         names, steps = [name for name, _ in chain.steps], dict(chain.steps)
-        if not all(self._indexed(one) for one in arguments.get("inputs", ())):
+        if kind == "mix" or not all(self._indexed(one) for one in arguments.get("inputs", ())):
             return False
         in_order = [name for name in TORCHS_STEPS if name in names] == names
         shuffle = steps.get("shuffle", {"buffer": WHOLE, "reshuffle": True})
@@ -109,7 +115,7 @@ class DataLoader:
 
 
 def _dataset(chain: Chain) -> Any:
-    from torch.utils.data import StackDataset, Subset
+    from torch.utils.data import ConcatDataset, StackDataset, Subset
 
     kind, arguments = chain.head
     steps = dict(chain.steps)
@@ -117,7 +123,8 @@ def _dataset(chain: Chain) -> Any:
     if kind == "rows":
         data = Numbers(**arguments, noise="noise" in steps)
     else:
-        data = _Zipped(StackDataset(*map(_dataset, arguments["inputs"])))
+        inputs = [_dataset(one) for one in arguments["inputs"]]
+        data = ConcatDataset(inputs) if kind == "concat" else _Zipped(StackDataset(*inputs))
     first = min(steps.get("skip", {"count": 0})["count"], len(data))
     stop = min(steps.get("take", {"count": len(data)})["count"], len(data))
     return data if (first, stop) == (0, len(data)) else Subset(data, range(first, stop))
@@ -126,8 +133,8 @@ def _dataset(chain: Chain) -> Any:
 class Numbers:
     """Elements with numbers, and a random one if it is asked for, as a data set of torch by index."""
 
-    def __init__(self, count: int, column: str, noise: bool) -> None:
-        self._count, self._column, self._noise = count, column, noise
+    def __init__(self, count: int, column: str, first: int, noise: bool) -> None:
+        self._count, self._column, self._first, self._noise = count, column, first, noise
 
     def __len__(self) -> int:
         return self._count
@@ -135,7 +142,7 @@ class Numbers:
     def __getitem__(self, index: int) -> dict[str, Any]:
         import torch
 
-        element: dict[str, Any] = {self._column: index}
+        element: dict[str, Any] = {self._column: index + self._first}
         return {**element, "x": torch.rand([], dtype=torch.float64)} if self._noise else element
 
 

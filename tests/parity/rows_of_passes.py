@@ -2,40 +2,12 @@
 
 from __future__ import annotations
 
-import pickle
-from typing import Any
-
 from tests.parity import looks
-from tests.parity.chains import LENGTHS, LONG, LONG_SHUFFLED, PLAIN, RANDOM, SHUFFLED, N, rows, two_sides
-from tests.parity.habit import Habit, Seen
-from tests.parity.looks import ours
-from tests.parity.peers import DataLoader
-from tests.parity.seen import batch_of
+from tests.parity.chains import LENGTHS, LONG, LONG_SHUFFLED, PLAIN, RANDOM, SHUFFLED, N, rows, two_sides, zip_inputs
+from tests.parity.habit import Habit
 
-
-def another_way(loader: Any) -> Seen:
-    first = loader.run(None)
-    return Seen([*first, list(map(batch_of, loader.pipe.iter_batches(**loader.options)))])
-
-
-def derived_again(loader: Any) -> Seen:
-    """Look at a pass of a pipeline, and at two of one that is derived from it anew each time, configured otherwise."""
-    derived = [loader.pipe.with_config(error_budget=n / 10).map(lambda batch: batch, name="same") for n in range(2)]
-    passes = [loader.pipe, *derived]
-    return Seen([list(map(batch_of, pipe.iter_batches(**loader.options))) for pipe in passes])
-
-
-def unpickled(loader: Any) -> Seen:
-    first = loader.run(None)
-    copy = pickle.loads(pickle.dumps(loader.pipe))
-    return Seen([*first, list(map(batch_of, copy.iter_batches(**loader.options)))])
-
-
-def unpickled_loader() -> Seen:
-    loader = DataLoader().produced(SHUFFLED)()
-    first = loader.run(None)
-    return Seen([*first, list(map(batch_of, pickle.loads(pickle.dumps(loader.again()))))])
-
+KEEPS_ITERATOR = {"to_keras": "Keras keeps its iterator over epochs of `steps_per_epoch`"}
+NO_TYPES = {"to_tf_dataset": "it takes the types of its columns from the first batches"}
 
 PASSES = (
     Habit(
@@ -86,7 +58,16 @@ PASSES = (
         looks.passes(LONG, 2, 2, 2),
         "the same batches each time, on one fixed worker too",
         {"equal orders": "aaa"},
-        on_workers=("to_tf_dataset", "Ray Train"),
+        on_workers=("to_tf_dataset", "Lightning", "Ray Train"),
+        without=KEEPS_ITERATOR,
+    ),
+    Habit(
+        "three looks, shuffled",
+        looks.passes(LONG_SHUFFLED, 2, 2, 2),
+        "three passes: other batches each time",
+        {"equal orders": "abc"},
+        passes=(0, 1, 2),
+        without=KEEPS_ITERATOR,
     ),
     Habit(
         "`next(iter(loader))` three times",
@@ -112,10 +93,23 @@ PASSES = (
         only=("to_torch", "DataLoader"),
     ),
     Habit(
+        "`next` behind the end",
+        looks.behind_the_end(SHUFFLED),
+        "an iterator that is at its end stays there",
+        {"batches": 3, "more": [None, None]},
+    ),
+    Habit(
         "`zip(a, b)` of two loaders",
         looks.beside_a_shorter_one(PLAIN, rows(10).batch(8)),
         "ends with the shorter one; the next passes are whole",
         {"batches": [[8, 2], [8, 8], [8, 2], LENGTHS]},
+    ),
+    Habit("`list(loader)`", looks.kept(PLAIN), "all batches stay as they were", {"in source order": [True]}),
+    Habit(
+        "tqdm and enumerate",
+        looks.counted(PLAIN),
+        "a bar has its total",
+        {"total": 3, "numbers": [1, 2, 3]},
     ),
     Habit(
         "`len`, whole, with `drop_remainder=True`, behind `skip`, `take` and `repeat(3)`",
@@ -130,41 +124,39 @@ PASSES = (
         {"len": ["TypeError"] * 2},
     ),
     Habit(
+        "`while True: for batch in loader`, for so many steps",
+        looks.for_ever(SHUFFLED, 6, parts=2),
+        "one pass behind the other, each whole",
+        {"batches": [LENGTHS * 2], "distinct": [N, N], "equal orders": "ab"},
+    ),
+    Habit(
         "validation in the middle of a training pass",
         looks.validated_in_the_middle(SHUFFLED, PLAIN),
         "no pipeline's passes touch another's",
         {"batches": [LENGTHS, LENGTHS, [8]], "in source order": [False, True, True]},
     ),
     Habit(
-        "a pass in one way to iterate, and one by `iter_batches`",
-        ours(another_way, RANDOM),
-        "all ways count together",
-        {"distinct": [N, N], "equal orders": "ab", "draws of an element": "other each time"},
-        peers={},
-        passes=(0, 1),
+        "no elements",
+        looks.kept(rows(N).take(0).batch(8)),
+        "a pass without a batch",
+        {"batches": [[]]},
+        without=NO_TYPES,
     ),
     Habit(
-        "the same operators and `with_config(...)` again, before each pass",
-        ours(derived_again, RANDOM),
-        "equal ones that were derived from one pipeline count together, and apart from it",
-        {"equal orders": "aab"},
-        peers={},
-        only=("iter_batches", "tensorflow engine"),
-        passes=(0, 0, 1),
-    ),
-    Habit(
-        "a pickled pipeline",
-        ours(unpickled, SHUFFLED),
-        "an unpickled one counts from 0",
-        {"equal orders": "aa"},
-        peers={"DataLoader": unpickled_loader},
-        differs={"DataLoader": "a copy goes on where its generator was: a task shall not depend on what came before"},
-        only=("iter_batches", "tensorflow engine"),
-        passes=(0, 0),
+        "`drop_remainder=True`",
+        looks.passes(rows(N).batch(8, drop_remainder=True), None, None),
+        "what does not fill a batch is left out of each pass",
+        {"batches": [[8, 8], [8, 8]]},
     ),
 )
 
 SEEDS = (
+    Habit(
+        "another seed",
+        looks.each_made_anew(rows(N).shuffle(N, 1).batch(8), rows(N).shuffle(N, 2).batch(8)),
+        "another order",
+        {"equal orders": "ab"},
+    ),
     Habit(
         "no seed at all, in two objects",
         looks.each_made_anew(rows(N).shuffle(N, None).batch(8), rows(N).shuffle(N, None).batch(8)),
@@ -188,16 +180,40 @@ SEEDS = (
         {"pairs": "kept", "equal orders": "ab"},
     ),
     Habit(
+        "the same with other seeds",
+        looks.passes(two_sides(1, 2).batch(N), None),
+        "pairs are torn",
+        {"pairs": "torn"},
+    ),
+    Habit(
         "the same without seeds",
         looks.passes(two_sides(None, None).batch(N), None),
         "each shuffle draws its own order: pairs are torn",
         {"pairs": "torn"},
     ),
     Habit(
+        "`zip`, and then `shuffle`",
+        looks.passes(zip_inputs(rows(N), rows(N, column="j")).shuffle(N).batch(8), None, None),
+        "pairs stay pairs",
+        {"pairs": "kept", "equal orders": "ab"},
+    ),
+    Habit(
         "`shuffle(n, reshuffle=False)`",
         looks.passes(rows(N).shuffle(N, reshuffle=False).batch(8), None, None, None),
         "one order in all passes",
         {"equal orders": "aaa", "in source order": [False] * 3},
+    ),
+    Habit(
+        "`reshuffle=False`, then `repeat(3)`",
+        looks.passes(rows(N).shuffle(N, reshuffle=False).repeat(3).batch(N), None, parts=3),
+        "one order in all three",
+        {"equal orders": "aaa", "in source order": [False] * 3},
+    ),
+    Habit(
+        "random functions, in two passes",
+        looks.passes(rows(N).noise().batch(8), None, None),
+        "other numbers in each pass",
+        {"draws of an element": "other each time"},
     ),
     Habit(
         "`cache()`, then random functions",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.parity.rows_of_operators import OPERATORS
 from tests.parity.rows_of_passes import PASSES, SEEDS
+from tests.parity.rows_of_programs import OTHERS
 from tests.parity.rows_of_trainers import KERAS, LIGHTNING, TRAINER
 
 SECTIONS = {
@@ -13,5 +14,6 @@ SECTIONS = {
     "Keras": KERAS,
     "Lightning": LIGHTNING,
     "The Trainer of Hugging Face": TRAINER,
+    "Data sets, processes, programs": OTHERS,
 }
 HABITS = tuple(habit for habits in SECTIONS.values() for habit in habits)

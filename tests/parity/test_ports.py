@@ -14,14 +14,28 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import pecan_ray as pecan
-from pecan_ray.sources import Resampled, WebDataset
+from pecan_ray.sources import Arrays, Parquet, Resampled, WebDataset
 
 torch = pytest.importorskip("torch")
 EPOCHS = 3
 ROWS = 120
+IMAGES = np.random.default_rng(0).integers(0, 255, (ROWS, 6, 6), np.uint8)
+LABELS = np.arange(ROWS) % 6
+
+
+class Photographs:
+    """A map-style data set as programs have it."""
+
+    def __len__(self) -> int:
+        return ROWS
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {"image": torch.from_numpy(IMAGES[index]), "label": int(LABELS[index]), "index": int(index)}
 
 
 class EpochSampler:
@@ -40,6 +54,16 @@ class EpochSampler:
         return (list(map(int, batch)) for batch in self.draw(self.epoch))
 
 
+def loaded(dataset: Any, sampler: EpochSampler, epochs: int = EPOCHS, **options: Any) -> list[Any]:
+    """Batches of a DataLoader, whose sampler is told the epoch as programs do it."""
+    loader = torch.utils.data.DataLoader(dataset, batch_sampler=sampler, **options)
+    found = []
+    for epoch in range(epochs):
+        sampler.set_epoch(epoch)
+        found += list(loader)
+    return found
+
+
 def ours(pipe: pecan.PecanPipeline, epochs: int = EPOCHS, **options: Any) -> list[dict[str, Any]]:
     return list(pipe.iter_batches(debug=True, order="strict", epochs=epochs, **options))
 
@@ -51,6 +75,22 @@ def plain(batch: Any) -> Any:
     if isinstance(batch, (list, tuple)):
         return [plain(one) for one in batch]
     return np.asarray(batch).tolist()
+
+
+def p_by_k(epoch: int, p: int = 3, k: int = 4, batches: int = 8) -> list[Any]:
+    rng = np.random.default_rng(epoch)
+    chosen = [rng.choice(6, p, replace=False) for _ in range(batches)]
+    return [
+        np.concatenate([rng.choice(np.flatnonzero(one == LABELS), k, replace=False) for one in classes])
+        for classes in chosen
+    ]
+
+
+def test_p_by_k_makes_the_batches_of_its_batch_sampler() -> None:
+    theirs = loaded(Photographs(), EpochSampler(p_by_k))
+    found = ours(pecan.PecanPipeline.from_torch_dataset(Photographs(), batch_sampler=EpochSampler(p_by_k)))
+    assert plain(found) == plain(theirs)
+    assert all(sorted(Counter(batch["label"].tolist()).values()) == [4, 4, 4] for batch in found)
 
 
 WIDE = np.arange(ROWS) % 3 == 0
@@ -71,12 +111,7 @@ def by_aspect(epoch: int, size: int = 4) -> list[list[int]]:
     return batches
 
 
-class Detection:
-    """A map-style data set as programs have it."""
-
-    def __len__(self) -> int:
-        return ROWS
-
+class Detection(Photographs):
     def __getitem__(self, index: int) -> dict[str, Any]:
         height, width = (4, 8) if WIDE[index] else (8, 4)
         image = np.full((height, width, 3), index, np.uint8)
@@ -87,16 +122,15 @@ def lists(elements: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {name: [element[name] for element in elements] for name in ("image", "boxes", "index")}
 
 
-def test_detection_has_lists_of_images_of_one_aspect_ratio() -> None:
-    sampler, theirs = EpochSampler(by_aspect), []
-    for epoch in range(EPOCHS):
-        sampler.set_epoch(epoch)
-        theirs += torch.utils.data.DataLoader(Detection(), batch_sampler=sampler, collate_fn=lists)
-    found = ours(
-        pecan.PecanPipeline.from_torch_dataset(
-            Detection(), batch_sampler=EpochSampler(by_aspect), collate=lists, name="detection"
-        )
+def detection() -> pecan.PecanPipeline:
+    return pecan.PecanPipeline.from_torch_dataset(
+        Detection(), batch_sampler=EpochSampler(by_aspect), collate=lists, name="detection"
     )
+
+
+def test_detection_has_lists_of_images_of_one_aspect_ratio() -> None:
+    theirs = loaded(Detection(), EpochSampler(by_aspect), collate_fn=lists)
+    found = ours(detection())
     assert plain(found) == plain(theirs)
     shuffled = pecan.PecanPipeline.from_torch_dataset(Detection(), shuffle=True, name="grouped")
     grouped = ours(shuffled.group_by(lambda element: element["image"].shape, 4, tail="merge", collate=lists))
@@ -105,6 +139,80 @@ def test_detection_has_lists_of_images_of_one_aspect_ratio() -> None:
     for epoch in range(EPOCHS):
         mine = grouped[30 * epoch : 30 * epoch + 30]
         assert sorted(index for batch in mine for index in batch["index"]) == list(range(ROWS))
+
+
+WITHOUT = 1
+"""Mosaics are off in so many last epochs."""
+
+
+def four_each(epoch: int) -> list[list[int]]:
+    rng = np.random.default_rng(epoch)
+    return [[int(first), *rng.integers(0, ROWS, 3).tolist()] for first in rng.permutation(ROWS)]
+
+
+def mosaic(images: Any, epoch: int) -> Any:
+    if epoch >= EPOCHS - WITHOUT:
+        return np.kron(images[0], np.ones((2, 2), np.uint8))
+    return np.block([[images[0], images[1]], [images[2], images[3]]])
+
+
+def test_mosaics_end_before_training_does() -> None:
+    class Mosaics:
+        """As in YOLO: the data set combines four images, and is told when to stop."""
+
+        epoch = 0
+
+        def __len__(self) -> int:
+            return ROWS
+
+        def __getitem__(self, place: int) -> Any:
+            return mosaic(IMAGES[four_each(self.epoch)[place]], self.epoch)
+
+    dataset, theirs = Mosaics(), []
+    for epoch in range(EPOCHS):
+        dataset.epoch = epoch
+        theirs += [batch.numpy() for batch in torch.utils.data.DataLoader(dataset, batch_size=10)]
+    pipe = pecan.PecanPipeline(Arrays(image=IMAGES), batch_sampler=lambda epoch, seed: four_each(epoch), name="mosaic")
+    found = ours(pipe.map(lambda element, epoch: {"image": mosaic(element["image"], epoch)}).batch(10))
+    assert [batch["image"].tolist() for batch in found] == [batch.tolist() for batch in theirs]
+
+
+DENSE, SPARSE = [f"d{n}" for n in range(13)], [f"s{n}" for n in range(26)]
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_dlrm_reads_a_table_of_40_columns(tmp_path: Path, shuffled: bool) -> None:
+    rng = np.random.default_rng(1)
+    table = pa.table(
+        {
+            "click": rng.integers(0, 2, 1000),
+            **{name: rng.integers(0, 1000, 1000) for name in DENSE},
+            **{name: rng.integers(0, 1 << 40, 1000) for name in SPARSE},
+        }
+    )
+    pq.write_table(table, tmp_path / "clicks.parquet", row_group_size=128)
+
+    def features(batch: dict[str, Any]) -> dict[str, Any]:
+        dense = np.stack([np.log1p(batch[name]) for name in DENSE], axis=1).astype(np.float32)
+        sparse = np.stack([batch[name] % 1009 for name in SPARSE], axis=1)
+        return {"dense": dense, "sparse": sparse, "click": batch["click"]}
+
+    pipe = pecan.PecanPipeline(Parquet(tmp_path / "clicks.parquet"), name="dlrm")
+    pipe = pipe.shuffle(300) if shuffled else pipe
+    found = ours(pipe.filter(lambda day: day < 900, on="d0").batch(64, drop_remainder=True).map(features), epochs=1)
+
+    kept = table.filter(pa.compute.less(table["d0"], 900))
+    whole = features({name: column.to_numpy() for name, column in zip(kept.column_names, kept.columns, strict=True)})
+    dataset = torch.utils.data.TensorDataset(*(torch.tensor(column) for column in whole.values()))
+    theirs = list(torch.utils.data.DataLoader(dataset, batch_size=64, drop_last=True))
+    assert [len(batch["click"]) for batch in found] == [len(click) for _, _, click in theirs]
+    if not shuffled:
+        assert [plain(list(batch.values())) for batch in found] == plain(theirs)
+        return
+    rows = {row.tobytes() for row in whole["sparse"]}
+    drawn = [row.tobytes() for batch in found for row in batch["sparse"]]
+    assert len(set(drawn)) == len(drawn) and rows.issuperset(drawn)
+    assert drawn != [row.tobytes() for row in whole["sparse"][: len(drawn)]]
 
 
 def test_open_clip_draws_shards_with_replacement_and_has_epochs_of_one_length(tmp_path: Path) -> None:
@@ -132,3 +240,30 @@ def test_open_clip_draws_shards_with_replacement_and_has_epochs_of_one_length(tm
     assert len({tuple(texts[60 * epoch : 60 * epoch + 60]) for epoch in range(EPOCHS)}) == EPOCHS
     draws = [counts[shard] / (3 + shard) for shard in range(5)]
     assert draws[4] > max(draws[:4]), "it weighs four times as much"
+
+
+def test_fixmatch_has_a_labelled_part_beside_an_unlabelled_one_of_seven_times_its_size() -> None:
+    size, ratio, steps = 2, 7, ROWS // 14
+
+    def parts(epoch: int) -> tuple[list[list[int]], list[list[int]]]:
+        rng = np.random.default_rng(epoch)
+        labelled = rng.integers(0, 20, (steps, size)).tolist()
+        return labelled, rng.permutation(ROWS)[: steps * size * ratio].reshape(steps, -1).tolist()
+
+    def split(elements: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        known, other = elements[:size], elements[size:]
+        return {
+            "image": np.stack([one["image"] for one in known]),
+            "label": np.array([one["label"] for one in known]),
+            "weak": np.stack([one["image"] for one in other]),
+        }
+
+    one = loaded(Photographs(), EpochSampler(lambda epoch: parts(epoch)[0]))
+    other = loaded(Photographs(), EpochSampler(lambda epoch: parts(epoch)[1]))
+    theirs = [
+        {"image": labelled["image"], "label": labelled["label"], "weak": unlabelled["image"]}
+        for labelled, unlabelled in zip(one, other, strict=True)
+    ]
+    together = EpochSampler(lambda epoch: [[*a, *b] for a, b in zip(*parts(epoch), strict=True)])
+    found = ours(pecan.PecanPipeline.from_torch_dataset(Photographs(), batch_sampler=together, collate=split))
+    assert plain(found) == plain(theirs) and len(found) == steps * EPOCHS

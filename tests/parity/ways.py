@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from pecan_ray.integrations import framework_methods
 from pecan_ray.integrations.passes import Passes
 from tests.parity.ours import Pipe
 from tests.parity.seen import Batch, Pass, batch_of
+from tests.parity.trainers import hugging_face_train, keras_fit, lightning_fit
 
 HERE: Mapping[str, Any] = {"debug": True}
 WORKER: Mapping[str, Any] = {"workers": pecan.Workers(local=1), "order": "strict"}
@@ -22,33 +24,32 @@ WORKER: Mapping[str, Any] = {"workers": pecan.Workers(local=1), "order": "strict
 
 
 @dataclass
-class Loader:
-    """Where nothing more is said: a pipeline and options for a library's own trainer, of which its own rows ask."""
-
+class Loader(ABC):
     pipe: Pipe
     options: Mapping[str, Any]
+    steps: int | None = None
+    """Batches of a pass, for libraries that must be told; None: they are known."""
 
     def __post_init__(self) -> None:
         self.opened()
 
-    def opened(self) -> None:
-        """Open what is there before the first pass."""
+    def opened(self) -> None:  # noqa: B027 - some ways open nothing before their first pass
+        ...
 
+    @abstractmethod
     def run(self, *most: int | None) -> list[Pass]:
         """Begin a pass for each, and leave it behind so many batches; None: at its end."""
-        raise NotImplementedError
 
     def epochs(self, count: int) -> list[Pass]:
         return self.run(*[None] * count)
 
-    def close(self) -> None:
-        """End the job, where that does not end with the loop."""
+    def close(self) -> None:  # noqa: B027 - most ways end their job with the loop
+        ...
 
 
 class Iterated(Loader):
-    def again(self) -> Any:
-        """Return what can be iterated over."""
-        raise NotImplementedError
+    @abstractmethod
+    def again(self) -> Any: ...
 
     def __iter__(self) -> Iterator[Batch]:
         return map(batch_of, self.again())
@@ -139,15 +140,33 @@ class TfDataset(Iterated):
         self.passes.close()
 
 
-class KerasData(Loader):
-    """What `fit` of Keras is given."""
+class KerasFit(Loader):
+    """`fit` of Keras: consecutive passes of one length are epochs of one call."""
 
     def opened(self) -> None:
         columns = list(self.pipe.peek())
-        self.data: Any = self.pipe.to_keras(columns, columns[0], **self.options)
+        self.data: Any = self.pipe.to_keras(columns, columns[0], steps=self.steps, **self.options)
+
+    def run(self, *most: int | None) -> list[Pass]:
+        fits = [keras_fit(self.data, epochs, steps_per_epoch=count) for count, epochs in grouped(most)]
+        return [one for fit in fits for one in fit.trained]
 
     def close(self) -> None:
         self.data.close()
+
+
+class LightningFit(Loader):
+    """`fit` of Lightning: consecutive passes of one length are epochs of one call."""
+
+    def run(self, *most: int | None) -> list[Pass]:
+        from pecan_ray.integrations import PecanDataModule
+
+        data = PecanDataModule(self.pipe, options=self.options)
+        fits = [
+            lightning_fit(epochs, datamodule=data, limits={"limit_train_batches": count or 1.0})
+            for count, epochs in grouped(most)
+        ]
+        return [one for fit in fits for one in fit.trained]
 
 
 class Shard(Loader):
@@ -163,6 +182,26 @@ class Shard(Loader):
         self.data.close()
 
 
+class TrainerTrain(Loader):
+    """`train` of a `Trainer` of Hugging Face: consecutive passes of one length are epochs of one call."""
+
+    def run(self, *most: int | None) -> list[Pass]:
+        from pecan_ray.integrations import PecanTrainer
+
+        trained: list[Pass] = []
+        for count, epochs in grouped(most):
+            steps = count or (self.steps and self.steps * epochs)
+            for _ in range(epochs if count else 1):  # a Trainer has no epochs of so many steps
+                trained += hugging_face_train(
+                    PecanTrainer, self.pipe, epochs, steps=steps, options=self.options
+                ).trained
+        return trained
+
+
+def grouped(most: tuple[int | None, ...]) -> list[tuple[int | None, int]]:
+    return [(count, len(list(several))) for count, several in itertools.groupby(most)]
+
+
 @dataclass(frozen=True)
 class Way:
     name: str
@@ -170,8 +209,8 @@ class Way:
     has: frozenset[str] = frozenset()
     """"iterator": `iter()` gives one; "length": `len()` may."""
     engine: str = "python"
-    has_own_rows_only: bool = False
-    """A trainer makes the passes, and what it does with them is said of it alone."""
+    is_slow: bool = False
+    """Whether a pass takes tenths of a second."""
 
 
 ITERATED = frozenset({"iterator", "length"})
@@ -182,8 +221,8 @@ WAYS = (
     Way("to_torch", Torch, ITERATED),
     Way("DataLoader", TorchsLoader, ITERATED),
     Way("to_tf_dataset", TfDataset, ITERATED),
+    Way("to_keras", KerasFit, is_slow=True),
+    Way("Lightning", LightningFit, is_slow=True),
+    Way("Trainer", TrainerTrain, is_slow=True),
     Way("Ray Train", Shard),
-    Way("to_keras", KerasData, has_own_rows_only=True),
-    Way("Lightning", Loader, has_own_rows_only=True),
-    Way("Trainer", Loader, has_own_rows_only=True),
 )
