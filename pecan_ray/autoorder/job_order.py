@@ -170,7 +170,6 @@ class JobOrder:
         )
         messages = [text for text in (ordering.summary(), *told) if text]
         self._log(messages, ordering, keeps)
-        row_s = ordering.row_seconds()
         pinned = self._config.order_file is not None or self._state_pins is not None
         look = None if once or pinned else self._after_epoch(ordering, end, skip_bad=skip_bad)
         # A pinned order stays the user's, also where this job could not run in it.
@@ -180,8 +179,7 @@ class JobOrder:
             order,
             tuple(messages),
             ordering.op_seconds(),
-            # A look that goes on has taken too long to tell.
-            math.inf if row_s is None and beside is not None and not ordering.final else row_s,
+            _row_seconds(ordering, goes_on=beside is not None),
             reorder_after_epoch=look,
             background_search=beside,
             on_fallback=reverted,
@@ -435,6 +433,12 @@ SEEDED = (
     'a seed is given, so that only orders are looked for that leave results equal, as by reorder="strict". '
     '`pecan explain --save order.json` looks for one by reorder="safe", which Config(order_file=...) pins'
 )
+
+
+def _row_seconds(ordering: Ordering, *, goes_on: bool) -> float | None:
+    found = ordering.row_seconds()
+    # A look that goes on has taken too long to tell.
+    return math.inf if found is None and goes_on and not ordering.final else found
 
 
 def _can_move(plan: Plan) -> bool:

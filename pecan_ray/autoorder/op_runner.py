@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -78,7 +79,7 @@ def run_through(stages: Sequence[Stage], token: Token) -> list[Token]:
     return pieces
 
 
-class OpRunner:
+class OpRunner(ABC):
     """The operators of one stretch in one engine."""
 
     def __init__(self, elements: Generator[Token]) -> None:
@@ -103,41 +104,41 @@ class OpRunner:
         """End reading."""
         self._elements.close()
 
+    @abstractmethod
     def _entered(self, token: Token) -> None:
         """Take note of an element that has entered."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def reading_s(self) -> float | None:
         """Return the seconds for one element that enters the stretch: reading and all operators before; None: none."""
-        raise NotImplementedError
 
+    @abstractmethod
     def stages(self, order: Sequence[str], *, fused: bool = False, decoders: Collection[str] = ()) -> list[Stage]:
         """Return the operators in an order: one in a stage, or `fused` as the engine runs them.
 
         `decoders`: those that take over what directly follows them, as far as they can.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def fresh(self, token: Token) -> Token:
         """Return a copy that operators may write into."""
-        raise NotImplementedError
 
+    @abstractmethod
     def columns(self, token: Token) -> dict[str, Any]:
         """Return the columns of an element as NumPy arrays, bytes, str and numbers."""
-        raise NotImplementedError
 
+    @abstractmethod
     def replaced(self, token: Token, columns: Mapping[str, Any]) -> Token:
         """Return an element with other values in some columns."""
-        raise NotImplementedError
 
+    @abstractmethod
     def observe_run(self, stage: Stage, token: Token, in_time: Callable[[], bool]) -> ObservedRun:
         """Run an operator on a copy of an element and watch it: several times, as long as there is time."""
-        raise NotImplementedError
 
+    @abstractmethod
     def timer(self) -> Timer:
         """Return what times this engine's operators."""
-        raise NotImplementedError
 
 
 class GlobalRandomState:
