@@ -43,6 +43,7 @@ import pecan_ray as pecan
 from examples import image_ops
 from examples.photographs import derived_photographs
 from pecan_ray.autocache.store_speed import WarmSlots
+from pecan_ray.cache_options import Cache
 from pecan_ray.caching.checked_segments import CheckedSegments
 from pecan_ray.caching.store import EntryPlace, EntryStore
 from pecan_ray.caching.tiers import HELD_BYTES
@@ -50,7 +51,6 @@ from pecan_ray.engines.contract import EngineOptions
 from pecan_ray.engines.entry_format import EntryReader
 from pecan_ray.engines.in_process import AllLeases
 from pecan_ray.engines.python import PythonEngine
-from pecan_ray.options import Cache
 from pecan_ray.plan.operators import Autocache, Batch, Plan
 from pecan_ray.plan.splits import Lease
 

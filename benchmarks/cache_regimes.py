@@ -44,7 +44,7 @@ import pecan_ray as pecan
 from benchmarks.slow_bucket import running_bucket
 from pecan_ray.autocache import decision as keeping
 from pecan_ray.cache import ExecutionChoice, choose_execution
-from pecan_ray.options import Cache
+from pecan_ray.cache_options import Cache
 
 GIB = 1 << 30
 ELEMENT_BYTES = 64 << 10

@@ -35,7 +35,7 @@ import ray
 import pecan_ray as pecan
 from examples import asr_transformer, resnet50, retinanet, simclr
 from examples.photographs import derived_photographs
-from pecan_ray.options import Cache
+from pecan_ray.cache_options import Cache
 from pecan_ray.plan.operators import Autocache, ElementOp, wants_rng
 
 GIB = 1 << 30

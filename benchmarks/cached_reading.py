@@ -38,11 +38,11 @@ import numpy as np
 import pyarrow as pa
 
 from pecan_ray.autocache.store_speed import WarmSlots
+from pecan_ray.cache_options import Cache
 from pecan_ray.caching.store import EntryPlace, EntryStore
 from pecan_ray.engines.contract import EngineOptions
 from pecan_ray.engines.in_process import AllLeases
 from pecan_ray.engines.python import PythonEngine
-from pecan_ray.options import Cache
 from pecan_ray.plan.operators import Autocache, Batch, Plan
 from pecan_ray.plan.splits import Element, Split
 

@@ -22,8 +22,8 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.joint_io import MIB, OBJECTS, TwoJobs, best_splits, say
 from pecan_ray.cache.eviction import should_store
+from pecan_ray.cache_options import SharingPolicy
 from pecan_ray.job.cluster_io import REPORT_S, ClusterIoRegistry, JobIo
-from pecan_ray.options import SharingPolicy
 
 STEP_S = 0.02
 IN_MEMORY = 32

@@ -22,8 +22,9 @@ from statistics import fmean
 from typing import TypeAlias
 
 from benchmarks.placement_plant import TICK_S, PlacementPlant, PlantJob, PlantTick, pace_of
-from pecan_ray.placement import ControlState, Observation
 from pecan_ray.placement.control import begin, control
+from pecan_ray.placement.looks import Observation
+from pecan_ray.placement.trial_history import ControlState
 from pecan_ray.plan.windows import Deployment
 
 OWNED = (4.96, 0.42)

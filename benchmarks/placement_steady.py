@@ -19,7 +19,8 @@ from statistics import fmean
 
 import numpy as np
 
-from pecan_ray.placement import AutoPlacement, Observation
+from pecan_ray.placement import AutoPlacement
+from pecan_ray.placement.looks import Observation
 from pecan_ray.plan.windows import Deployment
 from pecan_ray.simulator.cluster import simulate
 from pecan_ray.simulator.contention import DeploymentTimes, epoch_costs, step_times, work_of

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pecan_ray.placement.pool import Demand, allocate, cost_per_hour, relative_times, worker_cost_reductions
+from pecan_ray.placement.pool import Demand, allocate, cost_per_hour, decreasing_steps, relative_times
 from pecan_ray.simulator.contention import step_times
 from pecan_ray.simulator.random_workloads import draw
 from pecan_ray.simulator.workload import Workload
@@ -36,10 +36,10 @@ class PooledJob:
 
     def demand(self) -> Demand:
         """Return what it bids."""
-        time_factor = relative_times(np.array(self.time_factor), self.wants)
+        time_factor = relative_times(self.time_factor, self.wants)
         return Demand(
             self.name,
-            worker_cost_reductions(self.bill),
+            decreasing_steps(self.bill),
             least=0 if math.isfinite(self.time_factor[0]) else 1,
             time_factor=time_factor,
         )
@@ -62,11 +62,9 @@ def pooled_job(workload: Workload, most: int = 64) -> PooledJob:
     local, remote = np.meshgrid(np.arange(workload.max_local + 1), np.arange(most + 1), indexing="ij")
     times = step_times(workload, local.ravel(), remote.ravel()).batch_s.reshape(local.shape) / workload.trainer.step_s
     times[0, 0] = math.inf
-    time_factor = times.min(axis=0)
-    per_hour = np.array([workload.prices.per_hour(workload.clients, count) for count in range(most + 1)])
-    return PooledJob(
-        workload.name, tuple(time_factor.tolist()), tuple(cost_per_hour(time_factor, 1.0, per_hour).tolist())
-    )
+    time_factor = times.min(axis=0).tolist()
+    per_hour = [workload.prices.per_hour(workload.clients, count) for count in range(most + 1)]
+    return PooledJob(workload.name, tuple(time_factor), tuple(cost_per_hour(time_factor, 1.0, per_hour)))
 
 
 def jobs_of(seed: int, count: int) -> list[PooledJob]:

@@ -86,8 +86,8 @@ def judged(seed: int, seen: Sequence[Element], unseen: Sequence[Element], second
     source = pecan.sources.Items([{name: one[name] for name in _columns(case)} for one in unseen])
     user, new = (replace(plan, head=source) for plan in (found.before, found.plan))
     plans.NOTES.begin()
-    before, saw = _run(user, pipe.seed)
-    after, sees = _run(new, pipe.seed)
+    before, saw = _run(case.watched(user), pipe.seed)
+    after, sees = _run(case.watched(new), pipe.seed)
     plans.NOTES.on = False
     wrong = _taken_for_granted(saw, sees) or _dtypes() or _values(before, after)
     usual, other = _times(user, new, pipe.seed)
@@ -233,7 +233,7 @@ def main() -> None:
         found.append(one)
         mark = f"WRONG ({one.wrong})" if one.wrong else "slower" if one.gained < 1 / SLOWER else ""
         if mark or given.verbose:
-            print(f"{seed} {one.case.family}: {' '.join(one.case.names)}", flush=True)
+            print(f"{seed} {one.case.family}: {' '.join(one.case.parts)}", flush=True)
             if one.changed:
                 print(
                     f"    -> {' '.join(one.order)}: told {one.told:.2f}x, gained {one.gained:.2f}x {mark}", flush=True

@@ -49,8 +49,11 @@ def fit(image: Any) -> Any:
 
 
 def slightly_smaller(image: Any) -> Any:
-    height, width = image.shape[:2]
-    return cv2.resize(image, (round(0.94 * width), round(0.94 * height)), interpolation=cv2.INTER_AREA)
+    return cv2.resize(image, None, fx=0.94, fy=0.94, interpolation=cv2.INTER_AREA)
+
+
+def smaller(image: Any) -> Any:
+    return cv2.resize(image, None, fx=0.8, fy=0.8, interpolation=cv2.INTER_AREA)
 
 
 def contrast(image: Any) -> Any:
@@ -107,7 +110,9 @@ PIPELINES: dict[str, Callable[[], pecan.PecanPipeline]] = {
     "photographs": lambda: photographs(images.Decode(), images.RandomCrop(), images.Resize(224, 224)),
     "functions": lambda: photographs(decode, gamma, to_float, fit),
     "large": lambda: photographs(decode, gamma, to_float, fit, scale=4),
-    "border": lambda: photographs(decode, gamma, slightly_smaller),  # 1.1 times as fast the other way round
+    # 1.03 to 1.07 times as fast the other way round, and 1.2 times: below what a move has to be worth, and beyond.
+    "border": lambda: photographs(decode, gamma, slightly_smaller),
+    "beyond": lambda: photographs(decode, gamma, smaller),
     "pillow": lambda: photographs(decode, contrast, fit_by_pillow),
     "waiting": lambda: photographs(decode, ask_a_server, gamma, corner),
     "texts": texts,

@@ -38,7 +38,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import pecan_ray as pecan
 from pecan_ray.engines.contract import Produced
-from pecan_ray.job.messages import TrainerReport, TrainerUpdate
+from pecan_ray.job.messages import TrainerUpdate
 from pecan_ray.job.spec import JobSpec
 from pecan_ray.job.start_worker import StartWorker
 from pecan_ray.options import Config, IterOptions
@@ -51,7 +51,7 @@ LARGE = 64 * 224 * 224 * 3
 SMALL = 1 << 10
 SIZES = {LARGE: 150, SMALL: 20_000}
 """Bytes of a batch, and how many of them are one measurement over a fast network."""
-OURS = "flight, other node, 1 stream"
+OURS = "flight, other node"
 FOREIGN_LOAD = 0.15
 """Share of the machine's processors that others may use without spoiling the comparison."""
 
@@ -60,31 +60,21 @@ class EmptyWorker(PreprocessingWorker):
     """A worker whose batches cost nothing."""
 
     @ray.method(concurrency_group="run")
-    def pump(self, nbytes: int, batches: int, shrinks: bool) -> None:
-        """Produce so many batches of so many bytes; new memory is written once, so that it exists.
-
-        `shrinks`: like a normalized photograph in float32; otherwise noise.
-        """
+    def pump(self, nbytes: int, batches: int) -> None:
+        """Produce so many batches of so many bytes; new memory is written once, so that it exists."""
         written: set[int] = set()
         for number in range(batches):
             slot = self._process._plan._slots.acquire(nbytes)
             memory = np.frombuffer(slot.buffer, np.uint8)[:nbytes]
             if memory.ctypes.data not in written:
                 written.add(memory.ctypes.data)
-                memory[:] = photograph(nbytes) if shrinks else noise(nbytes)
+                memory[:] = noise(nbytes)
             spans = {(0, 0, 0): [(number << 32, (number + 1) << 32)]}
             self._process._outbox.put(Produced({"x": memory}, spans, 1, 0, slot=slot), None)
 
 
-def photograph(nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Bytes that compress like a photograph: a smooth curve with some noise in 256 steps, normalized to float32."""
-    steps = np.random.default_rng(0).normal(0, 3, -(-nbytes // 4))
-    levels = np.clip(128 + 60 * np.sin(np.arange(steps.size) / 200) + steps, 0, 255).astype(np.uint8)
-    return ((levels.astype(np.float32) - 120) / 60).view(np.uint8)[:nbytes]
-
-
 def noise(nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Bytes that nothing compresses."""
+    """Bytes by chance."""
     return np.frombuffer(np.random.default_rng(0).bytes(nbytes), np.uint8)
 
 
@@ -94,17 +84,10 @@ class Bookkeeper:
     def __init__(self, worker: WorkerInfo) -> None:
         orders = TrainerUpdate(number=1, running=1, met=1, new_workers=(worker.name,))
         self._orders = pickle.dumps((orders, [pickle.dumps(worker)]))
-        self._notes: list[str] = []
 
     async def report(self, pickled: bytes) -> bytes:
-        """Keep what a client tells about its transport."""
-        report: TrainerReport = pickle.loads(pickled)
-        self._notes += report.notes
+        """Take what a client tells."""
         return self._orders
-
-    async def notes(self) -> list[str]:
-        """Return what was told."""
-        return self._notes
 
     async def listen(self, rank: int, incarnation: str, number: int, met: int) -> bytes:
         """Name the worker once."""
@@ -121,9 +104,7 @@ class TwoNodes:
     other: str
 
 
-def through_pecan(
-    nodes: TwoNodes, nbytes: int, batches: int, other: bool, config: Config, shrinks: bool = False
-) -> float:
+def through_pecan(nodes: TwoNodes, nbytes: int, batches: int, other: bool, config: Config) -> float:
     """Batches per second through our client, from the first batch to the last."""
     remote: Any = ray.remote
     pipe = pecan.PecanPipeline(pecan.sources.Items([0]), name="transport").batch(1)
@@ -133,22 +114,24 @@ def through_pecan(
     groups = {"run": 1, "stream": 64, "control": 2, "quota": 1}
     node = nodes.other if other else nodes.mine
     actor: Any = remote(num_cpus=1, concurrency_groups=groups)(EmptyWorker)
-    began = StartWorker("worker", "local", node, 1)
+    began = StartWorker("transport-1", "local", node, 1)
     worker = actor.options(label_selector={"ray.io/node-id": node}).remote(began, pickle.dumps(job), None)
     try:
         node_id, pid = ray.get(worker.placed.remote())
         assert node_id == node
         keeper = remote(num_cpus=0, max_concurrency=8)(Bookkeeper).remote(WorkerInfo("w", node, pid, worker))
-        worker.pump.remote(nbytes, batches, shrinks)
+        worker.pump.remote(nbytes, batches)
         client = BatchClient(keeper, 0, 1, ("transport", "trainer", nodes.mine), 256 << 20, lambda bad: None)
         client.start()
+
+        def take() -> None:
+            client.next()
+            client.note_taken()
+
         try:
-            rate = counted(lambda: client.next(), batches)
+            return counted(take, batches)
         finally:
             client.close()
-        for note in ray.get(keeper.notes.remote()) if shrinks else ():
-            print(note, flush=True)
-        return rate
     finally:
         ray.kill(worker)
         if keeper is not None:
@@ -237,14 +220,12 @@ def _tensorflow() -> Any:
 def sides(nodes: TwoNodes) -> dict[str, Callable[[int, int], float]]:
     """All ways, by name."""
 
-    def ours(other: bool, shrinks: bool = False, **config: Any) -> Callable[[int, int], float]:
-        return lambda nbytes, batches: through_pecan(nodes, nbytes, batches, other, Config(**config), shrinks)
+    def ours(other: bool, **config: Any) -> Callable[[int, int], float]:
+        return lambda nbytes, batches: through_pecan(nodes, nbytes, batches, other, Config(**config))
 
     found: dict[str, Callable[[int, int], float]] = {
         "ring, same node": ours(False, transport="ring"),
-        OURS: ours(True, transport="flight", compression="none"),
-        "flight, other node, 2 streams": ours(True, transport="flight", compression="none", flight_streams=2),
-        "flight, other node, compressed where it pays": ours(True, True, transport="flight"),
+        OURS: ours(True, transport="flight"),
         "object store, same node": ours(False, transport="object_store"),
         "object store, other node": ours(True, transport="object_store"),
         "TCP socket (the limit)": lambda nbytes, batches: through_socket(nodes, nbytes, batches),

@@ -31,6 +31,7 @@ from benchmarks.guard.elements import elements
 from benchmarks.guard.exchange import Exchange
 from benchmarks.guard.exchanges import all_exchanges
 from pecan_ray.autoorder.op_runner import SampleLimits
+from pecan_ray.autoorder.order_request import OrderRequest
 from pecan_ray.autoorder.sample import restore_globals, sample_op_sequence
 from pecan_ray.autoorder.trial import Trial
 from pecan_ray.plan.op_sequences import op_sequences
@@ -53,7 +54,7 @@ def look(exchange: Exchange, given: list[Element]) -> tuple[str, tuple[str, ...]
         fixed = {one.name: one.reason for one in auto_order(profiled, "off").fixed}
         if first in fixed or second in fixed:
             return f"it keeps its place: {fixed.get(first) or fixed[second]}", ()
-        trial = Trial(sampled, "python", mode="safe")
+        trial = Trial(sampled, OrderRequest(pipe.plan))
         if not trial.exchanges.may((first, second)):
             return trial.exchanges.rejects()[first, second], ()
         refused = trial.look(order) or trial.verify(order)[0]

@@ -37,7 +37,7 @@ from benchmarks.first_program import first_pipeline
 from pecan_ray.job.heartbeat import HEARTBEAT_S
 from pecan_ray.job.job_views import MOST_SEEN, JobView, LiveJob, PlacedWorker
 from pecan_ray.job.messages import ReceivedBatches, TrainerProgress, TrainerReport, WorkerProgress
-from pecan_ray.job.outgoing import REPORT_S
+from pecan_ray.job.report_pace import REPORT_S
 from pecan_ray.observe.dashboard.frame import job_address
 from pecan_ray.observe.dashboard_cluster import KEPT_S, read_view
 from pecan_ray.observe.dashboard_command import start, stop

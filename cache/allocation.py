@@ -84,7 +84,7 @@ def greedy(demands: Demands, cluster: ClusterResources) -> Division:
             break
         order = orders[turn]
         cache = in_order(sizes, order, cluster.cache_bytes)[demands.dataset]
-        missed = 1 - np.minimum(1.0, cache / demands.size)
+        missed = 1 - cache / demands.size
         speeds = demands.throughput(1 - missed, _by_misses(demands.ideal * missed, missed, cluster.remote_io))
         # Of equal sums the first order stays, which is the paper's.
         if speeds.sum() > most * (1 + SAME):
@@ -99,7 +99,7 @@ def greedy(demands: Demands, cluster: ClusterResources) -> Division:
     # Decision 42: who misses least once all is filled comes first while it fills, too. By what it misses now, a new job
     # would be last, and never fill the cache that it was given.
     hits = demands.hits(best)
-    missed = 1 - np.minimum(1.0, best / demands.size)
+    missed = 1 - best / demands.size
     return Division(best, hits, _by_misses(demands.ideal * (1 - hits), missed, cluster.remote_io))
 
 
@@ -180,12 +180,20 @@ def sjf(demands: Demands, cluster: ClusterResources) -> Division:
 def sjf_scores(demands: Demands, cluster: ClusterResources) -> Numbers:
     """Return SiloD's score of each job: the least of (sum of its shares of all resources) times its duration.
 
-    At full speed the sum is linear in the cache, so that the least is with the whole dataset cached, or with nothing.
+    While the pipe carries what misses at full speed, the score is linear in the cache; where it carries less, the score
+    is concave in it. So the least is with no cache, with as much as fits, or with just so much that the pipe suffices.
     """
-    cache = np.where(demands.size <= cluster.cache_bytes, demands.size / cluster.cache_bytes, np.inf)
-    shares = demands.gpus / demands.gpus_of(cluster) + np.minimum(cache, demands.ideal / cluster.remote_io)
-    scores: Numbers = shares * demands.remaining / demands.ideal
-    return scores
+    most = np.minimum(demands.size, cluster.cache_bytes)
+    enough = np.clip(demands.size * (1 - cluster.remote_io / demands.ideal), 0.0, most)
+    gpus, pipe = demands.gpus / demands.gpus_of(cluster), np.full_like(demands.ideal, cluster.remote_io)
+    scores = []
+    for cache in (np.zeros_like(most), enough, most):
+        hits = cache / demands.size
+        speed = demands.throughput(hits, pipe)
+        shares = gpus + cache / cluster.cache_bytes + speed * (1 - hits) / cluster.remote_io
+        scores.append(shares * demands.remaining / speed)
+    least: Numbers = np.minimum.reduce(scores)
+    return least
 
 
 POLICIES: dict[AllocationPolicy, Callable[[Demands, ClusterResources], Division]] = {

@@ -171,7 +171,7 @@ def _options(
         reading = store.read_seconds(nbytes, elements, profile.splits)
         if memory is not None:
             model, most = memory
-            there = min(1.0, most / nbytes) if nbytes else 1.0
+            there = min(1.0, most / max(nbytes, 1))
             reading = (1 - there) * reading + there * model.read_seconds(nbytes, elements, profile.splits)
         computing = _computing(profile, place)
         seconds = _epoch(profile, place, reading, store.waiting, nbytes / store.most_bytes_per_s)

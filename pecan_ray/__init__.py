@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from pecan_ray import errors, images, media, sources
     from pecan_ray.autoorder import SampleProfile, sample_profile
     from pecan_ray.batches import Batches
+    from pecan_ray.cache_options import Cache, ClusterIo
     from pecan_ray.job.merge_states import merge_states
     from pecan_ray.observe.report import Report
-    from pecan_ray.options import AutoWorkers, Cache, ClusterIo, Config, Workers
+    from pecan_ray.options import AutoWorkers, Config, Workers
     from pecan_ray.pipeline import PecanPipeline
     from pecan_ray.plan.deadline import Deadline
     from pecan_ray.plan.weight_schedule import WeightSchedule
@@ -55,8 +56,8 @@ __getattr__ = lazy_names(
     {
         "AutoWorkers": "pecan_ray.options",
         "Batches": "pecan_ray.batches",
-        "Cache": "pecan_ray.options",
-        "ClusterIo": "pecan_ray.options",
+        "Cache": "pecan_ray.cache_options",
+        "ClusterIo": "pecan_ray.cache_options",
         "Config": "pecan_ray.options",
         "Deadline": "pecan_ray.plan.deadline",
         "PecanPipeline": "pecan_ray.pipeline",

@@ -10,17 +10,13 @@ from pecan_ray.errors import PlanError
 from pecan_ray.grain_state import GrainState
 from pecan_ray.job.trainer_events import EndOfEpoch
 from pecan_ray.options import IterOptions
-from pecan_ray.runtime.client import leave_epoch
-from pecan_ray.runtime.session import Session
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
-    from pecan_ray.autoorder.accepted import ReorderAfterEpoch
-    from pecan_ray.in_process import InProcessRun
-    from pecan_ray.observe.epoch_watch import EpochWatch
     from pecan_ray.observe.progress import Progress
-    from pecan_ray.runtime.share_session import ShareSession
+    from pecan_ray.order_follow_up import OrderFollowUp
+    from pecan_ray.run import TrainingRun
 
     BatchT = TypeVar("BatchT", covariant=True, default=dict[str, Any])
 else:
@@ -32,14 +28,12 @@ else:
 class EpochLoops(GrainState, Generic[BatchT]):
     """The part of `pecan_ray.Batches` that knows of epochs."""
 
-    _options: IterOptions
-    _limits: BatchLimits
-    _epoch: int
-    _session: Session | ShareSession | None
-    _here: InProcessRun | None
-    _watch: EpochWatch
-    _progress: Progress
-    _reorder_after_epoch: ReorderAfterEpoch | None
+    _run: TrainingRun
+
+    def __init__(self, options: IterOptions, limits: BatchLimits, progress: Progress, order: OrderFollowUp) -> None:
+        self._options, self._limits, self._progress, self._order = options, limits, progress, order
+        self._epoch = options.first_epoch
+        """In which the training loop is."""
 
     def _take(self, within: int | None) -> Any:
         raise NotImplementedError
@@ -61,7 +55,7 @@ class EpochLoops(GrainState, Generic[BatchT]):
                 return
             if isinstance(batch, EndOfEpoch):
                 epoch += 1
-                self._epoch = max(self._epoch, epoch)  # another thread may have left the epoch meanwhile
+                self._reach(epoch)  # another thread may have left the epoch meanwhile
                 if epoch != self._options.end_epoch:
                     return
                 continue  # behind the last one comes the end of the job
@@ -77,25 +71,27 @@ class EpochLoops(GrainState, Generic[BatchT]):
         self._check_has_epochs("leave_epoch")
         if self._epoch == self._options.end_epoch:
             return
-        if self._here is not None:
-            self._here.leave_epoch(self._epoch)
-        elif isinstance(self._session, Session):
-            # The job goes on, with its processes, threads and caches: another one would take seconds
-            # (docs/decisions/randomness-and-passes.md#106-a-new-iterator-is-a-new-pass).
-            leave_epoch(self._session.client, self._epoch)
-        if self._epoch == self._options.first_epoch:
-            self._reorder_after_epoch = None  # it wants a whole pass
-        self._watch.leave()
+        self._run.leave_epoch(self._epoch)
+        self._order.leave_epoch(first_epoch=self._epoch == self._options.first_epoch)
         self._progress.leave_epoch()
         self._epoch += 1
+
+    def _reach(self, epoch: int) -> None:
+        """Note that the loop is in an epoch, or behind it."""
+        self._epoch = max(self._epoch, epoch)
 
     def _count(self, batch: Any) -> None:
         """Count what the loop gets; leave its epoch where nothing more of that is wanted."""
         if not isinstance(batch, EndOfEpoch) and self._limits.take(self._epoch):
             self.leave_epoch()
         # Other ranks go on: they must not wait for one whose loop has all of its steps.
-        if self._limits.finished and isinstance(self._session, Session):
-            self._session.may_leave()
+        if self._limits.finished:
+            self._run.may_leave()
+
+    @property
+    def _job_ends(self) -> bool:
+        """Whether the job comes to its end by itself, since its only loop has left the last epoch."""
+        return self._run.ends_by_itself and self._epoch == self._options.end_epoch
 
     def _check_has_epochs(self, method: str) -> None:
         if self._options.share:

@@ -20,16 +20,7 @@ from pecan_ray.errors import PlanError
 from pecan_ray.part_decoding import JpegHeader, decode_part
 from pecan_ray.warps import RandomFlip, RandomRotate, RandomShear, opencv, tensorflow
 
-__all__ = [
-    "ByName",
-    "CenterCrop",
-    "Decode",
-    "RandomCrop",
-    "RandomFlip",
-    "RandomRotate",
-    "RandomShear",
-    "Resize",
-]
+__all__ = ["CenterCrop", "Decode", "RandomCrop", "RandomFlip", "RandomRotate", "RandomShear", "Resize"]
 
 Image: TypeAlias = Any
 """A NumPy array, or a tensor inside of a graph."""
@@ -145,23 +136,6 @@ class Resize:
     def __call__(self, image: Image) -> Image:
         """Resize an image."""
         return resize_image(image, self.height, self.width)
-
-
-@dataclass(frozen=True)
-class ByName:
-    """A transform that is given an image by name and returns it so, as those of Albumentations (python engine).
-
-    ``pipe.map(images.ByName(albumentations.HorizontalFlip()), on="image")`` calls ``transform(image=image)["image"]``.
-    """
-
-    transform: Any
-
-    def __call__(self, image: Image) -> Image:
-        """Transform an image."""
-        return self.transform(image=image)["image"]
-
-
-# --- both engines --------------------------------------------------------------------------------------------
 
 
 def decoded(encoded: Image, ratio: int = 1, *, upright: bool = False) -> Image:

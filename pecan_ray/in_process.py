@@ -5,23 +5,26 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from pecan_ray.autoorder.accepted import Ordered
 from pecan_ray.engines.contract import BadElement, Produced
 from pecan_ray.engines.in_process import run_produced
 from pecan_ray.engines.users_order import UsersOrder, run_order_of
+from pecan_ray.errors import PlanError
 from pecan_ray.job.trainer_events import EndOfEpoch
 from pecan_ray.observe.headspace import one_batch
-from pecan_ray.options import Config, EngineName, IterOptions
+from pecan_ray.observe.report import Report
+from pecan_ray.options import Config, EngineName, IterOptions, Workers
 from pecan_ray.pass_numbers import RunPasses
 from pecan_ray.plan.operators import Plan
+from pecan_ray.run import Deliver, LoopSoFar, TrainingRun
 from pecan_ray.sampling.budget import BadCount, over_budget
 
 logger = logging.getLogger("pecan_ray")
 
 
-class InProcessRun:
+class InProcessRun(TrainingRun):
     """Makes the batches of a pipeline in this process, epoch by epoch."""
 
     def __init__(
@@ -41,6 +44,7 @@ class InProcessRun:
         self._plan, self._name, self._engine, self._seed = plan, name, engine, seed
         self._budget, self._options, self._passes = config.error_budget, options, passes
         self._convert, self._keep_bad = convert, keep_bad
+        self._stream: Iterator[Any] = iter(())
         self.elements = 0
         """Elements that were made,"""
         self.bad = BadCount()
@@ -61,19 +65,56 @@ class InProcessRun:
         """Make nothing more of an epoch."""
         self._left = max(self._left, epoch + 1)
 
-    def begin(self, ordered: Ordered, note_reverted: Callable[[str], None]) -> Iterator[Any]:
-        """Return an iterator over batches, with an `EndOfEpoch` behind each epoch.
+    def check_process(self) -> None:
+        """Do nothing: a forked process may go on by itself."""
 
-        `note_reverted`: called where the run goes back to the user's order of operators, with the reason.
-        """
+    def find_order(self, order: Callable[[], Ordered]) -> Ordered:
+        """Return what is found before the first batch."""
+        return order()
+
+    def begin(self, ordered: Ordered, note_fallback: Callable[[str], None]) -> None:
+        """Begin with the first epoch; `note_fallback`: called where the run goes back to the user's order."""
         rank, ranks = self._options.rank, self._options.world_size
         if ranks > 1:
             logger.warning("%s: debug=True: rank %d of %d gets all batches, not a part", self._name, rank, ranks)
         plan = self._plan
         if ordered.plan is not None:
             self._users_order = UsersOrder(ordered.plan, run_order_of(plan), lambda: plan)
-        batches = self._batches(plan if ordered.plan is None else ordered.plan, note_reverted)
-        return one_batch(batches, self._plan, self._options, self._is_left) if self._options.headspace else batches
+        batches = self._batches(plan if ordered.plan is None else ordered.plan, note_fallback)
+        headspace = self._options.headspace
+        self._stream = one_batch(batches, self._plan, self._options, self._is_left) if headspace else batches
+
+    def take(self, within: int | None, deliver: Deliver) -> Any:
+        """Return the next batch, which was converted where it was made, or the end of an epoch."""
+        return next(self._stream)
+
+    def may_leave(self) -> None:
+        """Do nothing: there are no other ranks."""
+
+    def scale(self, workers: Workers) -> NoReturn:
+        """Raise PlanError: there are none."""
+        raise PlanError("scale: there are no workers in debug mode.")
+
+    def set_remote_io(self, bytes_per_s: float | None) -> NoReturn:
+        """Raise PlanError: there are no workers."""
+        raise PlanError("set_remote_io: there are no workers in debug mode.")
+
+    def report(self, loop: LoopSoFar) -> Report:
+        """Return what was made, and left out, in this process."""
+        one = bool(self._options.headspace)
+        elements = self.elements * (loop.batches if one else 1)
+        counted = loop.batches, elements, self.bad, self.dropped, loop.spent.total_s, loop.epochs_begun, one
+        return Report.of_debug(self._name, *counted).with_time(loop.spent, debug=True, headspace=one)
+
+    def explain(self) -> str:
+        """Say that there are no workers, and in which order batches come."""
+        here = f"{self._name} runs in this process (debug=True, or headspace): there are no workers to place."
+        return f"{here}\n  order: batches come in one sequence."
+
+    def close(self, *, well: bool) -> str:
+        """Drop what is under way; what has gone back to the user's order has said so."""
+        self._stream = iter(())
+        return ""
 
     def _batches(self, running: Plan, note_reverted: Callable[[str], None]) -> Iterator[Any]:
         end = self._options.end_epoch

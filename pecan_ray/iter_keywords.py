@@ -9,11 +9,20 @@ from pecan_ray.errors import PlanError
 from pecan_ray.options import AutoWorkers, OnError, Order, Sharding, Visitation, Workers
 
 
-class IterKeywords(TypedDict, total=False):
-    """What `iter_batches` takes beside `format`, for type checkers."""
+class RunLengthKeywords(TypedDict, total=False):
+    """Where a run begins, and how far it goes."""
 
     epochs: int | None
     first_epoch: int | None
+    epoch_batches: int | None
+    steps: int | None
+    state: Mapping[str, Any] | None
+    allow_changed_source: bool
+
+
+class IterKeywords(RunLengthKeywords, total=False):
+    """What `iter_batches` takes beside `format`, for type checkers."""
+
     workers: Workers | AutoWorkers | int | None
     device: Any
     rank: int | None
@@ -27,12 +36,8 @@ class IterKeywords(TypedDict, total=False):
     prefetch_bytes: int
     job: str | None
     debug: bool
-    state: Mapping[str, Any] | None
-    allow_changed_source: bool
     coordinated: bool
     headspace: bool | int
-    epoch_batches: int | None
-    steps: int | None
 
 
 def workers_of(given: Workers | AutoWorkers | int | None, *, fixed: bool) -> Workers | AutoWorkers:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Literal, TypeAlias
 
+from pecan_ray.cache_options import MIB, Cache, ClusterIo, check_remote_io
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.deadline import Deadline
-from pecan_ray.plan.option_types import of_kind, settle
+from pecan_ray.plan.option_types import settle
 from pecan_ray.plan.prices import Prices
 
 EngineName: TypeAlias = Literal["python", "tensorflow"]
@@ -23,7 +22,6 @@ OnError: TypeAlias = Literal["raise", "skip", "quarantine"]
 Sharding: TypeAlias = Literal["dynamic", "off", "static"]
 Visitation: TypeAlias = Literal["exactly_once", "at_most_once", "zero_or_more"]
 TransportChoice: TypeAlias = Literal["auto", "ring", "flight", "object_store"]
-Compression: TypeAlias = Literal["auto", "none", "lz4", "zstd"]
 ReorderMode: TypeAlias = Literal["strict", "safe", "pecan", "off"]
 
 PlacementMode: TypeAlias = Literal[
@@ -31,12 +29,6 @@ PlacementMode: TypeAlias = Literal[
 ]
 
 ObjectiveName: TypeAlias = Literal["cost", "no_wait"]
-SharingPolicy: TypeAlias = Literal["greedy", "sjf", "max_min"]
-
-MIB = 1 << 20
-GIB = 1 << 30
-# Connections of a trainer to a worker on another node.
-MOST_STREAMS = 16
 
 
 @dataclass(frozen=True)
@@ -126,123 +118,6 @@ class AutoWorkers:
             raise PlanError(f"max_per_hour must be a number of $ >= 0, but got {self.max_per_hour!r}.")
 
 
-SHARED_MEMORY = Path("/dev/shm")
-LEAST_SOURCE_BYTES = 64 * MIB
-"""There a sixteenth, which goes at a time, is some blocks."""
-
-
-@dataclass(frozen=True)
-class Cache:
-    """Location and size of the caches that a job uses on each node."""
-
-    path: str | os.PathLike[str] | None = None
-    """Folder of `autocache` entries on the node's disk; None: ``pecan_ray/cache`` in the user's cache folder."""
-    max_bytes: int = 32 * GIB
-    """Maximum bytes on disk.  When the cache is full, entries that save the least time per byte are evicted first."""
-    memory_bytes: int = 0
-    """Bytes of the node's shared memory for entries that were read from the disk once; 0: none.  The memory stays in
-    use after the job, until ``pecan cache rm`` or a restart of the machine."""
-    remote: str | os.PathLike[str] | None = None
-    """Store that all machines share: ``s3://bucket/prefix``, ``gs://bucket/prefix``, or a folder that all machines
-    have mounted; None: no shared store.  Its entries are never evicted automatically."""
-
-    source_bytes: int = 0
-    """Bytes of the disk for raw blocks of buckets, which all jobs and workers of the node share; 0: none."""
-    digests: Sequence[str | os.PathLike[str]] = ()
-    """Digest files (``pecan cache digest``): blocks of buckets are verified against them, and cached by content."""
-    spread: bool = False
-    """True: each block of a bucket is cached on one node, and the other nodes fetch it from there.  False: each node
-    caches the blocks that it reads itself."""
-    cached_first: bool = True
-    """If several jobs on a node read the same shuffled data, each job first reads what is already cached."""
-
-    @property
-    def memory_folder(self) -> Path | None:
-        """Folder of the entries in shared memory; None: memory is not used."""
-        if not self.memory_bytes or not SHARED_MEMORY.is_dir():
-            return None
-        # By the folder on the disk, so that jobs which share that one share the memory too.
-        name = hashlib.blake2b(os.fsencode(self.folder.absolute()), digest_size=8).hexdigest()
-        return SHARED_MEMORY / f"pecan-cache-{os.geteuid()}-{name}"
-
-    @property
-    def folder(self) -> Path:
-        """Folder of the entries on disk."""
-        if self.path is not None:
-            return Path(self.path)
-        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pecan_ray" / "cache"
-
-    @property
-    def source_folder(self) -> Path:
-        """Folder of the raw blocks of buckets."""
-        return self.folder / "source"
-
-    @property
-    def remote_url(self) -> str | None:
-        """URL of the shared store without a trailing slash; None: no shared store."""
-        return None if self.remote is None else os.fspath(self.remote).rstrip("/")
-
-    def __post_init__(self) -> None:
-        settle(self, "Cache")
-        if self.remote_url is not None:
-            _check_remote(self.remote_url)
-        if self.max_bytes < MIB:
-            raise PlanError(f"Cache(max_bytes=...) must be at least 1 MiB, but got {self.max_bytes}.")
-        for name, least in (("memory_bytes", MIB), ("source_bytes", LEAST_SOURCE_BYTES)):
-            if 0 != (value := getattr(self, name)) < least:
-                raise PlanError(f"Cache({name}=...) must be 0, or at least {least // MIB} MiB, but got {value}.")
-        if self.spread and not self.source_bytes:
-            raise PlanError("Cache(spread=True) spreads bytes of buckets, of which Cache(source_bytes=0) keeps none.")
-        if self.path is not None and "://" in os.fspath(self.path):
-            raise PlanError(f"Cache(path=...) must be a folder on a disk, but got {os.fspath(self.path)!r}.")
-
-
-def _check_remote(url: str) -> None:
-    scheme, separator, rest = url.partition("://")
-    if not separator and os.path.isabs(url):
-        return
-    bucket = rest.partition("/")[0]
-    if "@" in bucket or ":" in bucket:  # it may be a secret, so it is not repeated
-        raise PlanError(
-            "Cache(remote=...) must name a bucket and nothing of whoever uses it: credentials are found as the tools "
-            "of S3 and Google Cloud find them."
-        )
-    if scheme not in ("s3", "gs") or not bucket:
-        raise PlanError(
-            "Cache(remote=...) must be s3://bucket/prefix, gs://bucket/prefix or an absolute path that all machines "
-            f"have mounted, but got {url!r}."
-        )
-
-
-@dataclass(frozen=True)
-class ClusterIo:
-    """Read bandwidth to object stores, and cache space, that jobs of a cluster share through `Config(remote_io=...)`.
-
-    Both are divided again when such jobs start and end, and when their speeds change.
-    """
-
-    bytes_per_s: float | None = None
-    """Total read bandwidth of these jobs, in bytes per second.  None: keep the value set by another job."""
-    cache_bytes: int | None = None
-    """Cache bytes per node for their datasets.  None: set by another job, or else ``Cache(source_bytes=...)``."""
-    policy: SharingPolicy | None = None
-    """The goal: the largest sum of speeds ("greedy"), short jobs first ("sjf"), or the highest speed of the slowest
-    job ("max_min").  None: the value set by another job, or else "greedy"."""
-    ideal_bytes_per_s: float | None = None
-    """Bytes per second that this job reads if it never waits for data; None: measured."""
-    dataset_bytes: float | None = None
-    """Bytes that this job reads per epoch; None: measured."""
-
-    def __post_init__(self) -> None:
-        settle(self, "ClusterIo")
-        for name in ("bytes_per_s", "ideal_bytes_per_s", "dataset_bytes"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < math.inf:
-                raise PlanError(f"ClusterIo({name}=...) must be a finite number > 0, or None, but got {value!r}.")
-        if self.cache_bytes is not None and self.cache_bytes < 0:
-            raise PlanError(f"ClusterIo(cache_bytes=...) must be 0 or more, but got {self.cache_bytes}.")
-
-
 CONFIG_BOUNDS: Mapping[str, tuple[float, str]] = {
     # A trainer reports, and a worker speaks, every second or so: five of them may be late.
     "trainer_timeout_s": (5, "at least 5"),
@@ -252,7 +127,6 @@ CONFIG_BOUNDS: Mapping[str, tuple[float, str]] = {
     "placement_warning_s": (0, "0 or more"),
     "threads_per_worker": (1, "at least 1"),
     "ring_bytes": (MIB, "at least 1 MiB"),
-    "flight_streams": (1, f"from 1 to {MOST_STREAMS}"),
     "sample_elements": (1, "at least 1"),
 }
 """The least that fields of `Config` may be, and how that is said."""
@@ -266,27 +140,66 @@ def check_least(options: object, bounds: Mapping[str, tuple[float, str]]) -> Non
             raise PlanError(f"{name} must be {words}, but got {value}.")
 
 
-@dataclass(frozen=True)
-class Config:
-    """Settings of a pipeline, all with defaults.
-
-    Sizes are in bytes, times in seconds.
-    """
+@dataclass(frozen=True, kw_only=True)
+class WorkerConfig:
+    """Workers, and where they run."""
 
     cpus_per_worker: float = 1.0
     """CPUs that Ray reserves for a worker (`num_cpus` of its actor)."""
     threads_per_worker: int | None = None
     """Threads of a worker.  None: the number of its CPUs at first (local workers share those of their node), later
     tuned for speed while the job runs (python engine)."""
-    ring_bytes: int = 512 * MIB
-    """Maximum bytes of finished batches that wait for the trainer in a worker, and of elements in progress if the
-    worker tunes its threads."""
     remote_labels: Mapping[str, str] = field(default_factory=dict)
     """Label selector for remote workers; empty: nodes with ``pecan-role=remote`` if there are any, else all nodes
     without a trainer."""
+    placement_warning_s: float = 5.0
+    """Seconds that a worker may wait for a node before the log names the missing resources."""
+
+    def _check_worker(self) -> None:
+        if not 0 < self.cpus_per_worker < math.inf:
+            raise PlanError(f"cpus_per_worker must be positive and finite, but got {self.cpus_per_worker}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransportConfig:
+    """How batches travel."""
+
+    ring_bytes: int = 512 * MIB
+    """Maximum bytes of finished batches that wait for the trainer in a worker, and of elements in progress if the
+    worker tunes its threads."""
+    transport: TransportChoice = "auto"
+    """Transport of batches; one that does not work between two nodes is replaced by one that does."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadingConfig:
+    """What is read, and what is kept of it."""
+
     remote_io: float | ClusterIo | None = None
     """Maximum bytes per second that all workers of a job together read from object stores, in equal shares.  None: no
     limit.  A `ClusterIo`: this job's share of a limit for all jobs of the cluster."""
+    cache: Cache = field(default_factory=Cache)
+    """Caches of `autocache` points and of object stores."""
+    hedged_reads: bool = True
+    """Send a second request for a read of an object store that takes longer than other recent reads, and use the first
+    response.  At most 5 % of the requests, and of the bytes, are sent twice."""
+    storage_patience_s: float = 300.0
+    """Seconds for which reads from a storage or mount that fails or does not answer are retried.  After that the job
+    ends, whatever `on_error` says.  The trainer's own process uses the value of its last `iter_batches` or `peek`."""
+
+    def _check_reading(self) -> None:
+        if not isinstance(self.remote_io, ClusterIo):
+            check_remote_io(self.remote_io)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailureConfig:
+    """What happens when something fails."""
+
+    error_budget: float = 0.01
+    """Maximum share of bad elements with ``on_error="skip"`` or ``"quarantine"``; 10 are always allowed."""
+    quarantine_path: str | None = None
+    """File for quarantined elements; None: ``pecan-quarantine-<job>.jsonl`` in the working directory."""
     trainer_timeout_s: float = 60.0
     """After this time without a message from a trainer the job ends, unless Ray knows that the trainer's process
     exists: then the job waits for it.  Trainers report every second (each of N > 100 trainers every N / 100 s), and
@@ -297,39 +210,23 @@ class Config:
     """A worker that processes or reads one element for longer than this is killed and replaced.  An element on which
     two workers have hung is left out, or ends the job, as `on_error` says.  Loading the pipeline may always take 300
     s.  `math.inf`: no limit."""
-    storage_patience_s: float = 300.0
-    """Seconds for which reads from a storage or mount that fails or does not answer are retried.  After that the job
-    ends, whatever `on_error` says.  The trainer's own process uses the value of its last `iter_batches` or `peek`."""
-    hedged_reads: bool = True
-    """Send a second request for a read of an object store that takes longer than other recent reads, and use the first
-    response.  At most 5 % of the requests, and of the bytes, are sent twice."""
-    placement_warning_s: float = 5.0
-    """Seconds that a worker may wait for a node before the log names the missing resources."""
-    error_budget: float = 0.01
-    """Maximum share of bad elements with ``on_error="skip"`` or ``"quarantine"``; 10 are always allowed."""
-    quarantine_path: str | None = None
-    """File for quarantined elements; None: ``pecan-quarantine-<job>.jsonl`` in the working directory."""
-    share_window_bytes: int = 256 * MIB
-    """Maximum bytes of batches that a shared group keeps for slow readers; at least one batch must fit."""
-    share_disk_bytes: int = 0
-    """Maximum bytes of unread batches that a shared group moves to the system's temporary folder when the window in
-    memory is full."""
-    share_linger_s: float = 10.0
-    """A shared group without readers ends after this time."""
-    cache: Cache = Cache()
-    """Caches of `autocache` points and of object stores."""
     journal: str | os.PathLike[str] | None = None
     """Folder of the controller's journal, from which a restarted controller recovers.  None: a folder of Ray's session
     on the controller's node.  ``s3://...`` or ``gs://...``: as None, with a copy there for ``journal_state``, about a
     second behind.  "off": no journal; the job ends with its controller."""
-    progress: bool | None = None
-    """Show a bar in any case, or nothing; None: a bar on a terminal, a line in a notebook, one a minute elsewhere."""
-    transport: TransportChoice = "auto"
-    """Transport of batches; one that does not work between two nodes is replaced by one that does."""
-    flight_streams: int = 1
-    """Parallel streams from a worker on another node to a trainer; always one if the order of batches matters."""
-    compression: Compression = "auto"
-    """Compression of batches from other nodes; "auto": only if it is faster on the first batches."""
+
+    def _check_failure(self) -> None:
+        where = "" if self.journal is None else os.fspath(self.journal)
+        if "://" in where and not re.fullmatch(r"(s3|gs)://[^/]+(/.*)?", where):
+            raise PlanError(f"journal must be a folder, s3://BUCKET/... or gs://BUCKET/..., but got {where!r}.")
+        if not 0 <= self.error_budget <= 1:
+            raise PlanError(f"error_budget must be a share in [0, 1], but got {self.error_budget}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OrderConfig:
+    """The order of operators."""
+
     reorder: ReorderMode = "safe"
     """What AutoOrder may change to make the pipeline faster.  "strict": only changes that keep the sample's results
     equal.  "safe": also rewrites of known operators (one warp, partial decoding) within documented bounds, and
@@ -339,44 +236,19 @@ class Config:
     """False: operators are never exchanged; `map(keep_position=True)` keeps a single one in place."""
     reorder_rewrites: bool = True
     """False: operators are never rewritten."""
-    report_folder: str | os.PathLike[str] | None = None
-    """Folder to which a job writes its report at its end, for `pecan report` and the dashboard.  None:
-    ``pecan_ray/jobs`` in the user's cache folder; "": no report is written."""
-    order_file: str | os.PathLike[str] | None = None
-    """File with a fixed order of operators, written by `pecan explain --save`; no sample is run."""
-    order_folder: str | os.PathLike[str] | None = None
-    """Folder of the orders that AutoOrder has found, so that later jobs of the same pipeline need no sample.  None:
-    ``pecan_ray/orders`` in the user's cache folder; "": orders are not stored."""
     sample_elements: int | None = None
     """Elements that AutoOrder runs as a sample, in a separate process; None: 300."""
     sample_seconds: float | None = None
     """Maximum CPU time of the sample; three seconds of waiting count as one, and on a busy machine 15 times as long
     may pass on the clock.  None: 20 s, and at most 2 % of the job if `sample_elements` is None and the number of
     elements is known."""
-
-    def __post_init__(self) -> None:
-        settle(self)
-        check_least(self, CONFIG_BOUNDS)
-        self._check_order()
-        where = "" if self.journal is None else os.fspath(self.journal)
-        if "://" in where and not re.fullmatch(r"(s3|gs)://[^/]+(/.*)?", where):
-            raise PlanError(f"journal must be a folder, s3://BUCKET/... or gs://BUCKET/..., but got {where!r}.")
-        if not 0 < self.cpus_per_worker < math.inf:
-            raise PlanError(f"cpus_per_worker must be positive and finite, but got {self.cpus_per_worker}.")
-        if not isinstance(self.remote_io, ClusterIo):
-            check_remote_io(self.remote_io)
-        if not 0 <= self.error_budget <= 1:
-            raise PlanError(f"error_budget must be a share in [0, 1], but got {self.error_budget}.")
-        if not self.share_linger_s >= 0 or self.share_window_bytes < 1 or self.share_disk_bytes < 0:
-            raise PlanError(
-                "share_linger_s and share_disk_bytes must be 0 or more and share_window_bytes positive, but got "
-                f"{self.share_linger_s}, {self.share_disk_bytes} and {self.share_window_bytes}."
-            )
-        if self.flight_streams > MOST_STREAMS:
-            raise PlanError(f"flight_streams must be from 1 to {MOST_STREAMS}, but got {self.flight_streams}.")
+    order_file: str | os.PathLike[str] | None = None
+    """File with a fixed order of operators, written by `pecan explain --save`; no sample is run."""
+    order_folder: str | os.PathLike[str] | None = None
+    """Folder of the orders that AutoOrder has found, so that later jobs of the same pipeline need no sample.  None:
+    ``pecan_ray/orders`` in the user's cache folder; "": orders are not stored."""
 
     def _check_order(self) -> None:
-        """Raise `PlanError` for what AutoOrder cannot do."""
         if self.sample_seconds is not None and not 0 < self.sample_seconds <= 86_400:
             raise PlanError(f"sample_seconds must be positive, and a day at most, but got {self.sample_seconds}.")
         if self.order_file is not None and self.reorder == "off":
@@ -386,21 +258,85 @@ class Config:
             )
 
 
-def check_remote_io(bytes_per_s: float | None) -> None:
-    """Raise `PlanError` for a quota of remote reads that is none."""
-    if of_kind("remote_io", bytes_per_s, float | None) is not None and not 0 < float(bytes_per_s or 0) < math.inf:
-        raise PlanError(
-            f"remote_io must be a finite number of bytes a second > 0, or None for no bound, but got {bytes_per_s!r}."
-        )
+@dataclass(frozen=True, kw_only=True)
+class SharingConfig:
+    """Groups that share."""
+
+    share_window_bytes: int = 256 * MIB
+    """Maximum bytes of batches that a shared group keeps for slow readers; at least one batch must fit."""
+    share_disk_bytes: int = 0
+    """Maximum bytes of unread batches that a shared group moves to the system's temporary folder when the window in
+    memory is full."""
+    share_linger_s: float = 10.0
+    """A shared group without readers ends after this time."""
+
+    def _check_sharing(self) -> None:
+        if not self.share_linger_s >= 0 or self.share_window_bytes < 1 or self.share_disk_bytes < 0:
+            raise PlanError(
+                "share_linger_s and share_disk_bytes must be 0 or more and share_window_bytes positive, but got "
+                f"{self.share_linger_s}, {self.share_disk_bytes} and {self.share_window_bytes}."
+            )
 
 
-@dataclass(frozen=True)
-class IterOptions:
-    """The arguments of one `iter_batches` call."""
+@dataclass(frozen=True, kw_only=True)
+class ShownConfig:
+    """What is shown."""
+
+    progress: bool | None = None
+    """Show a bar in any case, or nothing; None: a bar on a terminal and in a notebook, a line a minute elsewhere."""
+    report_folder: str | os.PathLike[str] | None = None
+    """Folder to which a job writes its report at its end, for `pecan report` and the dashboard.  None:
+    ``pecan_ray/jobs`` in the user's cache folder; "": no report is written."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(ShownConfig, SharingConfig, OrderConfig, FailureConfig, ReadingConfig, TransportConfig, WorkerConfig):
+    """Settings of a pipeline, all with defaults.
+
+    Sizes are in bytes, times in seconds.
+    """
+
+    def __post_init__(self) -> None:
+        settle(self)
+        check_least(self, CONFIG_BOUNDS)
+        self._check_worker()
+        self._check_reading()
+        self._check_failure()
+        self._check_order()
+        self._check_sharing()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunLength:
+    """How far a run goes."""
 
     epochs: int | None = 1
     first_epoch: int = 0
     """Number of the first of them; of a run that goes on from a state, of the first run's."""
+    epoch_batches: int | None = None
+    """Batches of an epoch, of each rank, at most; None: all."""
+    steps: int | None = None
+    """Batches of each rank from the first run on; None: all."""
+
+    @property
+    def end_epoch(self) -> int | None:
+        """Number of the first epoch that does not come any more; None: there is none."""
+        return None if self.epochs is None else self.first_epoch + self.epochs
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupReading:
+    """With whom a run reads."""
+
+    job: str | None = None
+    share: bool | str = False
+    max_lag: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class IterOptions(GroupReading, RunLength):
+    """The arguments of one `iter_batches` call."""
+
     workers: Workers | AutoWorkers = Workers()
     format: Format = "numpy"
     device: str | None = None
@@ -412,20 +348,8 @@ class IterOptions:
     sharding: Sharding = "dynamic"
     on_error: OnError = "raise"
     prefetch_bytes: int = 256 * MIB
-    job: str | None = None
-    share: bool | str = False
-    max_lag: int | None = None
     coordinated: bool = False
     headspace: bool | int = False
-    epoch_batches: int | None = None
-    """Batches of an epoch, of each rank, at most; None: all."""
-    steps: int | None = None
-    """Batches of each rank from the first run on; None: all."""
-
-    @property
-    def end_epoch(self) -> int | None:
-        """Number of the first epoch that does not come any more; None: there is none."""
-        return None if self.epochs is None else self.first_epoch + self.epochs
 
     def __post_init__(self) -> None:
         settle(self)
@@ -490,11 +414,11 @@ class IterOptions:
                 'a reader that shares may skip batches, which visitation="exactly_once" forbids: pass max_lag=..., '
                 "with which the front waits for all readers, or leave visitation out."
             )
-        if self.world_size > 1:
+        if self.world_size > 1 and (lag is None or self.job is None):
             raise PlanError(
-                f"share={self.share!r} does not go with world_size={self.world_size}: ranks divide the batches of one "
-                "job between them, and readers of a group each read all of them. Leave out one of the two."
+                f"share={self.share!r} with world_size={self.world_size} needs max_lag=..., because a rank that skips "
+                "would have fewer batches than the others, and job=..., a name of their trial on which its ranks agree."
             )
-        if self.sharding != "dynamic" or self.job is not None:
+        if self.sharding != "dynamic" or (self.job is not None and self.world_size == 1):
             other = f"sharding={self.sharding!r}" if self.sharding != "dynamic" else f"job={self.job!r}"
             raise PlanError(f"share={self.share!r} does not go with {other}: the group deals its data out itself.")

@@ -112,9 +112,6 @@ def _frame(marker: int, body: bytes) -> JpegHeader:
     return replace(whole, sampling=factors[0])
 
 
-# --- the library ---------------------------------------------------------------------------------------------
-
-
 class _Region(ctypes.Structure):
     _fields_ = (("x", ctypes.c_int), ("y", ctypes.c_int), ("w", ctypes.c_int), ("h", ctypes.c_int))
 

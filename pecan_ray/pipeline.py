@@ -195,17 +195,17 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
 
         `format` is "text" (a table, which a notebook shows as HTML), "html" or "json".  Where no order is
         kept, or with `again`, a sample is run in a process of its own, for at most four times
-        ``Config(sample_seconds=...)`` of CPU time, 80 s; jobs that are started behind it use the same order.  Raises
-        `OpError` where an operator does.
+        ``Config(sample_seconds=...)`` of CPU time, 80 s; jobs that are started behind it use the same order.  Elements
+        that operators cannot take are left out, and told; if none is left it raises `OpError`.
         """
-        return explain(self._name, self._order.explain_ordering(again=again), format)
+        return explain(self._name, self._order.explain_ordering(again=of_kind("again", again, bool)), format)
 
     def save_order(self, path: str | os.PathLike[str], *, again: bool = False) -> None:
         """Write the order that AutoOrder chooses, whatever the seed, to a file for ``Config(order_file=path)``.
 
         One that is kept is not looked for again, unless `again`.
         """
-        self._order.save(path, again=again)
+        self._order.save(path, again=of_kind("again", again, bool))
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch for one trainer; raises TypeError where it is not known.
@@ -312,6 +312,7 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
 
         `share`: read what one group of workers makes for all jobs with the same pipeline, or for those of a name.  Who
         is slow skips what has left the group's window; with `max_lag` all wait for one that is so many batches behind.
+        Then a reader may have ranks, which divide what it reads: `job` is the name that they have in common.
         `visitation` is "exactly_once", or for a job that may skip "at_most_once".
 
         `coordinated`: in each step all ranks get batches of the same bucket, from one worker, so that none waits for

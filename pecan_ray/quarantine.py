@@ -39,8 +39,6 @@ LOCK_S = 1.0
 """So long another trainer's writing is waited for."""
 HEAD = b'{"pecan-quarantine": '
 """How files begin."""
-PICKLE = b"\x80"
-"""How files of earlier versions begin."""
 CURE = "Name a file that can be written by Config(quarantine_path=...)"
 _CURES = {
     errno.ENOENT: "its folder does not exist: make it",
@@ -101,8 +99,9 @@ class QuarantineFile:
     def _begin(self, job: str, created: bool, continues: bool) -> None:
         found = os.pread(self._fd, len(HEAD), 0)
         if found and found != HEAD:
-            what = "pickles of an earlier version" if found.startswith(PICKLE) else "something else"
-            raise PlanError(f"bad elements cannot be kept in {self.path}: it holds {what}. Move it away. {CURE}.")
+            raise PlanError(
+                f"bad elements cannot be kept in {self.path}: it holds something else. Move it away. {CURE}."
+            )
         # Elements are somebody's data, and a file that was there may be readable for all.
         os.fchmod(self._fd, 0o600)
         size = os.fstat(self._fd).st_size
@@ -305,24 +304,14 @@ def quarantined(path: str | Path, *, trust: bool = False) -> Iterator[BadElement
     """Yield the elements of a quarantine file.
 
     An element that was kept as a pickle comes as `Pickled`, unless `trust` says that the file was written by nobody
-    who means harm: reading a pickle runs the code that it names.  So does all of a file that an earlier version wrote,
-    which is refused without.  Raises `PlanError` if there is no such file, or if it holds something else, behind the
-    elements that could be read.
+    who means harm: reading a pickle runs the code that it names.  Raises `PlanError` if there is no such file, or if it
+    holds something else, behind the elements that could be read.
     """
     try:
         with open(path, "rb") as file:
-            begin = file.peek(len(HEAD))[: len(HEAD)]
-            if begin.startswith(PICKLE):
-                if not trust:
-                    raise PlanError(
-                        f"{path} was written by an earlier version and holds pickles, which run code when they are "
-                        "read. If you trust whoever wrote it, pass --trust, or trust=True."
-                    )
-                yield from _unpickle(path, file)
-            elif begin == HEAD:
-                yield from _lines(path, file, trust)
-            else:
+            if file.peek(len(HEAD))[: len(HEAD)] != HEAD:
                 raise PlanError(f"{path} is no quarantine file.")
+            yield from _lines(path, file, trust)
     except OSError as error:
         raise PlanError(f"cannot read the quarantine file {path}: {error}") from error
 
@@ -352,17 +341,6 @@ def _check_version(path: str | Path, head: bytes) -> None:
         )
 
 
-def _unpickle(path: str | Path, file: Any) -> Iterator[BadElement]:
-    while file.peek(1):
-        try:
-            bad = pickle.load(file)
-        except Exception as error:  # unpickling runs anybody's code
-            _no_pickle(path, error)
-        if not isinstance(bad, BadElement):
-            raise PlanError(f"{path} is no quarantine file: it holds a {type(bad).__name__}.")
-        yield bad
-
-
 def _read(path: str | Path, number: int, line: bytes, trust: bool) -> BadElement:
     def get(text: Written) -> bytes:
         return base64.b64decode(text, validate=True)
@@ -385,7 +363,10 @@ def _read(path: str | Path, number: int, line: bytes, trust: bool) -> BadElement
     try:
         return replace(bad, element=pickle.loads(data))
     except Exception as error:  # unpickling runs anybody's code
-        _no_pickle(path, error)
+        raise PlanError(
+            f"{path} is no complete quarantine file ({type(error).__name__}: {error}). Where its elements are objects "
+            "of modules of your own, these must be importable."
+        ) from error
 
 
 def _text(written: Written) -> str:
@@ -396,13 +377,6 @@ def _text(written: Written) -> str:
 
 def _origin(written: Written) -> Origin | None:
     return None if written is None else Origin(**{name: whole(value, -1) for name, value in written.items()})
-
-
-def _no_pickle(path: str | Path, error: Exception) -> NoReturn:
-    raise PlanError(
-        f"{path} is no complete quarantine file ({type(error).__name__}: {error}). Where its elements are objects of "
-        "modules of your own, these must be importable."
-    ) from error
 
 
 def quarantine_writer(file: QuarantineFile | None, saved: SavedState | None) -> Callable[[Sequence[BadElement]], None]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from pecan_ray.by_value import dumps
 from pecan_ray.errors import PlanError
+from pecan_ray.job.share_trials import TrialRank
 from pecan_ray.options import Config, EngineName, IterOptions, Visitation
 from pecan_ray.plan.fingerprint import describe_plan
 from pecan_ray.plan.operators import Plan
@@ -72,7 +73,8 @@ def share_request(
     lag = options.max_lag
     limits = config.share_window_bytes, config.share_linger_s, config.trainer_timeout_s, lag, window_on_disk(config)
     group = options.share if isinstance(options.share, str) else f"same-{_digest(repr(parts))}"
-    return ShareRequest(group, GroupPlan(make, name, parts, *limits), options.epochs, config)
+    of = None if options.world_size == 1 else TrialRank(options.job or "", options.rank, options.world_size)
+    return ShareRequest(group, GroupPlan(make, name, parts, *limits), options.epochs, config, of)
 
 
 def window_on_disk(config: Config) -> WindowOnDisk:

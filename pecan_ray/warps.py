@@ -163,9 +163,6 @@ def composed(steps: Sequence[Any], size: ImageSize, draw: Draw) -> tuple[Placed,
     return Placed(matrix, (height, width)), part
 
 
-# --- libraries -----------------------------------------------------------------------------------------------
-
-
 def _transform_in_graph(image: Any, a: Any, b: Any, c: Any, d: Any, *, about_middle: bool = True) -> Any:
     """Return a tensor under the matrix [[a, b], [c, d]], about its middle or its first pixel."""
     tf = tensorflow()

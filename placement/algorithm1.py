@@ -11,20 +11,14 @@ Cachew's rule.
 
 from __future__ import annotations
 
-from functools import partial
-
 from pecan_ray.autoscaler.policy import Level, Scale, ScalingRule, add_workers, longer_queue
-from pecan_ray.autoscaler.search import Begin, DeploymentLimits, Probe, Search, Steps, mean_window
+from pecan_ray.autoscaler.search import DeploymentLimits, Probe, Search, Steps, mean_window
 from pecan_ray.placement.setting import Setting
 from pecan_ray.plan.windows import Deployment, Window
 
 
-def pecan(setting: Setting) -> Begin:
+def pecan(setting: Setting, start: Deployment, limits: DeploymentLimits) -> Search:
     """Return Algorithm 1 as a search."""
-    return partial(_run, setting)
-
-
-def _run(setting: Setting, start: Deployment, limits: DeploymentLimits) -> Search:
     return Algorithm1(setting, limits).run(start)
 
 
@@ -60,8 +54,7 @@ class Algorithm1:
         scale = Scale("remote", local, self._limits.least_remote(local), self._limits.max_remote)
         rule = ScalingRule().with_threshold(self._setting.threshold)
         level: Level = yield from add_workers(scale, self._at.remote, first, rule)
-        # All comparisons of Algorithm 1 are with this batch time and not with the step before, so small
-        # losses do not add up.
+        # All comparisons are with this batch time and not with the step before, so small losses do not add up.
         self._at, self._bpt_conv = scale.place(level.count), level.reference.batch_time
         self._why = f"{level.why}, so {level.count} remote workers reach {self._bpt_conv:.4g} s"
 
@@ -86,8 +79,7 @@ class Algorithm1:
             left = f"leave {self._at.remote} of {self._at.remote + 1} remote workers"
             now = yield Probe(self._at, "remove_remote", f"{self._why}: {left}.")
             without = now.batch_time * self._setting.per_hour(self._at)
-            change = f"from {self._setting.to_text(with_it)} to {self._setting.to_text(without)}"
-            self._why = f"{self._at} take {now.batch_time:.4g} s, which brings a batch {change}"
+            self._why = f"{self._at} take {now.batch_time:.4g} s, and a batch costs {without / with_it - 1:+.1%}"
             # Not the batch time alone: a remote worker may go although batches become slower, if a batch costs less.
             if without > with_it:
                 return True

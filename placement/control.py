@@ -25,22 +25,15 @@ from pecan_ray.placement.looks import (
     LOOK_S,
     ROWS,
     STEPS,
-    Look,
     LookSums,
-    NeedPeaks,
     Observation,
-    Taken,
     drop_old_looks,
 )
 from pecan_ray.placement.objective import NO_WAIT_SHARE
 from pecan_ray.placement.trial_history import (
-    MAX_QUIET_S,
     QUIET_S,
-    Bound,
     ControlState,
     Floor,
-    LastRemoval,
-    PlacementTrial,
 )
 from pecan_ray.placement.trials import (
     PAUSE_STEPS,
@@ -78,8 +71,6 @@ def begin(row_s: float | None, batch: int, room: int) -> int:
     """
     if row_s is None:
         return min(1, room)
-    # Decision 126: begin with many.  The search before began with one worker, and large photographs
-    # ran at a tenth of the speed for 16 to 19 s on 16 CPUs.
     return max(min(1, room), math.ceil(min(room, batch * row_s / GUESS_S)))
 
 
@@ -106,7 +97,6 @@ def control(state: ControlState, o: Observation, now: float, per_hour: PerHour |
 def _does_something_else(state: ControlState, o: Observation) -> bool:
     """Tell a pause (an evaluation, a checkpoint, compilation) from steps: the absence of a step is no news."""
     usual_s = max(state.known.step_s, LOOK_S / PAUSE_STEPS)
-    # Decision 126: the absence of a step is no news.  Evaluations and checkpoints of any length change nothing.
     return not o.steps and not o.waited and o.since_taken > PAUSE_STEPS * usual_s
 
 
@@ -115,14 +105,15 @@ def _seen(state: ControlState, o: Observation, now: float) -> ControlState:
     # Looks at other workers say nothing about these.
     same = state.running == o.running
     times = state.times if same and o.requested == o.running else replace(state.times, changed=now)
-    looks = drop_old_looks((*(state.looks if same else ()), Look.of(o)), 2 * ROWS, 2 * batch_interval_s(state, o))
+    look = LookSums.of(o)
+    looks = drop_old_looks((*(state.looks if same else ()), look), 2 * ROWS, 2 * batch_interval_s(state, o))
     # What was taken before the last batch belongs to the workers before.
-    taken = state.taken.add(o, 2 * cost_window_s(state, o)) if same else Taken(o.since_taken)
+    stretch = state.stretch.add(look, 2 * cost_window_s(state, o)) if same else LookSums(o.since_taken)
     missed_s = max(0.0, (state.missed_s if same else 0.0) + o.waited - NO_WAIT_SHARE * o.dt)
     sums, known = LookSums.over(looks), state.known
     if sums.steps >= STEPS and o.steps:
         known = replace(known, step_s=(sums.span - min(sums.span, sums.waited)) / sums.steps)
-    each = [_rate_of_one(sums, o, side, known.each[side]) for side in (0, 1)]
+    each = [_rate_of_one(stretch, o, side, known.each[side]) for side in (0, 1)]
     return replace(
         state,
         running=o.running,
@@ -130,7 +121,7 @@ def _seen(state: ControlState, o: Observation, now: float) -> ControlState:
         looks=looks,
         missed_s=missed_s,
         known=replace(known, each=(each[0], each[1])),
-        taken=taken,
+        stretch=stretch,
     )
 
 
@@ -143,9 +134,10 @@ def _rate_of_one(sums: LookSums, o: Observation, side: int, before: float) -> fl
     count = (o.running.local, o.running.remote)[side]
     # After a pause, batches that were begun before it came in seconds in which hardly anybody worked.
     # Workers seemed four times as fast, and a job that runs ahead changed its workers 82 times in two hours.
-    if sums.busy_s_by_side[side] <= 1e-6 or (before and sums.produced[side] < max(ROWS, o.grain * count)):
+    made, busy_s = ((sums.made_local, sums.busy_local), (sums.made_remote, sums.busy_remote))[side]
+    if busy_s <= 1e-6 or (before and made < max(ROWS, o.grain * count)):
         return before
-    return sums.produced[side] / sums.busy_s_by_side[side]
+    return made / busy_s
 
 
 class _Rules(Trials):
@@ -174,41 +166,29 @@ class _Rules(Trials):
             return self.hold("workers have not begun")
         if self.state.missed_s < MISSED_S:
             return self.hold("the trainer has hardly waited")
-        # Needs are those of a stretch without a wait, which ends here.
-        self.state = replace(self.state, needs=NeedPeaks())
+        self.state = replace(self.state, calm_s=0.0)
         short = 1 / max(1 - self.wait, 1e-3) / FULL
-        # Decision 126: busy is not working.  Workers that wait for something shared are not multiplied.
-        answer = self._restore_removed(short) or self._shared_limit()
+        self._miss_removed()
+        answer = self._shared_limit()
         if answer is not None:
             return answer
         self._time(held_since=None)
         # Local workers first, because their CPUs are paid for already.
-        answer = self._add_local(short) or self._add_remote() or self.try_lower_cost()
+        answer = self._add_local(short) or self._add_remote() or self._remove_dear() or self.try_lower_cost()
         return answer or self.hold("nothing is left to add", self.phase)
 
-    def _restore_removed(self, short: float) -> Ruling | None:
-        """Bring back what was removed last; each reversal doubles the time of quiet, and leaves a floor."""
-        state, running = self.state, self.o.running
-        if state.removal is None or not self.whole:
-            return None
-        removal, before = state.removal, state.removal.before
-        soon = self.now - removal.at < 2 * state.times.quiet_s
+    def _miss_removed(self) -> None:
+        """Remember that workers which went are missed: this doubles the time of quiet, and leaves a floor."""
+        before, running = self.state.removed_from, self.o.running
+        if before is None or not self.whole:
+            return
         least = Deployment(
             running.local + 1 if before.local > running.local else 0,
             running.remote + 1 if before.remote > running.remote else 0,
         )
         self._learn(floor=Floor(least, self.taken_rate, self.now + self.holds_s))
-        self._time(quiet_s=state.times.longer())
-        self.state = replace(self.state, removal=None)
-        back = Deployment(
-            _restored_count(running.local, before.local, self.o.room.local, short),
-            _restored_count(running.remote, before.remote, self.o.room.remote, short),
-        )
-        if not soon or back == running:
-            return None
-        return self.ask(
-            back.local, back.remote, "back", f"workers that went are missed, the trainer waits {self.wait:.0%}"
-        )
+        self._time(quiet_s=self.state.times.longer())
+        self.state = replace(self.state, removed_from=None)
 
     def _shared_limit(self) -> Ruling | None:
         """Try fewer workers where storage, a link or a quota holds them up: more of them would only wait for it."""
@@ -219,20 +199,18 @@ class _Rules(Trials):
         if count < 2 or share >= ALONE or not self._are_rates_known(side):
             return None
         held_s = self._held_s()
-        knee = max(1, math.ceil(KNEE * count * share))
+        knee = max(1, (self.o.least.local, self.o.least.remote)[side], math.ceil(KNEE * count * share))
         why = f"something shared lets a worker work for {share:.0%} of its time"
         if knee >= count:
             # Local workers may hold each other up: others, elsewhere, do not share their CPUs.
             return self._add_remote() or self.hold(why)
         if held_s < state.times.quiet_s:
             return self.hold(why)
-        bounds = list(state.trial_history.bounds)
-        bounds[side] = Bound(knee, self.rate, (self.o.room.local, self.o.room.remote)[side], self.now + MAX_QUIET_S)
-        self._learn(bounds=(bounds[0], bounds[1]))
+        target = Deployment(running.local, knee) if side else Deployment(knee, running.remote)
+        self._learn(bounds=self.bounded(target, running, self.rate))
         self._time(held_since=None)
         self._try("fewer")
-        target = (knee, running.remote) if side == 0 else (running.local, knee)
-        return self.ask(*target, "trial", why)
+        return self.ask(target.local, target.remote, "trial", why)
 
     def _are_rates_known(self, side: int) -> bool:
         """Tell whether a whole look at busy workers has shown that each works less than when it was measured."""
@@ -256,15 +234,16 @@ class _Rules(Trials):
         return local * own / threads[0], remote * own / threads[1]
 
     def _top(self, side: int) -> float:
-        room = (self.o.room.local, self.o.room.remote)[side]
-        return min(room, self.state.trial_history.bounds[side].most(self.now, self.rate, room))
+        o = self.o
+        room, beside = ((o.room.local, o.running.remote), (o.room.remote, o.running.local))[side]
+        return min(room, self.state.trial_history.bounds[side].most(self.now, self.rate, room, beside))
 
     def _add_local(self, short: float) -> Ruling | None:
         running, top = self.o.running, self._top(0)
         more = int(min(top, max(running.local + 1, math.ceil(running.local * short))))
         if more <= self.o.requested.local:
             return None
-        self._try("add")
+        # No trial, because local CPUs are paid for.  One of the bill goes on: once nobody judged what it had asked for.
         return self.ask(
             more, self.o.requested.remote, "add_local", f"the trainer waits {self.wait:.0%}, and CPUs are idle"
         )
@@ -272,16 +251,14 @@ class _Rules(Trials):
     def _add_remote(self) -> Ruling | None:
         """Add remote workers where they are worth it; never while some are awaited, or some at hand are idle."""
         running, top, known = self.o.running, self._top(1), self.state.known
-        starts = self.state.taken.span < QUIET_S  # a wait that will be over before a node is there
+        starts = self.state.stretch.span < QUIET_S  # a wait that will be over before a node is there
         # By time, which is bounded: of workers that take a minute for a batch, looks hold fewer than one each, and a
         # trainer waited 80 % of its time beside all local workers.  What is asked for is a multiple of what is seen.
         seen = self.sums.rows >= ROWS and self.sums.span >= 1.5 * self.batch_interval_s
         if starts or running.remote >= top or not self.whole or not seen or self.sums.load <= FULL:
             return None
         one = known.each[1] or self.guess_remote()
-        wanted = min(LEAP * self.rate, self.state.taken.demand / FULL)
-        # Decision 126: what the trainer once took without a wait is no bound here.
-        # With such a bound, a job that lost spot nodes cost up to 1.159 times the best bill, without it 1.070.
+        wanted = min(LEAP * self.rate, self.state.stretch.demand / FULL)
         wanted = min(wanted, self.o.required_rate / FULL)
         # Where more have brought nothing once, few are asked for: over a full link six came again after ten minutes.
         if running.remote >= self.state.trial_history.bounds[1].count:
@@ -298,6 +275,23 @@ class _Rules(Trials):
             running.local, more, "add_remote", f"the trainer waits {self.wait:.0%} beside all local workers"
         )
 
+    def _remove_dear(self) -> Ruling | None:
+        """Let remote workers go that have found room on dear nodes alone, where they cost more than they bring."""
+        running, one = self.o.running, self.state.known.each[1]
+        if self.per_hour is None or not self.o.overpaid or not self.whole or not one:
+            return None
+        if self.state.stretch.span < self.cost_window_s:
+            return self.hold("the bill is looked at")
+        others = max(0.0, self.rate - running.remote * one)
+        demand = min(self.state.stretch.demand, self.o.required_rate)
+        worth = optimal_remote(self.per_hour, others, one, self.o.least.remote, running.remote, demand)
+        if worth >= running.remote:
+            return None
+        fewer = Deployment(running.local, worth)
+        # Else they would be bought again: without them nobody pays for dear nodes.
+        self._learn(bounds=self.bounded(fewer, running, self.rate))
+        return self.ask(running.local, worth, "remove", "nodes with room cost more than their workers bring")
+
     def unknown(self) -> Ruling | None:
         """Judge nothing without steps of the trainer, or with other workers than were asked for."""
         if self.sums.steps >= STEPS and self.whole and self.sums.work_done > 0 and not self.waiting:
@@ -307,63 +301,46 @@ class _Rules(Trials):
 
     def in_line(self) -> Ruling | None:
         """Try fewer local workers where the trainer's own thread stands in line for a CPU."""
-        lag, clocks, running = self.o.lag or 0.0, self.state.times, self.o.running
-        if lag <= LAGS or running.local < 2:
+        lag, running = self.o.lag or 0.0, self.o.running
+        fewer = min(running.local - 1, math.ceil(running.local * (1 - lag)))
+        fewer = max(1, fewer, self.floor.local, self.o.least.local)
+        if lag <= LAGS or fewer >= running.local:
             self._time(held_since=None)
             return None
         why = f"the trainer stands in line for a CPU for {lag:.0%} of its time"
-        if self._held_s() < clocks.quiet_s:
+        if self._held_s() < self.state.times.quiet_s:
             return self.hold(why)
-        self._try("lag")
+        self._try("fewer")
         self._time(held_since=None)
-        fewer = max(1, min(running.local - 1, math.ceil(running.local * (1 - lag))))
+        # Other programs may be what it stands in line for: without this, workers came and went 500 times an hour.
+        self.state = replace(self.state, removed_from=running)
         return self.ask(fewer, running.remote, "trial", why)
 
     def remove_extra(self) -> Ruling:
         """Remove workers that are not needed: nobody waits."""
         o, state = self.o, self.state
-        need = min(self.rate, o.required_rate)
         # A remote worker that is missed takes its start to come back, so needs count for at least as long.
         keep_s = max(self.quiet_s, o.start_remote_s if o.running.remote else 0.0)
-        self.state = replace(self.state, needs=state.needs.add(o, need, keep_s))
-        local, remote = self._fewest(keep_s)
-        if (local, remote) == (o.running.local, o.running.remote):
-            answer = self.try_lower_cost()
-            if answer is not None:
-                return answer
-        # By the whole stretch: trainers take batches in beats, and floors were given up for a look with few of them.
-        floor = self.state.trial_history.floor.workers(self.now, self.taken_rate)
-        local = max(local, min(o.running.local, floor.local), o.least.local)
-        remote = max(remote, min(o.running.remote, floor.remote), o.least.remote)
+        self.state = replace(self.state, calm_s=state.calm_s + o.dt)
+        local, remote = o.running.local, o.running.remote
+        if self.state.calm_s >= keep_s - LOOK_S:
+            local, remote = self._fewest()
+        local = max(local, min(o.running.local, self.floor.local), o.least.local)
+        remote = max(remote, min(o.running.remote, self.floor.remote), o.least.remote)
         most = FULL**2 if self.phase == "converged" else FULL  # what drift explains stays
         stays = remote == o.running.remote and local > o.running.local * most
         if stays or (local, remote) == (o.running.local, o.running.remote):
-            return self.hold("nobody waits, and no worker is too many", self.phase)
+            return self.try_lower_cost() or self.hold("nobody waits, and no worker is too many", self.phase)
+        why = f"nobody waits, and workers are busy for {self.sums.load:.0%} of their time"
         if remote < o.running.remote and self.per_hour is not None:
-            if self.state.taken.span < self.cost_window_s:
-                return self.hold("the bill is looked at")
-            trial = PlacementTrial("bill", o.running, self.cost_per_row(spare=False))
-            self.state = replace(self.state, trial=trial)
-        else:
-            self.state = replace(self.state, removal=LastRemoval(self.now, o.running))
-        return self.ask(
-            local, remote, "remove", f"nobody waits, and workers are busy for {self.sums.load:.0%} of their time"
-        )
+            return self.try_bill(Deployment(local, remote), "remove", why)
+        self.state = replace(self.state, removed_from=o.running)
+        return self.ask(local, remote, "remove", why)
 
-    def _fewest(self, keep_s: float) -> tuple[int, int]:
-        """Return the fewest workers for the needs that were seen: remote ones go first."""
-        running, local, needs = self.o.running, self.state.known.each[0], self.state.needs
+    def _fewest(self) -> tuple[int, int]:
+        """Return the fewest workers for what is needed: remote ones go first."""
+        running, local = self.o.running, self.state.known.each[0]
         if running.remote:
-            calm = needs.stable_s >= keep_s - LOOK_S
-            return running.local, self.fitted_remote() if calm else running.remote
-        if needs.stable_s < self.quiet_s - LOOK_S:
-            return running.local, running.remote
-        # Decision 126: counts on no speed-up of those that stay.  With one, 89 % of steady jobs changed nothing
-        # after 30 s, without it 92 %, for 0.001 of the bill.
+            return running.local, self.fitted_remote()
         fewest = math.ceil(self.need / (FULL * local)) if local > 0 else running.local
         return min(running.local, max(1, fewest)), 0
-
-
-def _restored_count(count: int, before: int, room: int, short: float) -> int:
-    """Return how many workers to come back to, of those that were there before a removal."""
-    return max(count, min(room, before, max(count + 1, math.ceil(count * short))))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from pecan_ray.placement.objective import NO_WAIT_SHARE
 from pecan_ray.plan.windows import Deployment
@@ -59,52 +60,47 @@ class Observation:
     """Rows a second that are enough, by a deadline."""
     grain: float = 1.0
     """Rows that come at once: workers count a batch when it is finished."""
+    paid: tuple[float, ...] = ()
+    """$ per hour of the remote workers that run, by the nodes that they are on."""
+    overpaid: bool = False
+    """These are more than was forecast: cheap nodes had no room."""
 
 
-@dataclass(frozen=True)
-class Look:
-    """What one look adds to the sums."""
+class LookSums(NamedTuple):
+    """What was seen in some time: in one look, or in many, added up."""
 
-    dt: float
-    waited: float
-    steps: int
-    produced: tuple[float, float]
-    work_done: tuple[float, float]
-    blocked: float
-
-    @classmethod
-    def of(cls, o: Observation) -> Look:
-        """Return what an observation adds."""
-        return cls(o.dt, o.waited, o.steps, o.produced, o.work_done, sum(o.blocked))
-
-
-@dataclass(frozen=True)
-class LookSums:
-    """Sums over looks."""
-
-    span: float
-    waited: float
-    rows: float
-    """That workers made."""
-    steps: int
-    produced: tuple[float, float]
-    busy_s_by_side: tuple[float, float]
-    """Seconds of local and of remote workers that nothing held back."""
-    blocked: float
+    span: float = 0.0
+    """Seconds."""
+    waited: float = 0.0
+    taken: float = 0.0
+    """Rows that trainers took."""
+    steps: float = 0.0
+    made_local: float = 0.0
+    made_remote: float = 0.0
+    """Rows that workers of each side made."""
+    busy_local: float = 0.0
+    busy_remote: float = 0.0
+    """Seconds of workers of each side that nothing held back."""
+    blocked: float = 0.0
 
     @classmethod
-    def over(cls, looks: Sequence[Look]) -> LookSums:
-        """Add looks up."""
-        made = sum(one.produced[0] for one in looks), sum(one.produced[1] for one in looks)
-        return cls(
-            span=sum(one.dt for one in looks),
-            waited=sum(one.waited for one in looks),
-            rows=sum(made),
-            steps=sum(one.steps for one in looks),
-            produced=made,
-            busy_s_by_side=(sum(one.work_done[0] for one in looks), sum(one.work_done[1] for one in looks)),
-            blocked=sum(one.blocked for one in looks),
-        )
+    def of(cls, o: Observation) -> LookSums:
+        """Return one look."""
+        return cls(o.dt, o.waited, o.rows, o.steps, *o.produced, *o.work_done, sum(o.blocked))
+
+    @classmethod
+    def over(cls, looks: Sequence[LookSums], share: float = 1.0) -> LookSums:
+        """Return such a share of what looks add up to."""
+        return cls(*(share * sum(column) for column in zip(*looks, strict=True)))
+
+    def add(self, look: LookSums, keep_s: float) -> LookSums:
+        """Return them with one look more; what is older than `keep_s` counts less and less."""
+        return LookSums.over((self, look), min(1.0, keep_s / (self.span + look.span)))
+
+    @property
+    def rows(self) -> float:
+        """Rows that workers made."""
+        return self.made_local + self.made_remote
 
     @property
     def wait(self) -> float:
@@ -113,9 +109,14 @@ class LookSums:
         return min(1.0, self.waited / self.span)
 
     @property
+    def demand(self) -> float:
+        """Rows a second that the trainer would take if it never waited."""
+        return self.taken / max(1e-9, self.span - self.waited)
+
+    @property
     def work_done(self) -> float:
         """Worker seconds that nothing held back."""
-        return sum(self.busy_s_by_side)
+        return self.busy_local + self.busy_remote
 
     @property
     def load(self) -> float:
@@ -131,74 +132,8 @@ class LookSums:
         return self.span >= 2 * LOOK_S and told
 
 
-@dataclass(frozen=True)
-class Taken:
-    """What the trainer did since workers came or went."""
-
-    span: float = 0.0
-    """Seconds since the last batch before that."""
-    rows: float = 0.0
-    waited: float = 0.0
-
-    def add(self, o: Observation, keep_s: float) -> Taken:
-        """Return it with one look more; what is older than `keep_s` counts less and less."""
-        fades = min(1.0, keep_s / (self.span + o.dt))
-        return Taken(fades * (self.span + o.dt), fades * (self.rows + o.rows), fades * (self.waited + o.waited))
-
-    @property
-    def demand(self) -> float:
-        """Rows a second that it would take if it never waited."""
-        return self.rows / max(1e-9, self.span - self.waited)
-
-
-def drop_old_looks(looks: tuple[Look, ...], rows: float, span: float) -> tuple[Look, ...]:
+def drop_old_looks(looks: tuple[LookSums, ...], rows: float, span: float) -> tuple[LookSums, ...]:
     """Drop the oldest looks that a verdict on so many rows and seconds does not need: they would swallow a pause."""
     while len(looks) > 2 and (sums := LookSums.over(looks[1:])).can_decide and sums.rows >= rows and sums.span >= span:
         looks = looks[1:]
     return looks
-
-
-def last_of(looks: tuple[Look, ...]) -> tuple[Look, ...]:
-    """Return the looks of the last second."""
-    span = 0.0
-    for count, one in enumerate(reversed(looks), 1):
-        span += one.dt
-        # 1e-9: two looks of half a second are one, whatever their floats add up to.
-        if span >= LOOK_S - 1e-9:
-            return looks[-count:]
-    return looks
-
-
-@dataclass(frozen=True)
-class NeedPeaks:
-    """The highest need of a stretch in which nobody waited: only needs that no later one has reached are kept."""
-
-    stable_s: float = 0.0
-    """Length of the stretch so far."""
-    peaks: tuple[tuple[float, float], ...] = ()
-    """When in the stretch, and rows a second."""
-    produced: float = 0.0
-    """Rows that workers made in it, and"""
-    taken: float = 0.0
-    """that trainers took."""
-
-    def add(self, o: Observation, need: float, keep_s: float) -> NeedPeaks:
-        """Return the stretch with one look more; needs older than `keep_s` are forgotten."""
-        now = self.stable_s + o.dt
-        # Older needs below the new one can never be the highest again, so the list falls from its first entry
-        # to its last.
-        higher = tuple(peak for peak in self.peaks if peak[1] > need and peak[0] > now - keep_s)
-        return NeedPeaks(now, (*higher, (now, need)), self.produced + sum(o.produced), self.taken + o.rows)
-
-    def most(self, settled_s: float) -> float:
-        """Return the highest need, after `settled_s` without the share of what is made that only fills a stock.
-
-        Queues are bounded by bytes, and hold many small batches.  What drift explains is no stock.
-        """
-        need = self.peaks[0][1]
-        # Decision 126: for minutes nothing holds back workers that only fill a queue of small batches.
-        # What they made looked needed, and 12 of 16 workers stayed where six were.
-        fills = self.stable_s >= settled_s and self.taken < FULL * self.produced
-        # Workers that wait until a backlog is gone make less than is needed, and it hides that for long.
-        drains = self.taken > self.produced > 0
-        return need * self.taken / self.produced if fills or drains else need

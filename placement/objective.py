@@ -11,15 +11,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean, stdev
 from typing import Literal, TypeAlias
 
-from pecan_ray.errors import PlanError
-from pecan_ray.plan.windows import Deployment
+from pecan_ray.plan.windows import Deployment, Window
 
 # docs/decisions/placement.md#156-a-wait-counts-by-its-seconds: gradient accumulation waits for 1 to 3 % by
 # chance, so this share alone adds no worker.
 NO_WAIT_SHARE = 0.02
 """Share of its time that a trainer may wait for input which is not to wait."""
+
+KEPT = 20
+"""Newest windows of a deployment that count: a hundred seconds of windows of five."""
 
 Miss: TypeAlias = Literal["", "waits", "late"]
 
@@ -32,12 +35,6 @@ class Objective:
     """Share of its time that the trainer may wait."""
     longest_s: float = math.inf
     """Longest mean time of a batch: what is left of the time, for each batch that is left."""
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.most_wait <= 1:
-            raise PlanError(f"Objective(most_wait=...) must be a share in [0, 1], but got {self.most_wait!r}.")
-        if not self.longest_s > 0:
-            raise PlanError(f"Objective(longest_s=...) must be above 0 seconds, but got {self.longest_s!r}.")
 
     def miss(self, batch_s: float, own_s: float | None) -> Miss:
         """Say in which way a deployment misses what is wanted; a trainer whose wait is unknown does not wait."""
@@ -62,6 +59,24 @@ class DeploymentEstimate:
     """The trainer's own part of a batch; None: not measured."""
     per_hour: float
     """What an hour of it costs, or weighs where there are no prices."""
+    error: float = 0.0
+    """Relative standard error of batch_s."""
+    windows: int = 0
+    """Windows that count."""
+
+    @classmethod
+    def of(cls, deployment: Deployment, windows: Sequence[Window], per_hour: float) -> DeploymentEstimate:
+        """Return the mean of the newest windows of a deployment; its error is what they claim, or show, if more."""
+        windows = windows[-KEPT:]
+        weights = [window.batches for window in windows]
+        times = [window.batch_time for window in windows]
+        batch_s = fmean(times, weights)
+        waits = [window.wait_time for window in windows if window.wait_time is not None]
+        own_s = max(0.0, batch_s - fmean(waits, weights)) if len(waits) == len(windows) else None
+        claimed = math.hypot(*(window.stderr / window.batch_time for window in windows)) / len(windows)
+        # Batches of one window resemble each other, so what windows claim of their own error may be too little.
+        shown = stdev(times) / batch_s / math.sqrt(len(times)) if len(times) > 1 else 0.0
+        return cls(deployment, batch_s, own_s, per_hour, max(claimed, shown), len(windows))
 
 
 @dataclass(frozen=True)

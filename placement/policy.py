@@ -11,19 +11,22 @@ They share what is below: bounds, prices, and how workers leave.  Every figure n
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeAlias
 
+from pecan_ray.autoscaler.policy import CACHEW_CODE
 from pecan_ray.autoscaler.search import PATIENCE, DeploymentLimits, SearchDriver
 from pecan_ray.errors import PlanError
 from pecan_ray.options import Visitation
 from pecan_ray.placement.algorithm1 import pecan
-from pecan_ray.placement.baselines import cachew_code, cachew_paper, collocated, fastflow
+from pecan_ray.placement.baselines import collocated, fastflow, remote_only
 from pecan_ray.placement.control import begin, control
 from pecan_ray.placement.looks import Observation
 from pecan_ray.placement.objective import COST, NO_WAIT, Objective
-from pecan_ray.placement.released import pecan_code, pecan_cost
+from pecan_ray.placement.released import released
 from pecan_ray.placement.setting import SearchMaker, Setting
 from pecan_ray.placement.trial_history import ControlState
 from pecan_ray.plan.prices import GCP_TPU_V2, Prices
@@ -31,10 +34,10 @@ from pecan_ray.plan.windows import Decision, Deployment, Removal, Window
 
 SEARCHES: Mapping[str, SearchMaker] = {
     "pecan": pecan,
-    "pecan-code": pecan_code,
-    "pecan-cost": pecan_cost,
-    "cachew": cachew_paper,
-    "cachew-code": cachew_code,
+    "pecan-code": released,
+    "pecan-cost": partial(released, by_cost=True),
+    "cachew": remote_only,
+    "cachew-code": partial(remote_only, rule=CACHEW_CODE),
     "collocated": collocated,
     "fastflow": fastflow,
 }
@@ -77,31 +80,27 @@ class AutoPlacement:
     ) -> None:
         """`objective`: of mode "auto", which takes COST without the user's prices for NO_WAIT.
 
-        `priced`: the prices are the user's, so that dollars are told, and counted by mode "auto".
+        `priced`: the prices are the user's, and mode "auto" counts them.
         """
         if mode not in MODES:
             raise PlanError(f"mode must be one of {', '.join(map(repr, MODES))}, but got {mode!r}.")
-        if not isinstance(prices, Prices):
-            raise PlanError(f"prices must be Prices(accelerator_host=..., remote_worker=...), but got {prices!r}.")
-        if isinstance(clients, bool) or not isinstance(clients, int) or clients < 1:
-            raise PlanError(f"clients must be a whole number >= 1, but got {clients!r}.")
-        if not 0 <= threshold < 1:
-            raise PlanError(f"threshold must be a share in [0, 1), but got {threshold!r}.")
-        if objective != COST and mode != "auto":
-            raise PlanError(f"mode {mode!r} knows no other objective than cost: use mode='auto'.")
         limits = DeploymentLimits(max_local, max_remote, min_local, min_remote)
-        limits = within_budget(limits, prices, clients, max_per_hour)
+        self.setting = Setting(prices, clients, threshold)
+        self._max_per_hour = math.inf if max_per_hour is None else max_per_hour
+        limits = within_budget(limits, self.setting, self._max_per_hour)
         limits = within_cpus(limits, clients, max_local_cpu_fraction, host_cpus, cpus_per_worker)
-        check_side(mode, limits)
+        if mode.startswith("cachew") and limits.max_remote < 1:
+            raise PlanError(f"mode {mode!r} runs remote workers only, but none is allowed: raise max_remote.")
+        if mode == "collocated" and limits.max_local < 1:
+            raise PlanError("mode 'collocated' runs local workers only, but none is allowed: raise max_local.")
         self.mode = mode
         self.limits = limits
-        self.start = first_deployment(mode, limits)
-        """What to launch before anything was measured."""
+        self.start = limits.clamp(1, 0) if mode in ("auto", "collocated", "fastflow") else limits.clamp(0, 1)
+        """What to launch before anything was measured: one worker where the mode looks first."""
         self.window_batches = WINDOW_BATCHES.get(mode, 500)
         """Batches that a window should hold."""
         # Decision 126: without prices nobody has named the money that the trainer's time could be traded for.
         self.objective = NO_WAIT if mode == "auto" and objective == COST and not priced else objective
-        self.setting = Setting(prices, clients, threshold, priced)
         self.within = limits
         """Bounds for now: not above `limits`."""
         self.state = ControlState()
@@ -114,10 +113,13 @@ class AutoPlacement:
         self._started = self.within
         self._observed: list[Heard] = []
         """What a search has heard since it began: it is a generator, and is made again from this."""
-        self._driver: SearchDriver | None = None
-        if self.mode in SEARCHES:
-            search = SEARCHES[self.mode](self.setting)
-            self._driver = SearchDriver(search, self.within, patience=self._patience, removal=self._removal)
+        self._driver = self._new_driver()
+
+    def _new_driver(self) -> SearchDriver | None:
+        if self.mode not in SEARCHES:
+            return None
+        search = partial(SEARCHES[self.mode], self.setting)
+        return SearchDriver(search, self._started, patience=self._patience, removal=self._removal)
 
     def __getstate__(self) -> dict[str, Any]:
         # Decision 37: a search is a generator, which cannot be written down.
@@ -126,16 +128,13 @@ class AutoPlacement:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        heard, now = self._observed, self.within
-        self.within = self._started
-        self._begin_search()
-        for one in heard:
+        self._driver = self._new_driver()
+        for one in self._observed:
             assert self._driver is not None
             if isinstance(one, DeploymentLimits):
                 self._driver.restrict(one)
             else:
                 self._driver.decide(*one)
-        self._observed, self.within = heard, now
 
     @property
     def converged(self) -> bool:
@@ -144,14 +143,9 @@ class AutoPlacement:
             return self._driver.converged
         return self._last is not None and self._last.phase == "converged"
 
-    @property
-    def looks(self) -> bool:
-        """Whether it looks at the job twice a second (mode "auto"), and not at windows."""
-        return self._driver is None
-
-    def per_hour(self, deployment: Deployment) -> float:
-        """Return the weight of an hour: in dollars, where the prices are the user's."""
-        return self.setting.per_hour(deployment)
+    def affordable_remote(self) -> int:
+        """Return how many remote workers the budget pays for, by the nodes that those which run are on."""
+        return affordable(self.limits, self.setting, self._max_per_hour)
 
     def first(self, row_s: float | None, batch: int, room: int) -> Deployment:
         """Return what mode "auto" begins with, where a sample has told the seconds of a row, and CPUs are free."""
@@ -162,11 +156,14 @@ class AutoPlacement:
         """Return what shall run by mode "auto"; it is asked about twice a second, `now` in seconds since the start."""
         if self.mode != "auto":
             raise PlanError(f"mode {self.mode!r} decides by windows: use decide(window, deployment).")
+        self.setting = replace(self.setting, paid=o.paid)
+        # The share is for sums of floats.
+        overpaid = sum(o.paid) > (1 + 1e-9) * self.setting.prices.remote_per_hour(len(o.paid))
         most, least = self.within, Deployment(self.within.min_local, self.within.min_remote)
         room = Deployment(min(o.room.local, most.max_local), min(o.room.remote, most.max_remote))
         by_price = self.objective == COST
-        per_hour = (lambda remote: self.per_hour(Deployment(0, remote))) if by_price else None
-        decision, self.state = control(self.state, replace(o, room=room, least=least), now, per_hour)
+        per_hour = (lambda remote: self.setting.per_hour(Deployment(0, remote))) if by_price else None
+        decision, self.state = control(self.state, replace(o, room=room, least=least, overpaid=overpaid), now, per_hour)
         self._last = replace(decision, removal=self._removal)
         return self._last
 
@@ -203,58 +200,38 @@ class AutoPlacement:
         self._begin_search()
 
 
-def within_budget(
-    limits: DeploymentLimits, prices: Prices, clients: int, max_per_hour: float | None
-) -> DeploymentLimits:
+def within_budget(limits: DeploymentLimits, setting: Setting, max_per_hour: float) -> DeploymentLimits:
     """Lower the bound on remote workers so that an hour costs no more than the budget."""
-    if max_per_hour is None:
-        return limits
-    least = prices.per_hour(clients, limits.min_remote)
-    if not max_per_hour >= least:
+    least = setting.prices.per_hour(setting.clients, limits.min_remote)
+    if least > max_per_hour:
         raise PlanError(
-            f"max_per_hour=${max_per_hour:.2f} does not pay for {clients} trainer hosts and {limits.min_remote} remote "
-            f"workers, which cost ${least:.2f} an hour: raise the budget to that at least."
+            f"max_per_hour=${max_per_hour:.2f} does not pay for {setting.clients} trainer hosts and "
+            f"{limits.min_remote} remote workers, which cost ${least:.2f} an hour: raise the budget to that at least."
         )
-    # By bisection, because with tiers of prices the cost is no multiple of the number.
-    max_within_budget, too_many = limits.min_remote, limits.max_remote + 1
-    while too_many - max_within_budget > 1:
-        middle = (max_within_budget + too_many) // 2
-        # 1e-12: a budget that is exactly the bill of n workers must pay for n.
-        if prices.per_hour(clients, middle) <= max_per_hour * (1 + 1e-12):
-            max_within_budget = middle
-        else:
-            too_many = middle
-    return DeploymentLimits(limits.max_local, max_within_budget, limits.min_local, limits.min_remote)
+    return replace(limits, max_remote=affordable(limits, setting, max_per_hour))
+
+
+def affordable(limits: DeploymentLimits, setting: Setting, max_per_hour: float) -> int:
+    """Return how many remote workers a budget pays for, within limits."""
+    numbers = range(limits.min_remote + 1, limits.max_remote + 1)
+    # 1e-12: a budget that is exactly the bill of n workers must pay for n.
+    budget = max_per_hour * (1 + 1e-12)
+    return limits.min_remote + bisect_right(
+        numbers, budget, key=lambda remote: setting.prices.per_hour(setting.clients, remote, setting.paid)
+    )
 
 
 def within_cpus(
     limits: DeploymentLimits, clients: int, fraction: float | None, host_cpus: float | None, cpus_per_worker: float
 ) -> DeploymentLimits:
     """Lower the bound on local workers so that they use no more than a share of the CPUs of the trainers' hosts."""
-    if not 0 < cpus_per_worker < math.inf:
-        raise PlanError(f"cpus_per_worker must be positive, but got {cpus_per_worker!r}.")
     if fraction is None:
         return limits
-    if not 0 <= fraction <= 1:
-        raise PlanError(f"max_local_cpu_fraction must be a share in [0, 1], but got {fraction!r}.")
-    if host_cpus is None or not 0 < host_cpus < math.inf:
-        raise PlanError(f"max_local_cpu_fraction needs host_cpus, the CPUs of one trainer's host, got {host_cpus!r}.")
+    if host_cpus is None:
+        raise PlanError("max_local_cpu_fraction needs host_cpus, the CPUs of one trainer's host.")
     # The little more is for floats: a share that is exact in decimals must not lose a worker.
     fit = clients * math.floor(fraction * host_cpus / cpus_per_worker + 1e-9)
-    return DeploymentLimits(min(limits.max_local, fit), limits.max_remote, limits.min_local, limits.min_remote)
-
-
-def check_side(mode: str, limits: DeploymentLimits) -> None:
-    """Refuse a mode whose only kind of worker is not allowed."""
-    if mode.startswith("cachew") and limits.max_remote < 1:
-        raise PlanError(f"mode {mode!r} runs remote workers only, but no remote worker is allowed: raise max_remote.")
-    if mode == "collocated" and limits.max_local < 1:
-        raise PlanError("mode 'collocated' runs local workers only, but no local worker is allowed: raise max_local.")
-
-
-def first_deployment(mode: str, limits: DeploymentLimits) -> Deployment:
-    """Return what to launch first: one worker where the mode looks first."""
-    return limits.clamp(1, 0) if mode in ("auto", "collocated", "fastflow") else limits.clamp(0, 1)
+    return replace(limits, max_local=min(limits.max_local, fit))
 
 
 def how_to_remove(fast_removal: bool, visitation: Visitation) -> Removal:

@@ -24,15 +24,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
-from pecan_ray.errors import PlanError
 from pecan_ray.placement.setting import Setting
 from pecan_ray.placement.trial_history import Known
 from pecan_ray.plan.windows import Deployment
 
-Vector: TypeAlias = NDArray[np.float64]
 HOLDS = 0.15
 """Share by which a worker must save more elsewhere before it is taken from a job: starting another one is not free."""
 STARVED = 10.0
@@ -40,9 +35,6 @@ STARVED = 10.0
 # Decision 26: dealt by savings alone, cheap jobs crawled at a fourth to a sixth of their pace beside dear ones.
 SLOWEST = 3.0
 """No job is to be so many times slower than with all workers that it wants, while others have more than they need."""
-WORTHLESS = 1e-3
-"""A worker that saves less than this share of the bill is not asked for."""
-
 
 # Why a worker is bid for, the most urgent last.
 SAVES, SLOW, NEEDED = range(3)
@@ -85,11 +77,6 @@ class Demand:
 def allocate(demands: Sequence[Demand], cpus: float) -> dict[str, int]:
     """Deal the workers that fit into a pool of so many CPUs; the same for every job that computes it."""
     given = {demand.job: 0 for demand in demands}
-    if len(given) < len(demands):
-        raise PlanError(f"every demand needs a job of its own, but got {sorted(demand.job for demand in demands)}.")
-    for demand in demands:
-        if not demand.cpus > 0:
-            raise PlanError(f"job {demand.job!r}: a worker needs some CPU, but got cpus={demand.cpus}.")
     pool_requests: list[tuple[int, float, int, str, Demand]] = []
 
     def enter(demand: Demand) -> None:
@@ -111,13 +98,8 @@ def allocate(demands: Sequence[Demand], cpus: float) -> dict[str, int]:
     return given
 
 
-def exceeds_capacity(demands: Sequence[Demand], cpus: float) -> bool:
-    """Tell whether not all that is wanted fits."""
-    return sum(demand.wants * demand.cpus for demand in demands) > cpus + 1e-9
-
-
 def decreasing_steps(costs: Sequence[float]) -> tuple[float, ...]:
-    """Return the savings from one cost to the next, so that they fall: those of the lower convex hull of the costs."""
+    """Return the savings from one cost to the next, so that they fall (those of the lower convex hull), if any."""
     hull: list[tuple[int, float]] = []
     for point in enumerate(costs):
         while len(hull) > 1 and _rise(hull[-2], hull[-1]) >= _rise(hull[-2], point):
@@ -126,31 +108,24 @@ def decreasing_steps(costs: Sequence[float]) -> tuple[float, ...]:
     cost_reductions: list[float] = []
     for before, after in pairwise(hull):
         cost_reductions += [-_rise(before, after)] * (after[0] - before[0])
-    return tuple(cost_reductions)
+    return tuple(saving for saving in cost_reductions if saving > 0)
 
 
 def _rise(before: tuple[int, float], after: tuple[int, float]) -> float:
     return (after[1] - before[1]) / (after[0] - before[0])
 
 
-def cost_per_hour(batch_s: Vector, own_s: float, per_hour: Vector) -> Vector:
+def cost_per_hour(batch_s: Sequence[float], own_s: float, per_hour: Sequence[float]) -> list[float]:
     """Return $ for an hour of the trainer's own work; what stands still is as dear as STARVED says."""
     # Decision 26: for an hour of the trainer's own work, so that a job with a dear host bids more.
-    costs = batch_s / own_s * per_hour
-    finite = costs[np.isfinite(costs)]
-    return np.where(np.isfinite(costs), costs, STARVED * finite.max() if finite.size else 0.0)
+    costs = [seconds / own_s * price for seconds, price in zip(batch_s, per_hour, strict=True)]
+    most = max((cost for cost in costs if cost < math.inf), default=0.0)
+    return [cost if cost < math.inf else STARVED * most for cost in costs]
 
 
-def worker_cost_reductions(costs: Sequence[float]) -> tuple[float, ...]:
-    """Return falling savings, cut where the next worker is not worth anything."""
-    found = decreasing_steps(costs)
-    least = WORTHLESS * min(costs, default=0.0)
-    return found[: sum(saving > least for saving in found)]
-
-
-def relative_times(batch_s: Vector, wants: int) -> tuple[float, ...]:
+def relative_times(batch_s: Sequence[float], wants: int) -> tuple[float, ...]:
     """Return how many times slower a job is with fewer workers than it wants."""
-    return tuple((batch_s[:wants] / batch_s[wants]).tolist()) if wants and math.isfinite(batch_s[wants]) else ()
+    return tuple(seconds / batch_s[wants] for seconds in batch_s[:wants]) if batch_s[wants] < math.inf else ()
 
 
 @dataclass(frozen=True)
@@ -164,28 +139,19 @@ class WorkerValue:
 def estimate_worker_value(
     known: Known, batch: int, setting: Setting, here: Deployment, side: str, most: int
 ) -> WorkerValue:
-    """Return what workers of one side are worth by the rates that were seen; the other side stays as it is.
-
-    Args:
-        known: Rates; a side that was never seen counts as the other one.
-        batch: Rows of a batch.
-        setting: Prices and trainers.
-        here: What runs.
-        side: "local" or "remote".
-        most: Workers of that side at most.
+    """Return what workers of one side, `most` at most, are worth by the rates that were seen, with batches of so many
+    rows; those of the other side that run `here` stay.  A side that was never seen counts as the other one.
     """
     local_rate, remote_rate = known.each[0] or known.each[1], known.each[1] or known.each[0]
     if not local_rate:
         return WorkerValue()
-    counts = np.arange(most + 1, dtype=float)
-    local = counts if side == "local" else np.full_like(counts, here.local)
-    remote = counts if side == "remote" else np.full_like(counts, here.remote)
-    supply = (local * local_rate + remote * remote_rate) / batch / setting.clients
+    counts = range(most + 1)
+    shown = [Deployment(n, here.remote) if side == "local" else Deployment(here.local, n) for n in counts]
+    supply = [(at.local * local_rate + at.remote * remote_rate) / batch / setting.clients for at in shown]
     # 1e-9 s: before a step was seen nothing is divided by zero, and supply alone decides.
     own_s = max(known.step_s, 1e-9)
-    batch_s = np.where(supply > 0, np.maximum(own_s, 1 / np.where(supply > 0, supply, 1.0)), np.inf)
-    per_hour = np.array([setting.per_hour(Deployment(int(n), int(m))) for n, m in zip(local, remote, strict=True)])
-    cost_reductions = worker_cost_reductions(cost_per_hour(batch_s, own_s, per_hour).tolist())
+    batch_s = [max(own_s, 1 / rate) if rate else math.inf for rate in supply]
+    cost_reductions = decreasing_steps(cost_per_hour(batch_s, own_s, [setting.per_hour(at) for at in shown]))
     return WorkerValue(cost_reductions, relative_times(batch_s, len(cost_reductions)))
 
 
@@ -205,6 +171,6 @@ def shares(demands: Mapping[str, Demand], cpus: float) -> dict[str, int | None]:
     """Return the most workers that each job may have; None where the pool suffices for all."""
     # In the order of names: floats added up in another order could give another deal to another job.
     known = [demands[job] for job in sorted(demands)]
-    if not exceeds_capacity(known, cpus):
+    if sum(demand.wants * demand.cpus for demand in known) <= cpus + 1e-9:
         return dict.fromkeys(demands)
     return dict(allocate(known, cpus))

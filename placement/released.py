@@ -4,16 +4,14 @@ It differs from Algorithm 1 in that every comparison is with the configuration b
 local or remote worker is "worse" from 10 % on, not from T; no price enters; local workers are never removed (after one
 that was worse, each removed remote worker is followed by another local one); and nothing is watched afterwards.
 
-`pecan_cost` is the same code with its option optimize_cost, which a later version has: a remote worker stays away
+Mode "pecan-cost" is the same code with its option optimize_cost, which a later version has: a remote worker stays away
 unless the time that it saved was worth more than its price.
 """
 
 from __future__ import annotations
 
-from functools import partial
-
 from pecan_ray.autoscaler.policy import Scale, ScalingRule, add_workers, measure_with_retry
-from pecan_ray.autoscaler.search import Begin, DeploymentLimits, Probe, Search, Steps, hold
+from pecan_ray.autoscaler.search import DeploymentLimits, Probe, Search, Steps, hold
 from pecan_ray.placement.setting import Setting
 from pecan_ray.plan.windows import Deployment, Window
 
@@ -23,24 +21,15 @@ WORSE = 0.10
 IMPLAUSIBLE = 1.3
 
 
-def pecan_code(setting: Setting) -> Begin:
-    """Return the released AutoPlacement as a search."""
-    return partial(_run, setting, False)
-
-
-def pecan_cost(setting: Setting) -> Begin:
-    """Return the released AutoPlacement with optimize_cost as a search."""
-    return partial(_run, setting, True)
-
-
-def _run(setting: Setting, by_cost: bool, start: Deployment, limits: DeploymentLimits) -> Search:
+def released(setting: Setting, start: Deployment, limits: DeploymentLimits, by_cost: bool = False) -> Search:
+    """Return the released AutoPlacement as a search; `by_cost`: with optimize_cost."""
     return Released(setting, limits, by_cost).run(start)
 
 
 class Released:
     """The state machine ONLY_REMOTE -> INCREASING_LOCAL <-> DECREASING_REMOTE -> STABLE."""
 
-    def __init__(self, setting: Setting, limits: DeploymentLimits, by_cost: bool = False) -> None:
+    def __init__(self, setting: Setting, limits: DeploymentLimits, by_cost: bool) -> None:
         self._setting, self._limits, self._by_cost = setting, limits, by_cost
         self._rule = ScalingRule(threshold=setting.threshold, max_time_change=IMPLAUSIBLE)
         self._at = Deployment(0, 1)
@@ -73,7 +62,7 @@ class Released:
         while self._at.local < self._limits.max_local:
             self._at = Deployment(self._at.local + 1, self._at.remote)
             move = Probe(self._at, "add_local", f"{self._why}: add local worker {self._at.local}.")
-            if (yield from self._exceeds_limit(move)):
+            if (yield from self._rise(move)) > WORSE:
                 return True
         return False
 
@@ -95,9 +84,6 @@ class Released:
             return WORSE
         before = self._setting.per_hour(self._at)
         return (before - self._setting.per_hour(less)) / before
-
-    def _exceeds_limit(self, move: Probe) -> Steps[bool]:
-        return (yield from self._rise(move)) > WORSE
 
     def _rise(self, move: Probe) -> Steps[float]:
         now = yield from measure_with_retry(move, self._before, self._rule)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pecan_ray.errors import PlanError
-
 
 def spread_by_power(local: int, power: Sequence[float]) -> tuple[int, ...]:
     """Deal local workers out to unlike hosts: each to the one with the most CPU power for every worker it then has.
@@ -13,8 +11,6 @@ def spread_by_power(local: int, power: Sequence[float]) -> tuple[int, ...]:
     `power` is any measure that is proportional, CPUs for instance.  Hosts of equal power get workers in turn (Pecan
     §5.1).
     """
-    if local < 0 or not power or not all(0 < value < float("inf") for value in power):
-        raise PlanError(f"local must be at least 0 and every power positive, but got {local} and {list(power)}.")
     counts = [0] * len(power)
     for _ in range(local):
         host = max(range(len(power)), key=lambda place: (power[place] / (counts[place] + 1), -place))

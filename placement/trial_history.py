@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from pecan_ray.placement.looks import FULL, Look, NeedPeaks, Taken
+from pecan_ray.placement.looks import FULL, LookSums
 from pecan_ray.plan.windows import Deployment
 
 # docs/decisions/placement.md#126-steer-by-the-load: from 5 to 640 s.
@@ -15,7 +15,7 @@ QUIET_S = 5.0
 MAX_QUIET_S = 2**7 * QUIET_S
 """seven times at most; and what a trial has shown holds for so long."""
 
-TrialKind: TypeAlias = Literal["add", "fewer", "lag", "bill"]
+TrialKind: TypeAlias = Literal["add", "fewer", "bill"]
 
 
 @dataclass(frozen=True)
@@ -26,14 +26,8 @@ class PlacementTrial:
     before: Deployment
     measure: float
     """Rows a second before it; for "bill", $ an hour over rows a second."""
-
-
-@dataclass(frozen=True)
-class LastRemoval:
-    """The last removal of workers that were not needed."""
-
-    at: float
-    before: Deployment
+    remote: int = 0
+    """Remote workers without which it is none."""
 
 
 @dataclass(frozen=True)
@@ -44,13 +38,15 @@ class Bound:
     rate: float = 0.0
     room: int = 0
     until: float = 0.0
+    beside: int = 0
+    """Workers of the other side."""
 
-    def most(self, now: float, rate: float, room: int) -> float:
+    def most(self, now: float, rate: float, room: int, beside: int) -> float:
         """Return how many workers are of use now."""
         # FULL twice: what drift explains on both sides, when it was measured and now, is no other rate.  Where
         # workers are lost, those that had been too many are needed.
         same = self.rate * FULL**2 < rate < self.rate / FULL**2
-        holds = now < self.until and same and room <= self.room
+        holds = now < self.until and same and room <= self.room and beside >= self.beside
         return self.count if holds else math.inf
 
 
@@ -76,8 +72,8 @@ class TrialHistory:
     measured_rates: tuple[float, float] = (math.inf, math.inf)
     """Rows a second of one worker of each side, where fewer were tried and the job was slower."""
     floor: Floor = Floor(Deployment(0, 0), 0.0, 0.0)
-    bracket: tuple[int, int] | None = None
-    """Numbers of local workers, below and above, beside which a row is dearer; None: the bill was not tried yet."""
+    bracket: tuple[int, int] = (-1, 0)
+    """Numbers of local workers, below and above, beside which a row is dearer; at first none lie between."""
 
 
 @dataclass(frozen=True)
@@ -111,15 +107,18 @@ class ControlState:
 
     running: Deployment | None = None
     """What ran during the looks."""
-    looks: tuple[Look, ...] = ()
+    looks: tuple[LookSums, ...] = ()
     missed_s: float = 0.0
     """Seconds in which the trainer waited beyond NO_WAIT_SHARE; what it does not use of that is set off."""
     known: Known = Known()
-    needs: NeedPeaks = field(default_factory=NeedPeaks)
-    taken: Taken = field(default_factory=Taken)
-    times: ControlTimes = field(default_factory=ControlTimes)
+    stretch: LookSums = field(default_factory=LookSums)
+    """All looks since workers came or went, from the last batch before that on; older ones count less and less."""
+    calm_s: float = 0.0
+    """Seconds without a wait that workers could end."""
+    times: ControlTimes = ControlTimes()
     trial: PlacementTrial | None = None
     next_deployment: Deployment | None = None
     """What follows once all workers that were asked for are there."""
-    removal: LastRemoval | None = None
-    trial_history: TrialHistory = field(default_factory=TrialHistory)
+    removed_from: Deployment | None = None
+    """What ran before workers went that were not needed; None: they were missed, or the bill has decided since."""
+    trial_history: TrialHistory = TrialHistory()

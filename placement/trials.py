@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from pecan_ray.placement.looks import FULL, LOOK_S, STEPS, LookSums, NeedPeaks, Observation, Taken, last_of
+from pecan_ray.placement.looks import FULL, LOOK_S, LookSums, Observation
 from pecan_ray.placement.objective import NO_WAIT_SHARE
 from pecan_ray.placement.trial_history import (
     MAX_QUIET_S,
@@ -65,7 +65,7 @@ class Trials:
         self.not_reported = o.grain * o.running.workers / self.sums.span / 2
         """Rows a second of batches that workers have begun, on average: they tell rows by the batch."""
         # Both must wait: a wait that is over asks for nothing, and one of a moment is none yet.
-        self.wait = min(self.sums.wait, LookSums.over(last_of(state.looks)).wait)
+        self.wait = min(self.sums.wait, LookSums.over(state.looks[-2:]).wait)
         # A rate that meets the deadline is enough, though the trainer waits.
         self.waiting = self.wait > NO_WAIT_SHARE and self.rate < o.required_rate
         self.whole = o.requested == o.running
@@ -73,18 +73,23 @@ class Trials:
         self.batch_interval_s = batch_interval_s(state, o) if any(state.known.each) else 0.0
         # Decision 126: workers tell rows by the batch, so a verdict waits for two batches of each.
         self.quiet_s = max(state.times.quiet_s, 2 * self.batch_interval_s)
-        # Decision 126: 40 of the trainer's steps, so that a pause of ten steps is a quarter of it at most.
-        self.settled_s = max(2 * self.quiet_s, STEPS * PAUSE_STEPS * state.known.step_s)
         self.holds_s = MAX_QUIET_S * state.times.quiet_s / QUIET_S
-        settled = now - state.times.changed > SETTLED_S and state.trial is None and self._next_local() is None
-        self.phase = "converged" if settled else "measure"
         each = state.known.each
         self.available_rate = o.running.local * each[0] + o.running.remote * each[1]
+        settled = now - state.times.changed > SETTLED_S and state.trial is None and self._next_on_trial() is None
+        self.phase = "converged" if settled else "measure"
+
+    @property
+    def floor(self) -> Deployment:
+        """The fewest workers, as far as was shown for what is taken."""
+        # By the whole stretch: trainers take batches in beats, and floors were given up for a look with few of them.
+        return self.state.trial_history.floor.workers(self.now, self.taken_rate)
 
     @property
     def need(self) -> float:
-        """Rows a second that are needed at most, as far as was seen without a wait."""
-        return self.state.needs.most(self.settled_s)
+        """Rows a second that are needed, where nobody waits."""
+        # What is taken, and not what is made: workers may fill a queue for minutes, or wait until it has drained.
+        return min(self.taken_rate, self.o.required_rate)
 
     def hold(self, why: str, phase: str = "measure") -> Ruling:
         """Keep what runs."""
@@ -100,12 +105,18 @@ class Trials:
         )
         if not target.workers:
             target = Deployment(1, 0) if room.local else Deployment(0, 1)
+        if target == self.o.requested:
+            return self.hold(why)
         clocks = replace(self.state.times, changed=self.now)
-        state = replace(self.state, looks=(), needs=NeedPeaks(), taken=Taken(self.o.since_taken), times=clocks)
+        state = replace(self.state, looks=(), stretch=LookSums(self.o.since_taken), calm_s=0.0, times=clocks)
         return Decision(target, phase, f"{why}: {target} in place of {self.o.requested}."), state
 
     def go_on(self) -> Ruling | None:
         """Let workers go once those that replace them are there."""
+        trial = self.state.trial
+        if trial is not None and self.whole and self.o.running.remote < trial.remote:
+            # Nodes did not come, or were lost: this is not what was to be tried, and no local workers go for it.
+            self.state = replace(self.state, trial=None, next_deployment=None)
         follow = self.state.next_deployment
         if follow is None or not self.whole:
             return None
@@ -117,20 +128,20 @@ class Trials:
         trial = self.state.trial
         if trial is None or trial.kind != "bill" or not self.whole or self.per_hour is None:
             return None
-        if self.state.taken.span < self.cost_window_s:
+        if self.state.stretch.span < self.cost_window_s or not self.state.stretch.taken:
             return self.hold("the bill is on trial", "trial")
         before, running = trial.before, self.o.running
         replaces = before.local != running.local
         bill = self.cost_per_row(spare=replaces)
         cheaper = bill < trial.measure
-        self.state = replace(self.state, trial=None, removal=None)
+        self.state = replace(self.state, trial=None, removed_from=None)
         if replaces:
-            self._learn(bracket=self._narrower(*((running, before) if cheaper else (before, running))))
+            self._narrow(before, running, cheaper)
         elif not cheaper:
             self._learn(floor=Floor(Deployment(0, running.remote + 1), self.taken_rate, self.now + self.holds_s))
         if cheaper:
             # The wait beside them is cheaper than those that went: unbounded, these came and went each 40 s.
-            self._learn(bounds=self._bounded(running, before, self.rate))
+            self._learn(bounds=self.bounded(running, before, self.rate))
             return None
         return self._replace(before, "back", f"a row costs {bill / trial.measure - 1:+.1%} with {running}")
 
@@ -142,27 +153,27 @@ class Trials:
         self.state = replace(self.state, next_deployment=None if first == target else target)
         return self.ask(first.local, first.remote, phase, why)
 
-    def _narrower(self, better: Deployment, worse: Deployment) -> tuple[int, int]:
-        """Return the bracket once a row has proved dearer beside some number of local workers."""
-        least, most = self._bracket(better.local)
-        return (max(least, worse.local), most) if worse.local < better.local else (least, min(most, worse.local))
+    def _narrow(self, before: Deployment, running: Deployment, cheaper: bool) -> None:
+        """Remember beside which local workers a row has proved dearer."""
+        # The bracket of what ran before: that of what runs might leave out all that lies between.
+        least, most = self._bracket(before.local)
+        worse, better = (before.local, running.local) if cheaper else (running.local, before.local)
+        self._learn(bracket=(max(least, worse), most) if worse < better else (least, min(most, worse)))
 
     def evaluate(self) -> Ruling | None:
         """Undo a trial that has brought nothing, or has cost something."""
         trial = self.state.trial
-        # Judged by one batch of two, remote workers came and went 64 times in 8,000 batches.
-        short = self.sums.span < 2 * max(LOOK_S, self.batch_interval_s)
-        if trial is None or trial.kind == "bill" or not self.whole or short:
+        if trial is None or trial.kind == "bill" or not self.whole:
             return None
+        # Judged by one batch of two, remote workers came and went 64 times in 8,000 batches.
+        if self.sums.span < 2 * max(LOOK_S, self.batch_interval_s):
+            # Those that come back before the verdict would leave nothing to learn: a trial of fewer was made each 15 s.
+            return self.hold("fewer workers are on trial", "trial") if trial.kind == "fewer" else None
         self.state = replace(self.state, trial=None)
         adds, running = trial.kind == "add", self.o.running
-        # Local CPUs are paid for: workers that bring nothing go once nobody waits.
-        if adds and running.remote <= trial.before.remote:
-            return None
         wanted = trial.measure * (1 + GAIN if adds else 1 - 2 * GAIN)
-        # Decision 126: half a batch of each worker counts as made, because those that have
-        # just come have begun more than they have told.
-        if self.rate + self.not_reported >= wanted or not (self.waiting or trial.kind == "lag"):
+        # Those that have just come have begun more than they have told: half a batch of each counts as made.
+        if self.rate + adds * self.not_reported >= wanted or not self.waiting:
             return None
         self._update_from(trial)
         before, change = trial.before, self.rate / max(trial.measure, 1e-9) - 1
@@ -172,12 +183,13 @@ class Trials:
         """Remember a trial that was wrong."""
         before, running, each = trial.before, self.o.running, self.state.known.each
         if trial.kind == "add":
-            self._learn(bounds=self._bounded(before, running, max(self.rate, trial.measure)))
-        elif trial.kind == "fewer":
+            self._learn(bounds=self.bounded(before, running, max(self.rate, trial.measure)))
+        else:
             local, remote = self.state.trial_history.measured_rates
             local = each[0] if running.local < before.local else local
             self._learn(measured_rates=(local, each[1] if running.remote < before.remote else remote))
         self._time(quiet_s=self.state.times.longer(), held_since=None)
+        self.state = replace(self.state, removed_from=None)
 
     def _learn(self, **shown: Any) -> None:
         self.state = replace(self.state, trial_history=replace(self.state.trial_history, **shown))
@@ -185,48 +197,63 @@ class Trials:
     def _time(self, **times: Any) -> None:
         self.state = replace(self.state, times=replace(self.state.times, **times))
 
-    def _bounded(self, enough: Deployment, more: Deployment, rate: float) -> tuple[Bound, Bound]:
+    def bounded(self, enough: Deployment, more: Deployment, rate: float) -> tuple[Bound, Bound]:
         """Return bounds at what is enough, for the sides of which there were more, and the old ones else."""
         (local, remote), room, until = self.state.trial_history.bounds, self.o.room, self.now + self.holds_s
-        if enough.local < more.local:
-            local = Bound(enough.local, rate, room.local, until)
-        if enough.remote < more.remote:
-            remote = Bound(enough.remote, rate, room.remote, until)
+        if enough.local < more.local or local.count == enough.local:
+            local = Bound(enough.local, rate, room.local, until, enough.remote)
+        if enough.remote < more.remote or remote.count == enough.remote:
+            remote = Bound(enough.remote, rate, room.remote, until, enough.local)
         return local, remote
 
     def _try(self, kind: TrialKind) -> None:
-        self.state = replace(self.state, trial=PlacementTrial(kind, self.o.running, self.rate - self.not_reported))
+        adds, running = kind == "add", self.o.running
+        told = self.rate - adds * self.not_reported
+        self.state = replace(self.state, trial=PlacementTrial(kind, running, told, adds * (running.remote + 1)))
 
     def try_lower_cost(self) -> Ruling | None:
-        """Try other local workers, with remote ones in the place of those that go: neighbours may slow the trainer."""
-        local = self._next_local()
-        if local is None or not self.whole:
+        """Try the bill of other workers: other local ones, or fewer remote ones beside which the trainer waits."""
+        target = self._next_on_trial()
+        if target is None or not self.whole:
             return None
+        return self.try_bill(target, "trial", f"{target} may make a row cheaper")
+
+    def try_bill(self, target: Deployment, phase: str, why: str) -> Ruling:
+        """Try the bill of other workers once that of those that run is known."""
+        if self.state.stretch.span < self.cost_window_s:
+            return self.hold("the bill is looked at")
+        spare = target.local != self.o.running.local
+        trial = PlacementTrial("bill", self.o.running, self.cost_per_row(spare=spare), target.remote)
+        self.state = replace(self.state, trial=trial)
+        return self._replace(target, phase, why)
+
+    def _next_on_trial(self) -> Deployment | None:
+        """Return what to try the bill of next; None: nothing more."""
         running, (each_local, each_remote) = self.o.running, self.state.known.each
-        if self.state.trial_history.bracket is None:
-            # Until now queues were filled, and the trainer waited for that.
-            self._learn(bracket=self._bracket(running.local))
-            self.state = replace(self.state, taken=Taken(self.o.since_taken), looks=(), needs=NeedPeaks())
-            return self.hold("the bill is looked at")
-        if self.state.taken.span < self.cost_window_s:
-            return self.hold("the bill is looked at")
-        each_remote = each_remote or self.guess_remote()
-        if not each_remote:
+        if self.per_hour is None or not self.o.room.remote:
             return None
-        lacks = math.ceil((self.taken_rate / FULL - local * each_local) / each_remote)
-        remote = max(running.remote, min(self.o.room.remote, lacks))
-        self.state = replace(self.state, trial=PlacementTrial("bill", running, self.cost_per_row(spare=True)))
-        return self._replace(Deployment(local, remote), "trial", f"{local} local workers may make a row cheaper")
+        each_remote = each_remote or self.guess_remote()
+        local = self._next_local()
+        if local is not None and each_remote:
+            # Neighbours may slow the trainer: remote workers come in the place of those that go.
+            lacks = math.ceil((self.taken_rate / FULL - local * each_local) / each_remote)
+            return Deployment(local, max(running.remote, min(self.o.room.remote, lacks)))
+        # A wait of a few shares may be cheaper than the workers that would end it, and those that shorten it.
+        fewer = running.remote - math.ceil((1 - FULL) * running.remote)
+        least = max(self.o.least.remote, self.floor.remote)
+        if self.waiting and self.wait < 1 - FULL and least <= fewer < running.remote and fewer + running.local:
+            return Deployment(running.local, fewer)
+        return None
 
     def _bracket(self, local: int) -> tuple[int, int]:
         """Return numbers of local workers, below and above those that run, beside which a row is dearer."""
-        least, most = self.state.trial_history.bracket or (-1, 0)
+        least, most = self.state.trial_history.bracket
         return (least, most) if least < local < most else (self.o.least.local - 1, local + 1)
 
     def _next_local(self) -> int | None:
         """Return with how many local workers to try the bill next: the middle of the wider side; None: no more."""
         local, remote = self.o.running.local, self.o.running.remote
-        if self.per_hour is None or not self.o.room.remote or (local < 2 and not remote):
+        if local < 2 and not remote:
             return None
         least, most = self._bracket(local)
         # Less than a tenth of them changes less than supply drifts, fewer neighbours do not end a wait for rows,
@@ -241,14 +268,13 @@ class Trials:
 
     def fitted_remote(self) -> int:
         """Return how many of the remote workers are needed, or worth it, beside the local ones."""
-        running, (local, remote), needs = self.o.running, self.state.known.each, self.state.needs
-        if remote <= 0 or not needs.peaks:
+        running, (local, remote) = self.o.running, self.state.known.each
+        if remote <= 0:
             return running.remote
         others = running.local * local
         least = max(0, math.ceil((self.need / FULL - others) / remote))
         if self.per_hour is not None:  # a wait may be cheaper than the workers that end it
-            half = running.remote // 2  # rates are not right for far fewer
-            least = min(least, optimal_remote(self.per_hour, others, remote, half, running.remote, self.need))
+            least = min(least, optimal_remote(self.per_hour, others, remote, 0, running.remote, self.need))
         return min(running.remote, least)
 
     def guess_remote(self) -> float:
@@ -260,7 +286,7 @@ class Trials:
     @property
     def taken_rate(self) -> float:
         """Rows a second that the trainer took since workers came or went, counted from one batch to another."""
-        return self.state.taken.rows / max(LOOK_S, self.state.taken.span - self.o.since_taken)
+        return self.state.stretch.taken / max(LOOK_S, self.state.stretch.span - self.o.since_taken)
 
     def cost_per_row(self, *, spare: bool) -> float:
         """Return $ an hour over rows a second since workers came or went; `spare`: without remote ones that may go."""
@@ -269,9 +295,9 @@ class Trials:
         others = self.o.running.local * local
         # A backlog hides for long that workers are too few for what is taken.
         rate = max(1e-9, min(self.taken_rate, others + count * remote))
-        if spare and remote:
-            count = min(count, max(0, math.ceil((rate / FULL - others) / remote)))
-        return self.per_hour(count) / rate
+        if spare:
+            count = optimal_remote(self.per_hour, others, remote, 0, count, rate)
+        return self.per_hour(count) / max(1e-9, min(rate, others + count * remote))
 
 
 def optimal_remote(per_hour: PerHour, others: float, one: float, least: int, most: int, demand: float) -> int:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from pecan_ray.reorder.factor import inflation_factor
 from pecan_ray.reorder.policy import Fixed, Mode, Move, OrderPlan, auto_order, revalidate
-from pecan_ray.reorder.profile import NEUTRAL_BAND, ProfiledOp
+from pecan_ray.reorder.profile import NEUTRAL_BAND, ProfiledOp, inflation_factor
 
 __all__ = [
     "NEUTRAL_BAND",

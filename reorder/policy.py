@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import operator
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -74,10 +75,8 @@ Commutes: TypeAlias = Callable[[Pair], bool]
 """Which two ops may be exchanged in modes "strict" and "safe"; asked once, with names in the user's order."""
 Constraint: TypeAlias = tuple[int, int]
 """Indices of ops: the first must stay before the second."""
-LARGEST = 1e100
-"""Bound on a product of factors: a thousand ops that double the data must not overflow."""
-LEAST_RATE = 1e-200
-"""Seconds for a byte of an op that took no time that could be measured."""
+LEAST = 1e-200
+"""Seconds for a byte of an op that took no time that could be measured, and bytes that a thousand halvings leave."""
 
 
 def auto_order(
@@ -128,7 +127,7 @@ def _allowed_order(desired: Sequence[int], needs: list[Constraint], may: Callabl
     """Return the valid order that is nearest to a desired one and makes only exchanges that are allowed."""
     arranged = nearest_valid_order(desired, needs)
     # Only exchanges of this order are asked about.  Each round adds constraints and takes none away, so this ends.
-    while rejected := [(a, b) for a, b in _reversed_pairs(arranged) if not may(a, b)]:
+    while rejected := [(b, a) for a, b in itertools.combinations(arranged, 2) if b < a and not may(b, a)]:
         needs = [*needs, *rejected]
         arranged = nearest_valid_order(desired, needs)
     return arranged
@@ -142,17 +141,13 @@ def revalidate(old: OrderPlan, ops: Sequence[ProfiledOp]) -> OrderPlan | None:
     """
     band = old.neutral_band
     reasons = [
-        f"{new.name!r} {_describe_band(new, band)} (factor {new.inflation:.3g}), not {_describe_band(past, band)} "
-        f"({past.inflation:.3g})"
+        f"{new.name!r} {new.comparison_result(band)} (factor {new.inflation:.3g}), "
+        f"and not {past.comparison_result(band)} ({past.inflation:.3g})"
         for past, new in zip(old.ops, ops, strict=True)
         if past.comparison_result(band) != new.comparison_result(band)
     ]
     new = auto_order(ops, "pecan", forbidden=old.forbidden, neutral_band=band)
     return replace(new, reason="; ".join(reasons)) if reasons and new.order != old.order else None
-
-
-def _describe_band(op: ProfiledOp, band: float) -> str:
-    return "is neutral" if op.comparison_result(band) == "neutral" else op.comparison_result(band)
 
 
 def algorithm2(ops: Sequence[ProfiledOp], section: Sequence[int], neutral_band: float = 0.0) -> list[int]:
@@ -186,23 +181,17 @@ def by_saving(ops: Sequence[ProfiledOp], section: Sequence[int], neutral_band: f
     It need not go so (a resize behind a crop has an output of fixed size), so an order is run before it is adopted.
     """
     # Of an element as it comes to each op, by that of the first one.
-    sizes = itertools.accumulate((op.inflation / op.elements for op in ops), _bounded_product, initial=1.0)
-    rates = [None if op.seconds is None else op.seconds / size for op, size in zip(ops, sizes, strict=False)]
-    known = [rate for rate in rates if rate]
-    usual = sum(known) / len(known) if known else 1.0
-    """Of an op that was not measured."""
+    sizes = itertools.accumulate((op.inflation / op.elements for op in ops), operator.mul, initial=1.0)
+    # A look has measured them all; without times the factors alone decide.
+    rates = [(op.seconds or 0.0) / max(size, LEAST) for op, size in zip(ops, sizes, strict=False)]
     ranks = {
         index: 0.0
         if ops[index].comparison_result(neutral_band) == "neutral"
-        else (ops[index].inflation - 1.0) / max(usual if (rate := rates[index]) is None else rate, LEAST_RATE)
+        else (ops[index].inflation - 1.0) / max(rates[index], LEAST)
         for index in section
     }
     # Of equal ranks the user's order stays: sorting is stable.
     return sorted(section, key=ranks.__getitem__)
-
-
-def _bounded_product(one: float, other: float) -> float:
-    return min(max(one * other, 1 / LARGEST), LARGEST)
 
 
 def dependencies(ops: Sequence[ProfiledOp], section: Sequence[int]) -> Iterator[Constraint]:
@@ -256,10 +245,6 @@ def _forbidden(names: Sequence[str], pairs: Collection[Pair], section: range) ->
     return [(first, second) for first, second in found if first in section and second in section and first != second]
 
 
-def _reversed_pairs(order: Sequence[int]) -> list[Constraint]:
-    return [(b, a) for number, a in enumerate(order) for b in order[number + 1 :] if b < a]
-
-
 def ops_to_move(
     ops: Sequence[ProfiledOp], section: range, order: Sequence[int], neutral_band: float = 0.0
 ) -> list[int]:
@@ -308,3 +293,45 @@ def _reason(op: ProfiledOp, neighbour: ProfiledOp, *, up: bool, neutral_band: fl
     if not up and op.custom_dtype_cast:
         return f"casts to a type with which CPUs compute slowly ({factor}): runs later, {where}"
     return f"it saves more for the time that it takes ({factor}): runs {where}"
+
+
+# --- which two ops are never exchanged in modes "strict" and "safe", whatever a sample shows -------------------
+
+# What an op does only to few elements a sample may not show, and what it means is not in the numbers of one column.  So
+# what is known of how ops are made decides first; what passes here is then measured.
+
+
+def never(first: ProfiledOp, second: ProfiledOp) -> str:
+    """Return why two ops are never exchanged; empty if they may be."""
+    # Both ways: what one op is may forbid the exchange whichever stands first.
+    return next(_reason_texts(first, second), "") or next(_reason_texts(second, first), "") or _both(first, second)
+
+
+def _both(a: ProfiledOp, b: ProfiledOp) -> str:
+    if a.draws and b.draws:
+        return f"{a.name!r} and {b.name!r} draw random numbers from one generator: each would draw the other's"
+    for column in sorted(a.changes & b.changes):
+        if a.changed_axes.get(column, frozenset()) & b.changed_axes.get(column, frozenset()):
+            return f"{a.name!r} and {b.name!r} both cut or rescale column {column!r}"
+    return ""
+
+
+def _reason_texts(a: ProfiledOp, b: ProfiledOp) -> Iterator[str]:
+    """Yield what speaks against it for what `a` is."""
+    if a.decides and (columns := a.reads & b.changes):
+        yield f"{a.name!r} decides by column {min(columns)!r} which elements there are, and {b.name!r} changes it"
+    # Columns that both read and write are left to the measurement: mostly they are augmentations of one image.
+    if columns := (a.reads - a.changes) & b.changes:
+        yield f"{a.name!r} derives from column {min(columns)!r}, which {b.name!r} changes"
+    if a.unequal and a.changes & (b.reads | b.changes):
+        yield f"{a.name!r} makes something else of an equal element each time: nothing shows what an exchange changes"
+    if columns := a.filtered_columns & b.changes:
+        yield f"{a.name!r} takes parts of column {min(columns)!r} away by what they are, and {b.name!r} changes it"
+    # Boxes beside an image: an op that moves pixels without the boxes breaks what belongs together. One that
+    # leaves each pixel in its place does not.
+    both, others = a.changes & b.changes, a.arrays - b.changes
+    if others and both and not b.pointwise:
+        yield (
+            f"{a.name!r} reads column {min(others)!r} beside {min(both)!r}, of which {b.name!r} "
+            "moves or cuts one without the other"
+        )

@@ -6,30 +6,34 @@ blur that becomes four times as wide moves results by more than it moved them it
 of its effect where the user's result has none.  The scale of the values does not matter, and neither does how they are
 distributed over other elements.
 
-Where values are rounded to 8 bits at another place than before, results differ by a step of those: that is equal.
-What numbers mean decides before how large they are: names of classes, boxes and labels are equal or they are not.
+Where values are rounded to 8 bits at another place than before, results differ by a step of those: that is equal,
+unless a step is all that an operator does to any element.  Floats are equal but for the last bits of each value,
+however large another value of their array is: one may stand for what is missing.
+What numbers mean decides before how large they are: classes, boxes, labels and dates are equal or they are not.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from pecan_ray.plan.splits import Array
 
-# docs/decisions/autoorder.md#119-labelled-exchanges has the curve: at these bounds 2 and 2 harmful exchanges
-# pass, of 121 and 131.
+# docs/decisions/autoorder.md#119-labelled-exchanges has the curve: 2 of 121 and 2 of 131 harmful exchanges pass.
 BOUND = 0.25
 """Largest E / D of an element,"""
 BOUND_OF_BLOCK = 0.5
 """and of a block of it.  Of 30 photographs before and behind a resize the most different one has 0.1 (0.4 in a block)
 with colours, gamma and flips; what a trainer minds (blurs, noise, JPEG blocks, CLAHE, marks and boxes in pixels)
 has more than 0.4, and more than 1 in a block."""
+# docs/decisions/autoorder.md#197-small-things-that-are-hidden
+BOUND_OF_SMALL_BLOCK = 0.8
+"""Of blocks that are no larger than what somebody may have hidden.  Gamma before a resize has 0.7 at sharp edges."""
 SMALL = 64
 """Arrays of so many numbers are boxes, points or labels: they are equal or they are not."""
 FEW_VALUES = 32
@@ -38,22 +42,45 @@ WIDE = 4
 """and integers of so many bytes: numbers of words."""
 CHANNELS = 4
 """A dimension of this size at most is one of channels: it is not cut into blocks."""
-BLOCKS = 8
-"""Blocks along each dimension of a picture, a film or a spectrogram,"""
-SEGMENTS = 32
-"""and along the only one of a sound."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Into which blocks an array is cut."""
+
+    blocks: int
+    """Along each dimension of a picture, a film or a spectrogram,"""
+    segments: int
+    """along the only one of a sound,"""
+    least: int
+    """and of how many values along a dimension, at least."""
+    bound: float
+    """Largest E / D of a block."""
+
+
+Grids: TypeAlias = tuple[Grid, ...]
+"""Into which blocks results are cut; into none: each value is one."""
+LARGE_BLOCKS: Grids = (Grid(8, 32, 1, BOUND_OF_BLOCK),)
+LARGE_AND_SMALL: Grids = (*LARGE_BLOCKS, Grid(32, 256, 4, BOUND_OF_SMALL_BLOCK))
 STEPS = 2.0
 """Steps of 8 bits by which a value may differ that is rounded elsewhere,"""
 STEPS_OF_BLOCK = 0.75
 """and the mean of a block."""
-ROUNDING = 1e-5
-"""Share of the largest value by which floats may differ;"""
-HALF = 2e-3
-"""those of half precision."""
+# docs/decisions/autoorder.md#213-rounding-is-of-a-value
+ULPS = 8.0
+"""By so many times the precision of its type a float may differ.  Sums of a few hundred terms differ by less."""
+COARSE = 2.0**-7
+"""Precision of the types of other libraries: that of bfloat16."""
+OTHER_UNIT = 16.0
+"""Channels that are so many times as large on average are of another unit.  Those of colours seldom are."""
+NEAR = 0.01
+"""Values within this share of the farthest distance from the median are its ground, where more than half are equal."""
 UNITS = 4.0
 """If an operator changes the type, or the spread by more than this factor, it changes the unit: of its effect only
 counts what no scale and no offset explain."""
 
+FAR = 4.0
+"""So many times as far as half of them are from their median values may be from their mean: 1.2 in photographs."""
 SHARE_OF_ELEMENT = 0.25
 """No effect counts for more than what a block of the result shows (how far its values are from their mean), or this
 share of what the element shows: beside an inversion, a blur in the same function would be nothing."""
@@ -66,23 +93,29 @@ class Moved:
     share: float
     """E / D of the whole: 0 if they are equal but for rounding,"""
     local: float = 0.0
-    """and that of the block in which it is largest."""
+    """and that of the block in which it is largest for its bound,"""
+    bound: float = BOUND_OF_BLOCK
+    """which is this."""
     by: float = 0.0
     """Mean E,"""
     effect: float = 0.0
     """and mean D."""
     why: str = ""
     """Why there is no share: another shape, other names."""
+    column: str = ""
+    """Which value of an element it is."""
+    subtle: bool = False
+    """It is rounding alone, and an operator does no more than that: it may mark the lowest bits."""
 
     @property
     def rejected(self) -> bool:
         """Whether the exchange moves it by too much."""
-        return self.share > BOUND or self.local > BOUND_OF_BLOCK
+        return self.excess > 1
 
     @property
     def excess(self) -> float:
         """Return how near it is to being refused: more than 1 if it is."""
-        return max(self.share / BOUND, self.local / BOUND_OF_BLOCK)
+        return max(self.share / BOUND, self.local / self.bound)
 
     def description(self) -> str:
         """Say it in words."""
@@ -97,43 +130,79 @@ EQUAL = Moved(0.0)
 
 
 def moved(
-    user: Array, exchanged: Array, without: Iterable[Array | None], step: float = 0.0, *, each: bool = False
+    user: Array, exchanged: Array, without: Iterable[Array | None], step: float = 0.0, blocks: Grids = LARGE_AND_SMALL
 ) -> Moved:
     """Compare a result with the one behind an exchange, and with those without one of the exchanged operators.
 
     `without`: None, or an array of another shape, where one cannot be compared; with none of them, results have to be
     equal but for rounding.  `step`: the size of a step of 8 bits in the result (`step_of`), 0 where there are none.
-    `each`: neither operator mixes values, so that each is a block of its own.
+    `blocks`: none where neither operator mixes values.
     """
     if (told := _compare_dtypes(user, exchanged)) is not None:
         return told
+    alike = [one for one in without if one is not None and one.shape == user.shape]
+    if (axis := _axis_of_units(user)) is not None:
+        # Beside an effect on times in seconds nothing would be left of one on places in degrees.
+        each = zip(*(np.moveaxis(one, axis, 0) for one in (user, exchanged, *alike)), strict=True)
+        return max((moved(u, x, w, step, blocks) for u, x, *w in each), key=lambda one: one.excess)
+    return _moved_amounts(user, exchanged, alike, step, blocks)
+
+
+def _moved_amounts(user: Array, exchanged: Array, alike: Sequence[Array], step: float, blocks: Grids) -> Moved:
+    """Compare amounts of one unit."""
     first, second = _numbers(user), _numbers(exchanged)
     # Told by itself: a difference of infinities is no number, and would count as nothing below.
-    if (np.isfinite(first) != np.isfinite(second)).any():
+    open_ends = ~np.isfinite(first) | ~np.isfinite(second)
+    if not np.array_equal(first[open_ends], second[open_ends], equal_nan=True):
         return Moved(math.inf, why="other values of it are infinite or NaN")
-    difference = np.abs(_finite(first - second))
-    least = _rounding(user, first)
-    mean, largest = (difference, difference) if each else (_by_blocks(difference, one) for one in (np.mean, np.max))
-    block = STEPS if each else STEPS_OF_BLOCK
-    # Both: rounding moves single values by steps, and the mean of a block by less than one.
-    rounded = (largest <= max(STEPS * step, least)) & (mean <= max(block * step, least))
-    if rounded.all():
-        return EQUAL
-    effects = [_value_change(user, first, one, least) for one in without if one is not None and one.shape == user.shape]
+    difference = np.abs(_finite(first) - _finite(second))
+    rounding = _rounding(user) * np.abs(_finite(first))
+    if _is_rounded(difference, step, rounding, blocks[0] if blocks else None).all():
+        return replace(EQUAL, subtle=_is_subtle(user, alike, step, rounding))
+    effects = [_value_change(user, first, one, float(np.median(rounding))) for one in alike]
     if not effects:
         why = "it differs, and nothing tells how much the operators do: without one of them it has another form"
         return Moved(math.inf, by=float(difference.mean()), why=why)
-    effect, done = _min_value_change(effects, _finite(first), each=each)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        shares = np.where(rounded, 0.0, np.where(effect > least, mean / effect, math.inf))
+    several = [_moved_in_blocks(difference, effects, _finite(first), step, rounding, one) for one in blocks or (None,)]
+    return max(several, key=lambda one: one.local / one.bound)
+
+
+def _is_subtle(user: Array, without: Sequence[Array], step: float, rounding: Array) -> bool:
+    # What casts does that at least. What rounds to integers moves them by one, however small a step has become.
+    least = STEPS_OF_BLOCK * max(step, 1.0) if user.dtype.kind in "iu" else 0.0 if step else float(rounding.mean())
+    uncast = [_numbers(one) for one in without if one.dtype == user.dtype]
+    return any(float(np.abs(_numbers(user) - one).mean()) < least for one in uncast)
+
+
+def _moved_in_blocks(
+    difference: Array, effects: Sequence[Array], finite: Array, step: float, rounding: Array, grid: Grid | None
+) -> Moved:
+    """Return E / D of the whole, and of the block in which it is largest."""
     by = float(difference.mean())
-    return Moved(by / done if done > least else math.inf, float(shares.max()), by, done)
+    effect, done = _min_value_change(effects, finite, grid)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        shares = _by_blocks(difference, np.mean, grid) / effect
+    shares = np.where(effect > _by_blocks(rounding, np.mean, grid), shares, math.inf)
+    local = float(np.where(_is_rounded(difference, step, rounding, grid), 0.0, shares).max())
+    share = by / done if done > float(np.median(rounding)) else math.inf
+    return Moved(share, local, BOUND_OF_BLOCK if grid is None else grid.bound, by, done)
+
+
+def _is_rounded(difference: Array, step: float, rounding: Array, grid: Grid | None) -> npt.NDArray[np.bool_]:
+    """Tell for each block, or value, whether results differ there by no more than what is rounded elsewhere."""
+    beyond = difference - np.maximum(STEPS * step, rounding)
+    if grid is None:
+        return np.asarray(beyond <= 0)
+    # Both: rounding moves single values by steps, and the mean of a block by less than one.
+    mean = _by_blocks(difference - np.maximum(STEPS_OF_BLOCK * step, rounding), np.mean, grid)
+    return np.asarray((_by_blocks(beyond, np.max, grid) <= 0) & (mean <= 0))
 
 
 def _compare_dtypes(user: Array, exchanged: Array) -> Moved | None:
     """Return what needs no amounts: other shapes and dtypes, equal results, and numbers that are names."""
     if user.shape != exchanged.shape or user.dtype != exchanged.dtype:
-        return Moved(math.inf, why=f"it becomes {_to_str(exchanged)} instead of {_to_str(user)}")
+        kinds = [f"{one.dtype}{list(one.shape)}" for one in (exchanged, user)]
+        return Moved(math.inf, why=f"it becomes {kinds[0]} instead of {kinds[1]}")
     u, x = _plain(user), _plain(exchanged)
     if u.dtype.kind not in "biufc":
         return EQUAL if bool((user == exchanged).all()) else Moved(math.inf, why="it becomes another one")
@@ -141,26 +210,26 @@ def _compare_dtypes(user: Array, exchanged: Array) -> Moved | None:
         return EQUAL
     if not names_things(user):
         return None
-    if u.dtype.kind == "f":
-        largest = float(np.abs(u[np.isfinite(u)]).max(initial=0.0))
-        if np.allclose(u, x, rtol=0.0, atol=ROUNDING * largest, equal_nan=True):
-            return EQUAL
+    if np.allclose(u, x, rtol=_rounding(user), atol=0.0, equal_nan=u.dtype.kind in "fc"):
+        return EQUAL
     return Moved(math.inf, why="its numbers differ, and have to be equal, as classes, boxes and labels have")
 
 
-def _min_value_change(effects: Sequence[Array], finite: Array, *, each: bool) -> tuple[Array, float]:
+def _min_value_change(effects: Sequence[Array], finite: Array, grid: Grid | None) -> tuple[Array, float]:
     """Return what the operator that does less does to each block, and to the whole.
 
     Neither counts for more than how much the result itself varies: what is flat has nothing to show.
     """
     # Decision 119: the smaller effect counts. A cast that makes all black is nothing beside what a division does.
     done = min(float(one.mean()) for one in effects)
-    if each:
+    if grid is None:
         return np.minimum.reduce(list(effects)), done
     shown = float(np.abs(finite - finite.mean()).mean())
-    effect = np.minimum.reduce([_by_blocks(one, np.mean) for one in effects])
+    if half := _median_distance(finite):
+        shown = min(shown, FAR * half)  # without what stands for missing values
+    effect = np.minimum.reduce([_by_blocks(one, np.mean, grid) for one in effects])
     # Decision 123: without this cap, three times a blur would be nothing beside an inversion in the same function.
-    return np.minimum(effect, np.maximum(_block_offsets(finite), SHARE_OF_ELEMENT * shown)), min(done, shown)
+    return np.minimum(effect, np.maximum(_block_offsets(finite, grid), SHARE_OF_ELEMENT * shown)), min(done, shown)
 
 
 def _finite(array: Array) -> Array:
@@ -168,8 +237,8 @@ def _finite(array: Array) -> Array:
 
 
 def names_things(array: Array) -> bool:
-    """Tell whether the numbers of an array are not amounts: labels, boxes, classes, words by their numbers."""
-    if array.size <= SMALL or array.dtype.kind == "b":
+    """Tell whether the numbers of an array are not amounts: labels, boxes, classes, words by their numbers, dates."""
+    if array.size <= SMALL or array.dtype.kind in "bmM":
         return True
     if array.dtype.kind not in "iu":
         return False
@@ -177,19 +246,31 @@ def names_things(array: Array) -> bool:
     return array.dtype.itemsize >= WIDE or len(np.unique(array)) <= FEW_VALUES
 
 
-def step_of(given: Sequence[Array], made: Sequence[Array]) -> float:
-    """Return how large a step of the integers that enter operators is in what becomes of them; 0 where floats enter."""
-    if not given or not made or any(one.dtype.kind not in "iu" or one.dtype.itemsize >= WIDE for one in given):
+def step_of(given: Array, made: Array) -> float:
+    """Return how large a step of the integers that enter operators is in what becomes of them; 0 where floats enter.
+
+    By how far half of the values are from their median: one that stands for what is missing may be far from all.
+    """
+    if given.dtype.kind not in "iu" or names_things(given) or not made.size:
         return 0.0
-    before, after = (_max_offset(side) for side in (given, made))
+    both = [_finite(_numbers(one)) for one in (given, made)]
+    if not _median_distance(both[0]):
+        both = [_before_ground(one) for one in both]
+    before, after = map(_median_distance, both)
     return after / before if before else 0.0
 
 
-def _max_offset(arrays: Sequence[Array]) -> float:
-    ends = [_numbers(one) for one in arrays if one.size]
-    ends = [one[np.isfinite(one)] for one in ends]
-    known = [(float(one.min()), float(one.max())) for one in ends if one.size]
-    return max((high for _, high in known), default=0.0) - min((low for low, _ in known), default=0.0)
+def _median_distance(numbers: Array) -> float:
+    """Return how far half of the numbers are from their median."""
+    return float(np.median(np.abs(numbers - np.median(numbers)))) if numbers.size else 0.0
+
+
+def _before_ground(numbers: Array) -> Array:
+    """Return what a photograph before white shows: the numbers of a channel that are not near the median."""
+    axis = _channel_axis(numbers)
+    channel = numbers if axis is None else np.take(numbers, 0, axis)
+    apart = np.abs(channel - np.median(channel))
+    return np.asarray(channel[apart > NEAR * float(apart.max())])
 
 
 def _value_change(user: Array, u: npt.NDArray[np.float64], without: Array, least: float) -> npt.NDArray[np.float64]:
@@ -207,8 +288,7 @@ def _value_change(user: Array, u: npt.NDArray[np.float64], without: Array, least
 
 def _in_units_of(u: npt.NDArray[np.float64], w: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Return `w` with the scale and the offset, by channel, that bring it nearest to `u`."""
-    # Channels last as in NumPy, or first as in PyTorch.
-    channel = next((axis for axis in (u.ndim - 1, 0) if u.ndim > 1 and u.shape[axis] <= CHANNELS), None)
+    channel = _channel_axis(u)
     axes = tuple(axis for axis in range(u.ndim) if axis != channel)
     centred = [one - one.mean(axis=axes, keepdims=True) for one in (u, w)]
     square = (centred[1] ** 2).mean(axis=axes, keepdims=True)
@@ -216,14 +296,30 @@ def _in_units_of(u: npt.NDArray[np.float64], w: npt.NDArray[np.float64]) -> npt.
     return np.asarray(u.mean(axis=axes, keepdims=True) + scale * centred[1], np.float64)
 
 
-def _by_blocks(values: npt.NDArray[np.float64], over: Any) -> npt.NDArray[np.float64]:
+def _channel_axis(array: Array) -> int | None:
+    # Channels last as in NumPy, or first as in PyTorch.
+    return next((axis for axis in (array.ndim - 1, 0) if array.ndim > 1 and array.shape[axis] <= CHANNELS), None)
+
+
+def _axis_of_units(array: Array) -> int | None:
+    """Return the axis of channels if these are of several units: places and times, colours and depths."""
+    if (axis := _channel_axis(array)) is None or array.dtype.kind == "c":
+        return None
+    sizes = [float(np.abs(_finite(_numbers(one))).mean()) for one in np.moveaxis(array, axis, 0)]
+    return axis if max(sizes) > OTHER_UNIT * min(sizes) > 0 else None
+
+
+def _by_blocks(values: npt.NDArray[np.float64], over: Any, grid: Grid | None) -> npt.NDArray[np.float64]:
     """Return the means, or the largest values, of an array's blocks."""
+    if grid is None:
+        return values
     long = [axis for axis in range(values.ndim) if values.shape[axis] > CHANNELS]
-    count = SEGMENTS if len(long) == 1 else BLOCKS
+    count = grid.segments if len(long) == 1 else grid.blocks
     add = np.maximum if over is np.max else np.add
     for axis in range(values.ndim):
         size = values.shape[axis]
-        edges = np.linspace(0, size, min(size, count if axis in long else 1) + 1).astype(np.intp)
+        parts = min(max(size // grid.least, 1), count) if axis in long else 1
+        edges = np.linspace(0, size, parts + 1).astype(np.intp)
         values = add.reduceat(values, edges[:-1], axis=axis)
         if over is not np.max:
             shape = [-1 if other == axis else 1 for other in range(values.ndim)]
@@ -231,23 +327,21 @@ def _by_blocks(values: npt.NDArray[np.float64], over: Any) -> npt.NDArray[np.flo
     return np.asarray(values, np.float64)
 
 
-def _block_offsets(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _block_offsets(values: npt.NDArray[np.float64], grid: Grid) -> npt.NDArray[np.float64]:
     """Return how far the values of each block are from its mean."""
-    means = _by_blocks(values, np.mean)
+    means = _by_blocks(values, np.mean, grid)
     for axis, size in enumerate(values.shape):
         edges = np.linspace(0, size, means.shape[axis] + 1).astype(np.intp)
         means = np.repeat(means, np.diff(edges), axis=axis)
-    return _by_blocks(np.abs(values - means), np.mean)
+    return _by_blocks(np.abs(values - means), np.mean, grid)
 
 
-def _rounding(array: Array, numbers: npt.NDArray[np.float64]) -> float:
-    """Return by how much its values may differ and be equal."""
-    finite = numbers[np.isfinite(numbers)]
-    largest = float(np.abs(finite).max(initial=0.0))
-    # Integers are exact, so they may not differ at all.
-    if array.dtype.kind in "iub":
+def _rounding(array: Array) -> float:
+    """Return the share of itself by which a value may differ and be equal."""
+    # Integers are exact, and so are dates.
+    if array.dtype.kind in "iubmM":
         return 0.0
-    return (HALF if array.dtype.itemsize < WIDE else ROUNDING) * largest
+    return ULPS * float(np.finfo(array.dtype).eps) if array.dtype.kind in "fc" else COARSE
 
 
 def _plain(array: Array) -> Array:
@@ -265,7 +359,3 @@ def _numbers(array: Array) -> npt.NDArray[np.float64]:
     if array.dtype.kind == "c":
         return np.stack([array.real, array.imag], axis=-1).astype(np.float64)
     return array.astype(np.float64)
-
-
-def _to_str(array: Array) -> str:
-    return f"{array.dtype}{list(array.shape)}"

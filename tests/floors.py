@@ -70,7 +70,6 @@ HEAVY = {
 """Files that may import a framework when they are imported, as they themselves are imported where it is used."""
 IMPORTERS = frozenset({"__import__", "import_module", "importlib.import_module"})
 BY_TEXT = {
-    "pecan_ray/autoorder/op_samples.py",  # types of errors that a file of orders names
     "pecan_ray/cli/__init__.py",  # the command that is typed
     "pecan_ray/engines/registry.py",
     "pecan_ray/engines/without_keras.py",

@@ -20,7 +20,7 @@ import numpy as np
 
 import pecan_ray as pecan
 from benchmarks.faults.case import FaultCase
-from pecan_ray.runtime.session import Session
+from pecan_ray.run_of_job import JobRun
 
 SAVED, BEGINNING = "state.json", "beginning.json"
 SAVE_S = 0.5
@@ -95,8 +95,8 @@ def _receive(case: FaultCase, rank: int, folder: Path, begin: Beginning, say: Sa
                 saved = time.monotonic()
             time.sleep(case.steps_s[rank])
     report = batches.report()
-    assert batches._session is not None
-    facts = batches._session.stats()
+    assert isinstance(batches._run, JobRun)
+    facts = batches._run.session.stats()
     say(
         {
             "seconds": facts.seconds,
@@ -123,8 +123,8 @@ def _explain(batches: pecan.Batches, file: Path, ended: threading.Event) -> None
     """When somebody asks for it, write what this trainer knows."""
     while not ended.wait(0.5):
         if file.with_suffix(".ask").exists():
-            session = batches._session
-            assert isinstance(session, Session)
+            assert isinstance(batches._run, JobRun)
+            session = batches._run.session
             state = "\n".join(f"{name} = {value!r}" for name, value in vars(session.client.state).items())
             file.write_text(f"{state}\n{vars(session.client.state.outgoing)!r}\n")
             file.with_suffix(".ask").unlink()

@@ -32,6 +32,8 @@ def exchanges() -> Iterator[Exchange]:
         ("normalised_and_blurred", lambda x: cv2.GaussianBlur(ops.normalise.fn(x), (9, 9), 2), STRONGER),
         ("mirrored_and_blurred", lambda x: cv2.GaussianBlur(x[:, ::-1], (9, 9), 2), STRONGER),
         ("mirrored_with_plate", _mirrored_with_plate, "the plate that is hidden is visible"),
+        ("darkened_with_small_face", _darkened_with_small_face, "the face that is hidden is visible"),
+        ("gray_with_small_face", _gray_with_small_face, "the face that is averaged is visible"),
     ):
         yield COMPOUND.exchange("harmful", on_image(name, fn), why)
     noise = on_image("negative_with_noise", _negative_with_noise, random=True)
@@ -47,9 +49,29 @@ def exchanges() -> Iterator[Exchange]:
     yield FITTED.exchange("harmful", smoothed, "five samples become ten", second=SECOND)
     halved = on_audio("scaled_to_16_bits", lambda x: np.convolve(x * 32767, np.ones(5) / 5, "same").astype(np.float32))
     yield FITTED.exchange("harmful", halved, "five samples become ten", second=SECOND)
+    muted = on_audio("softer_with_a_word_muted", _softer_with_a_word_muted)
+    yield FITTED.exchange("harmful", muted, "the word that is muted is heard", second=SECOND)
     fourth = on_video("every_4th", lambda x: x[::4].copy())
     film = on_video("negative_smoothed", _negative_smoothed)
     yield ExchangeKind("two in one").exchange("harmful", film, "five frames become twenty", second=fourth)
+
+
+def _darkened_with_small_face(x: Any) -> Any:
+    out = cv2.convertScaleAbs(x, alpha=0.3)
+    out[-19:-3, -19:-3] = 0
+    return out
+
+
+def _gray_with_small_face(x: Any) -> Any:
+    out = cv2.cvtColor(cv2.cvtColor(x, cv2.COLOR_RGB2GRAY), cv2.COLOR_GRAY2RGB)
+    out[-19:-3, -19:-3] = out[-19:-3, -19:-3].mean(axis=(0, 1)).astype(np.uint8)
+    return out
+
+
+def _softer_with_a_word_muted(x: Any) -> Any:
+    out = x * np.float32(0.3)
+    out[8000:8150] = 0  # of 12,000
+    return out
 
 
 def _negative_with_text(x: Any) -> Any:

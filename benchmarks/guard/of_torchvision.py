@@ -12,7 +12,6 @@ from benchmarks.guard.exchange import Exchange, ExchangeKind, Harm, on_image
 from benchmarks.guard.of_pillow import EXTREMES, STEPS
 from benchmarks.guard.of_pixels import OTHER_CUT, SAME_PICTURE, SQUEEZED, STRONGER
 from benchmarks.library_transforms import import_torchvision
-from pecan_ray.images import ByName
 
 OTHER_DRAWS = "it draws pixels of the picture that it is given: another place, or another number of them"
 ONE_GENERATOR = "both draw from torch's generator: each gets the numbers of the other one"
@@ -106,7 +105,8 @@ def _of_albumentations() -> Iterator[Exchange]:
     import albumentations as A  # noqa: N812 # as its users call it
 
     def step(transform: Any, name: str = "") -> Any:
-        return on_image(name or type(transform).__name__, ByName(A.Compose([transform], seed=7)))
+        composed = A.Compose([transform], seed=7)
+        return on_image(name or type(transform).__name__, lambda image: composed(image=image)["image"])
 
     resized = ExchangeKind("Albumentations", second=step(A.Resize(ops.SIDE, ops.SIDE)))
     for label, transform, why in (*_colours_of_albumentations(A), *_pixels(A), *_geometric_steps(A)):

@@ -7,7 +7,7 @@ import io
 import math
 import sys
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import cv2
@@ -19,6 +19,8 @@ from benchmarks.guard import ops
 from benchmarks.guard.joint import SharedFlip, flip_all, resize_all
 from benchmarks.guard.ops import GuardedKind, GuardStep
 from pecan_ray.engines.in_process import run_in_process
+from pecan_ray.plan.op_sequences import with_ops
+from pecan_ray.plan.operators import ElementOp, Op, Plan
 from pecan_ray.plan.splits import Element
 
 Sees: TypeAlias = Callable[[Any], Hashable]
@@ -129,7 +131,21 @@ class GuardCase:
     seed: int
     family: str
     pipe: pecan.PecanPipeline
-    names: list[str] = field(default_factory=list)
+    parts: dict[str, PlanPart] = field(default_factory=dict)
+    """Its operators by their names."""
+
+    def watched(self, plan: Plan) -> Plan:
+        """Return its plan, in whatever order, with functions that note what they are given.
+
+        AutoOrder is not given those: they remember, which keeps operators where they are.
+        """
+        watched = dict[str, Op]()
+        for op in plan.all_ops():
+            part = self.parts[op.name]
+            kind = WatchedRandom if part.step.random else Watched
+            assert isinstance(op, ElementOp)
+            watched[op.name] = replace(op, fn=kind(op.name, op.fn, part.sees))
+        return with_ops(plan, watched)
 
 
 def draw(seed: int, given: Sequence[Element], **options: Any) -> GuardCase:
@@ -142,24 +158,21 @@ def draw(seed: int, given: Sequence[Element], **options: Any) -> GuardCase:
         chosen = [family.parts[n] for n in rng.permutation(len(family.parts))[:count]]
         items = [{name: element[name] for name in family.columns} for element in given]
         pipe = pecan.PecanPipeline(pecan.sources.Items(items), name=f"random{seed}", seed=seed, **options)
-        names: list[str] = []
-        for part in (*family.first, *chosen, *family.last):
+        parts = (*family.first, *chosen, *family.last)
+        for part in parts:
             pipe = add(pipe, part)
-            names.append(part.step.name)
         try:
             list(run_in_process(pipe.plan, seed=seed))
         except Exception:  # whatever a function can raise: it fails as it is written, so another one is drawn
             continue
-        return GuardCase(seed, family.name, pipe, names)
+        return GuardCase(seed, family.name, pipe, {part.step.name: part for part in parts})
 
 
 def add(pipe: pecan.PecanPipeline, part: PlanPart) -> pecan.PecanPipeline:
     """Return the pipeline with one more operator."""
     step = part.step
-    fn = (WatchedRandom if step.random else Watched)(step.name, step.fn, part.sees)
-    return {"map": pipe.map, "filter": pipe.filter, "flat_map": pipe.flat_map}[part.kind](
-        fn, on=step.column, name=step.name
-    )
+    kinds = {"map": pipe.map, "filter": pipe.filter, "flat_map": pipe.flat_map}
+    return kinds[part.kind](step.fn, on=step.column, name=step.name)
 
 
 def _weights(families: Sequence[Family]) -> Any:

@@ -19,6 +19,16 @@ CPUS = os.cpu_count() or 1
 
 
 @dataclass(frozen=True)
+class Epochs:
+    """A user's own tf.data pipeline, which is read epoch after epoch."""
+
+    make_dataset: Callable[[int, int], Any]
+    """Given the number of shards and an index, one epoch of a shard, in batches."""
+    shards: int
+    """Of `from_tf_data`; one shard is read as a whole."""
+
+
+@dataclass(frozen=True)
 class Recipe:
     """A case's work: element `n` is made of ``items[n % len(items)]``, without end."""
 
@@ -37,6 +47,8 @@ class Recipe:
     """Parts of the work, or the same in another order, measured on threads as physical bounds."""
     files: tuple[str, ...] = ()
     """Tables, where a case reads tables."""
+    epochs: Epochs | None = None
+    """A tf.data pipeline with ends, where a case is about those."""
 
 
 def stacked(elements: Sequence[Element]) -> BatchColumns:

@@ -109,7 +109,7 @@ def figure6a(runs: CachewRuns) -> Section:
                 f"epoch with {count} workers",
                 float(paper),
                 fmean(times),
-                "fitted" if fitted else "predicted",
+                "fitted" if fitted else "follows",
                 "s",
                 min(times),
                 max(times),

@@ -10,11 +10,11 @@ from benchmarks.reproduction.experiments import SEEDS, SETUPS, epoch_seconds, ru
 from benchmarks.reproduction.reported import (
     CONFIGURATIONS,
     FIGURE7,
-    FITTED,
     PECAN,
     REDUCTIONS,
     TABLE4,
     TRANSFERRED,
+    status_of,
 )
 from benchmarks.reproduction.tables import Comparison, Section, Status, comparison_table
 from pecan_ray.placement import AutoPlacement
@@ -62,7 +62,7 @@ def rows_of(name: str, configuration: str, runs: Sequence[Outcome]) -> list[Comp
     workload, paper = load(name), PECAN[name][configuration]
 
     def status(quantity: str) -> Status:
-        return "fitted" if (configuration, quantity) in FITTED[name] else "predicted"
+        return status_of(name, quantity, configuration)
 
     counts, costs = [final_remote(run) for run in runs], [run.epoch_cost for run in runs]
     times = [run.batch_s * workload.batches_per_epoch for run in runs]
@@ -78,7 +78,7 @@ def rows_of(name: str, configuration: str, runs: Sequence[Outcome]) -> list[Comp
     if paper.local is not None:
         locals_ = [float(run.final.local) for run in runs]
         rows.insert(
-            1, Comparison("local workers", paper.local, fmean(locals_), "predicted", "", min(locals_), max(locals_))
+            1, Comparison("local workers", paper.local, fmean(locals_), "chosen", "", min(locals_), max(locals_))
         )
     return [
         Comparison(f"{configuration}: {row.item}", row.paper, row.ours, row.status, row.unit, row.low, row.high)
@@ -110,20 +110,19 @@ def reductions(runs: Runs) -> Section:
         if (name, configuration) in runs:
             cost = mean(runs[name, configuration], lambda run: run.epoch_cost)
             base = mean(runs[name, "Cachew"], lambda run: run.epoch_cost)
-            fitted = {(c, "cost") for c in ("Cachew", configuration)} <= FITTED[name]
             rows.append(
                 Comparison(
                     f"cost, {name}, {configuration}",
                     paper,
                     100 * (1 - cost / base),
-                    "fitted" if fitted else "predicted",
+                    status_of(name, "cost", "Cachew", configuration),
                     "%",
                 )
             )
     for (name, configuration), paper in TRANSFERRED.items():
         if (name, configuration) in runs:
             share = mean(runs[name, configuration], lambda run: run.received_share)
-            rows.append(Comparison(f"traffic, {name}, {configuration}", paper, 100 * (1 - share), "predicted", "%"))
+            rows.append(Comparison(f"traffic, {name}, {configuration}", paper, 100 * (1 - share), "chosen", "%"))
     text = (
         "Cost of an epoch against Cachew's (§6.2, §6.3, §6.4), and data that remote workers send against Cachew's "
         "(Table 2), which is the share of batches that local workers make."
@@ -185,9 +184,9 @@ def table4(
     for (threshold, window), (epoch, converge) in TABLE4.items():
         found, cell = runs[threshold, window], f"T = {threshold}, X = {window}"
         costs, paid = [run.epoch_cost for run in found], [run.convergence_cost for run in found]
-        middle: Status = "fitted" if (threshold, window) == (T, X) else "predicted"
+        middle: Status = "fitted" if (threshold, window) == (T, X) else "chosen"
         rows.append(Comparison(f"{cell}: epoch", epoch, fmean(costs), middle, "$", min(costs), max(costs)))
-        rows.append(Comparison(f"{cell}: to converge", converge, fmean(paid), "predicted", "$", min(paid), max(paid)))
+        rows.append(Comparison(f"{cell}: to converge", converge, fmean(paid), "chosen", "$", min(paid), max(paid)))
     lines = [
         [
             f"T = {t}, X = {x}",
@@ -270,7 +269,7 @@ def figure7(runs: Sequence[Outcome]) -> Section:
     rows = []
     for place, (item, paper) in enumerate(FIGURE7.items()):
         values = [corner[place] for corner in corners]
-        rows.append(Comparison(item, paper, float(median(values)), "predicted", "", min(values), max(values)))
+        rows.append(Comparison(item, paper, float(median(values)), "chosen", "", min(values), max(values)))
     batches = [float((run.converged or run.end).batches) for run in runs]
     text = (
         "ResNet50 v2-8, both policies, fast removal. Where the paper's search turns back (5 local, then 8 remote) "

@@ -12,11 +12,11 @@ from benchmarks.reproduction.reported import (
     FASTER_THAN_COLLOCATED,
     FASTFLOW_SAVED,
     FEWER_WORKERS,
-    FITTED,
     SOONER_WITH_AUTOORDER,
     WORKER_COST_SAVED,
+    status_of,
 )
-from benchmarks.reproduction.tables import Comparison, Section, Status, comparison_table
+from benchmarks.reproduction.tables import Comparison, Section, comparison_table
 from pecan_ray.simulator.client import X
 from pecan_ray.simulator.outcome import Outcome, mean
 from pecan_ray.simulator.text_tables import table
@@ -61,12 +61,6 @@ def saved(runs: Bars, name: str, ours: str, theirs: str, quantity: Quantity) -> 
     """Return % that a configuration saves against another one; 0 where there is nothing to save."""
     base = average(runs, name, theirs, quantity)
     return 100 * (1 - average(runs, name, ours, quantity) / base) if base else 0.0
-
-
-def status_of(name: str, quantity: str, *configurations: str) -> Status:
-    """Tell whether a workload was fitted to all of these bars, to some, or to none."""
-    fitted = [(configuration, quantity) in FITTED[name] for configuration in configurations]
-    return "fitted" if all(fitted) else "predicted"
 
 
 def cost_reductions(runs: Bars) -> Section:

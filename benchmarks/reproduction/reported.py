@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from benchmarks.reproduction.tables import Status
+
 
 @dataclass(frozen=True)
 class Reported:
@@ -119,7 +121,17 @@ FITTED: dict[str, frozenset[tuple[str, str]]] = {
     ),
     "resnet50-v3-8": frozenset({("Cachew", "remote"), ("AutoPlacement", "seconds")}),
 }
-"""What a workload's parameters were fitted to (configuration, quantity); all else is predicted."""
+"""What a workload's parameters were fitted to (configuration, quantity)."""
+
+
+def status_of(name: str, quantity: str, *configurations: str) -> Status:
+    """Return what a number that rests on some bars of a workload is."""
+    if all((configuration, quantity) in FITTED[name] for configuration in configurations):
+        return "fitted"
+    # Of the released variants of AutoPlacement the one was taken that comes nearest to these bars.
+    chosen = any(configuration.startswith("AutoPlacement") for configuration in configurations)
+    return "chosen" if chosen else "predicted"
+
 
 REDUCTIONS: dict[tuple[str, str], float] = {
     ("resnet50-v2-8", "AutoPlacement"): 44,

@@ -18,9 +18,10 @@ from statistics import fmean
 
 from benchmarks.reproduction import authors_logs, cachew_figures, pecan_figures, pecan_text, pictures
 from benchmarks.reproduction.judgement import judgement, run_judgement
+from benchmarks.reproduction.overview import BEGIN, END, with_overview
 from benchmarks.reproduction.reported import CACHEW_6A, CONFIGURATIONS, PECAN, TABLE4
 from benchmarks.reproduction.reproduce_caches import FIGURES, PAGE, split_page
-from benchmarks.reproduction.tables import Section, misses, summary
+from benchmarks.reproduction.tables import Section, misses
 from pecan_ray.simulator import plots
 from pecan_ray.simulator.outcome import Outcome, mean
 from pecan_ray.simulator.random_workloads import NEAR, PolicyEvaluation
@@ -29,19 +30,22 @@ from pecan_ray.simulator.workload import load, names, parameters, units
 
 HEAD = """# Reproduction
 
-What the papers report of scaling and placement, and what our policies do in the simulator. Made by
+What figures of the papers come out as: *predicted blind* are numbers that could have failed, and *near* are those
+within one worker, 10 %, or five percentage points of the paper's.
+
+{begin}{end}
+
+What the papers report of scaling and placement, and what our policies do in the simulator, is made by
 `python -m benchmarks.reproduction.reproduce --out docs/`; seeds are fixed. What they report of caches stands
 [below](#caches-silod-quiver-cachew), and beside tf.data service's figures [what was measured
 live](#measured-live-tfdata-service).
 
 A workload is one parameter file ([the list](#parameters)). Each says of every parameter whether a paper gives it, to
-which figure it was fitted, or that it was assumed. *Fitted* rows below are what a file was fitted to; *predicted* rows
-were not used for it; a row *follows* where one or two fitted points fix it: the batch times of a log between one worker
-and enough of them, and means over workloads of which some are fitted. "ours" is the mean over {seeds} seeds, "runs" the
-range. Errors are relative, for counts and percentages absolute. Nothing is left out: where the text of a paper that we
-have lacks a figure, it says so.
-
-{summary}
+which figure it was fitted, or that it was assumed. *Fitted* rows below are what a file was fitted to. *Predicted* rows
+were not used for it. For *chosen* rows a variant of the released policy, or a unit that a paper leaves open, was chosen
+because it comes nearest to them. A row *follows* where others fix it: the batch times of a log between one worker and
+enough of them, means over workloads of which some are fitted, and what a formula gives for numbers that a paper names.
+"ours" is the mean over {seeds} seeds, "runs" the range. Errors are relative, for counts and percentages absolute.
 
 Farther off than two workers, ten percentage points, or 15 %:
 
@@ -102,7 +106,7 @@ def sections_of(runs: Everything) -> list[Section]:
 
 def write_page(sections: Sequence[Section], seeds: int) -> str:
     """Return the page."""
-    parts = [HEAD.format(seeds=seeds, summary=summary(sections), misses=misses(sections))]
+    parts = [HEAD.format(begin=BEGIN, end=END, seeds=seeds, misses=misses(sections))]
     for section in sections:
         parts += [f"## {section.title}", *([section.text] if section.text else []), *section.blocks]
         parts += [
@@ -215,7 +219,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     draw_everything(runs, options.out / FIGURES)
     page = options.out / PAGE
     _, caches = split_page(page.read_text() if page.exists() else "")
-    page.write_text(write_page(sections, options.seeds) + (f"\n{caches}" if caches else ""))
+    page.write_text(with_overview(write_page(sections, options.seeds) + (f"\n{caches}" if caches else "")))
     return 0
 
 

@@ -14,23 +14,21 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks.reproduction import cachew_caching, pictures, quiver_figures, silod_figures
+from benchmarks.reproduction.overview import with_overview
 from benchmarks.reproduction.reported_caches import QUIVER_FIGURE6
-from benchmarks.reproduction.tables import Section, counted, misses
+from benchmarks.reproduction.tables import Section, misses
 from pecan_ray.simulator import plots
 
 PAGE, FIGURES, PICTURE = "reproduction.md", "reproduction", "quiver-figure6"
 TITLE = "## Caches: SiloD, Quiver, Cachew"
 MEASURED = "## Measured live: tf.data service"
 """The last part of the page."""
-NEAR = 0.05
 HEAD = """{title}
 
 What the papers report of caches and of the pipe to remote storage, and what `pecan_ray.cache` does in a simulation of
 their clusters ([shared_cache](../pecan_ray/simulator/shared_cache.py): jobs read at constant speeds between events, and
 the policies of `allocate` decide at each event). Made by `python -m benchmarks.reproduction.reproduce_caches --out
-docs/`. *Fitted* is what a parameter was set by, all else is *predicted*.
-
-- {near} predictions within {share:.0%}; {fitted} fitted rows
+docs/`. *Fitted* is what a parameter was set by.
 
 Farther off than 5 % (times in minutes, sizes and bandwidths) or 15 % (all else):
 
@@ -60,14 +58,7 @@ def run_sections(seeds: Sequence[int], say: Callable[[str], None]) -> tuple[list
 
 def write_part(sections: Sequence[Section]) -> str:
     """Return this part of the page."""
-    every = [row for section in sections for row in section.comparisons]
-    head = HEAD.format(
-        title=TITLE,
-        near=counted(every, "predicted", NEAR),
-        share=NEAR,
-        fitted=counted(every, "fitted", NEAR),
-        misses=misses(sections) or "nothing.",
-    )
+    head = HEAD.format(title=TITLE, misses=misses(sections) or "nothing.")
     if not any(section.title == silod_figures.LARGE for section in sections):
         head += f"\n{WITHOUT_LARGE}\n"
     parts = [head]
@@ -122,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sections, quiver = run_sections(range(options.seeds), say)
     draw(quiver, options.out / FIGURES)
     page = options.out / PAGE
-    page.write_text(with_part(page.read_text() if page.exists() else "", write_part(sections)))
+    page.write_text(with_overview(with_part(page.read_text() if page.exists() else "", write_part(sections))))
     return 0
 
 

@@ -113,15 +113,15 @@ def cache_table() -> Section:
     rows = []
     for name, (cached, io) in SILOD_CACHE_TABLE.items():
         given = found["SiloD"][name]
-        rows.append(Comparison(f"{name}: cache", cached, given.cache_bytes / TERA, "predicted", "TB"))
-        rows.append(Comparison(f"{name}: remote IO", io, given.remote_io / 1e6, "predicted", "MB/s"))
+        rows.append(Comparison(f"{name}: cache", cached, given.cache_bytes / TERA, "follows", "TB"))
+        rows.append(Comparison(f"{name}: remote IO", io, given.remote_io / 1e6, "follows", "MB/s"))
     wasted = found["CoorDL"]["BERT"].cache_bytes / TERA
-    rows.append(Comparison("CoorDL: spent on BERT", 1.0, wasted, "predicted", "TB"))
+    rows.append(Comparison("CoorDL: spent on BERT", 1.0, wasted, "follows", "TB"))
     empty = (EIGHT.cache_bytes - sum(given.cache_bytes for given in found["Quiver"].values())) / TERA
-    rows.append(Comparison("Quiver: left empty", 0.7, empty, "predicted", "TB"))
+    rows.append(Comparison("Quiver: left empty", 0.7, empty, "follows", "TB"))
     text = (
-        "Once caches are filled. Policies `greedy`, `sjf` and `max_min` give the same here: everybody runs at full "
-        "speed. An LRU has next to no hits "
+        "Once caches are filled; the numbers follow from the formula, sizes and speeds that the slides give. Policies "
+        "`greedy`, `sjf` and `max_min` give the same here: everybody runs at full speed. An LRU has next to no hits "
         f"({found['Alluxio']['ResNet-50, first'].hit_share:.0%} of what ResNet-50 reads)."
     )
     return Section("SiloD: the cache table (Evaluation 1-1)", text, (comparison_table(rows, ""),), (), tuple(rows))
@@ -132,10 +132,10 @@ def table6(runs: SilodRuns) -> Section:
     rows = []
     for system, (jct, makespan) in SILOD_TABLE6.items():
         run = runs.eight[system]
-        status: Status = "fitted" if system == "SiloD" else "predicted"
+        status: Status = "fitted" if system == "SiloD" else "chosen"
         minutes = run.mean_completion_s / MINUTE
         rows.append(Comparison(f"{system}: average completion", jct, minutes, status, "min"))
-        rows.append(Comparison(f"{system}: makespan", makespan, run.makespan_s / MINUTE, "predicted", "min"))
+        rows.append(Comparison(f"{system}: makespan", makespan, run.makespan_s / MINUTE, "chosen", "min"))
     freed = runs.eight["Quiver"].ended_s["ResNet-50, first"]
     simulated = ", ".join(f"{system} {jct:,.0f} and {end:,.0f}" for system, (jct, end) in SILOD_SIMULATED.items())
     text = (

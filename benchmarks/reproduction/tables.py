@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Status = Literal["fitted", "predicted", "follows"]
-"""What a workload was fitted to, what it was not, and what follows from a few fitted points: a log's batch times with
-one worker and with enough fix those between, and means hold fitted rows."""
+Status = Literal["fitted", "predicted", "chosen", "follows"]
+"""What a workload was fitted to; what it was not; that for which a variant or a unit was chosen, having seen it; and
+what follows from these: a log's batch times with one worker and with enough fix those between, and means hold fitted
+rows."""
 
 
 @dataclass(frozen=True)
@@ -105,37 +106,4 @@ def misses(sections: Sequence[Section]) -> str:
                 for row in rows
             ]
             lines.append(f"- {part.title}: {'; '.join(told)}")
-    return "\n".join(lines)
-
-
-QUANTITIES = (
-    ("", "counts of workers", 1.0),
-    ("$", "dollars", 0.10),
-    ("s", "times", 0.10),
-    ("%", "shares saved", 5.0),
-)
-"""Units, and how near counts as near."""
-
-
-def counted(rows: Sequence[Comparison], status: Status, near: float) -> str:
-    """Say how many rows of a status are near the paper."""
-    mine = [row for row in rows if row.status == status]
-    return f"{sum(abs(row.error) <= near for row in mine)} of {len(mine)}"
-
-
-def summary(sections: Sequence[Section]) -> str:
-    """Say how many predictions came how near."""
-    lines = []
-    for unit, label, near in QUANTITIES:
-        rows = [
-            row
-            for part in sections
-            for row in part.comparisons
-            if row.unit in ((unit, "ms") if unit == "s" else (unit,))
-        ]
-        within = "one worker" if unit == "" else "five points" if unit == "%" else f"{near:.0%}"
-        lines.append(f"- {label}: {counted(rows, 'predicted', near)} predictions within {within}")
-        follows = counted(rows, "follows", near)
-        lines[-1] += f"; {follows} rows that follow from fitted ones" if not follows.startswith("0 of 0") else ""
-        lines[-1] += f"; {counted(rows, 'fitted', near)} fitted rows"
     return "\n".join(lines)

@@ -19,12 +19,13 @@ from pecan_ray.autocache.store_speed import memory_speed, remote_speed, store_sp
 from pecan_ray.cache.execution import ExecutionChoice, ExecutionMode, ExecutionPlace, choose_execution
 from pecan_ray.cache.execution_profile import CachePoint, ExecutionProfile, OperatorCost, SourceCost
 from pecan_ray.cache.store_model import StoreModel
+from pecan_ray.cache_options import Cache
 from pecan_ray.caching.store import EntryStore
 from pecan_ray.engines.caching import MOST_ENTRY_BYTES
 from pecan_ray.engines.entry_format import FORMAT_VERSION
 from pecan_ray.engines.entry_objects import EntryObjects
 from pecan_ray.errors import CacheError, MissingExtraError, PlanError, SourceError
-from pecan_ray.options import Cache, EngineName
+from pecan_ray.options import EngineName
 from pecan_ray.plan.fingerprint import describe_plan
 from pecan_ray.plan.operators import Autocache, Batch, ElementOp, FixedSizeBatchingOp, Join, Plan, Prefetch
 from pecan_ray.plan.renaming import free_name

@@ -18,6 +18,7 @@ import numpy as np
 
 from pecan_ray.cache.execution_profile import DeliveryCost
 from pecan_ray.cache.store_model import StoreModel
+from pecan_ray.cache_options import Cache
 from pecan_ray.caching.store import EntryStore
 from pecan_ray.engines.contract import EngineOptions
 from pecan_ray.engines.entry_format import EntryReader, EntryWriter
@@ -27,7 +28,6 @@ from pecan_ray.engines.python import PythonEngine
 from pecan_ray.engines.slots import HeapSlot
 from pecan_ray.engines.timers import ThreadTimer
 from pecan_ray.errors import CacheError
-from pecan_ray.options import Cache
 from pecan_ray.plan.operators import Batch, Map, Plan
 from pecan_ray.plan.splits import OUTPUT_BITS
 from pecan_ray.sources.memory import Items

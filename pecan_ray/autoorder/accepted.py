@@ -8,13 +8,14 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias
 
 from pecan_ray.autocache.decision import EpochEstimate
+from pecan_ray.autoorder.call_in_subprocess import JobEnd
 from pecan_ray.autoorder.element_moved import ColumnDifference
 from pecan_ray.autoorder.exchange_check import ExchangeResult, OpOrder
-from pecan_ray.autoorder.late_look import JobEnd
 from pecan_ray.autoorder.op_samples import OpSequenceSample
 from pecan_ray.autoorder.rewrites import Pushed
 from pecan_ray.autoorder.speed import WORTH, SpeedComparison
 from pecan_ray.engines.counting import OpCount
+from pecan_ray.job.codec import json_form
 from pecan_ray.plan.op_sequences import OpOrders
 from pecan_ray.plan.operators import Plan
 from pecan_ray.reorder import Mode, Move, OrderPlan, auto_order
@@ -59,8 +60,7 @@ class OpSequenceOrder:
     policy_order: OrderPlan
     """What the policy answered first."""
     measured: SpeedComparison | None = None
-    """The user's order against the adopted one, each with what decoders take over in it; None: it is the user's, or
-    there was no time."""
+    """The user's order against the adopted one, with what decoders take over in each; None: the user's, or no time."""
     rejected: tuple[RejectedOrder, ...] = ()
     notes: tuple[str, ...] = ()
     share: float = 1.0
@@ -84,21 +84,18 @@ class OpSequenceOrder:
         Orders are compared with what decoders take over in each, so that what they gain by that in the user's counts
         as well.
         """
-        return math.prod(one.speedup for one in self._measured) if self._measured else None
-
-    @property
-    def least_speedup(self) -> float | None:
-        """That of them which is certain, whatever the noise: another look finds no less."""
-        return math.prod(one.least for one in self._measured) if self._measured else None
-
-    @property
-    def _measured(self) -> list[SpeedComparison]:
-        return [one for one in (self.measured, self.users_taken_over.measured) if one is not None]
+        found = [one.speedup for one in (self.measured, self.users_taken_over.measured) if one is not None]
+        return math.prod(found) if found else None
 
     @property
     def names(self) -> OpOrder:
         """The operators in the user's order."""
         return tuple(op.name for op in self.sample.ops)
+
+
+# Made by annotations, none of which is `Any`: a file may be anybody's, and must not name what is called or unpickled.
+STRETCHES_AS_JSON = json_form(tuple[OpSequenceOrder, ...])
+"""How all that was found of stretches is written, and read again."""
 
 
 def whole_speedup(share: float, speedup: float) -> float:
@@ -109,8 +106,7 @@ def whole_speedup(share: float, speedup: float) -> float:
 
 AS_WRITTEN = "AutoOrder left the order as it is written"
 VALUES_MAY_DIFFER = 'mode "pecan" compares no values: those of this order may be others than those of yours'
-
-
+NOTHING_TO_GAIN = "no operator that makes elements smaller could go before another one"
 LEAST_SAVED_S = 3e-6
 """The least that must be saved of an element's time: calls of Python differ by a microsecond or so."""
 
@@ -127,26 +123,31 @@ def apply_pipeline_threshold(orders: Sequence[OpSequenceOrder]) -> list[OpSequen
 
 
 def _evaluate(one: OpSequenceOrder, whole: float) -> OpSequenceOrder:
-    gain, least, users = one.whole_speedup, one.least_speedup, one.users_taken_over.measured
+    gain, users = one.whole_speedup, one.users_taken_over.measured
     # Mode "pecan" measures nothing, so there is nothing to judge by.
-    if gain is None or least is None or one.accepted.mode == "pecan":
+    if gain is None or one.accepted.mode == "pecan":
         return one
-    # Decision 155: the gain that is certain has to be worth it, so that another look decides alike.
-    if not _saves_time(whole, whole_speedup(one.share, least)):
-        return _as_written(one, gain, NOTHING_TAKEN_OVER)
+    if not _saves_time(whole, gain):
+        return _as_written(one, _too_little(whole, gain), NOTHING_TAKEN_OVER)
     # Another order has to be worth it beside what decoders take over in the user's.
     decoding = 1.0 if users is None else whole_speedup(one.share, users.speedup)
     if one.accepted.changed and _saves_time(whole, decoding) and not _saves_time(whole / decoding, gain / decoding):
-        return _as_written(one, gain / decoding, one.users_taken_over)
+        return _as_written(one, _too_little(whole / decoding, gain / decoding), one.users_taken_over)
     return one
 
 
-def _as_written(one: OpSequenceOrder, gain: float, taken_over: TakenOver) -> OpSequenceOrder:
+def _too_little(seconds: float, gain: float) -> str:
+    """Say why a gain for what takes so long is not worth it."""
+    told = f"it would make the whole pipeline {gain:.3f} times as fast, which is not worth another order: "
+    if gain < WORTH:
+        return f"{told}that needs {WORTH} times"
+    saved = seconds * (1.0 - 1.0 / gain)
+    return f"{told}of an element's {1e6 * seconds:.1f} us it saves {1e6 * saved:.1f}, and calls alone differ by as much"
+
+
+def _as_written(one: OpSequenceOrder, too_little: str, taken_over: TakenOver) -> OpSequenceOrder:
     """Return what was found of a stretch in the user's order, with what decoders take over in that."""
-    reason = (
-        f"it would make the whole pipeline {gain:.2f} times as fast, which is not worth another order "
-        f"(these operators take {one.share:.0%} of the time)"
-    )
+    reason = f"{too_little} (these operators take {one.share:.0%} of the time)"
     tried = [one.accepted.order] if one.accepted.changed else [pushed.ops for pushed in one.taken_over.pushed]
     return replace(
         one,
@@ -209,7 +210,7 @@ class Ordering:
         An estimate: what comes after the last stretch of operators is not in it, and neither is what was not measured.
         """
         last = self.sequences[-1] if self.sequences else None
-        if last is None or last.sample.seconds is None or not last.sample.complete:
+        if last is None or last.sample.seconds is None or not all(op.measured for op in last.sample.ops):
             return None
         # It was sampled in the user's order, and runs in the one that was adopted.
         work = last.sample.seconds / (last.speedup or 1.0)
@@ -219,28 +220,38 @@ class Ordering:
 
     def summary(self) -> str:
         """Say in one line what was reordered; empty if nothing was even tried."""
+        warning = f"; {VALUES_MAY_DIFFER}" if self.may_change_values else ""
         if self.origin:
             order = " -> ".join(op.name for op in self.plan.all_ops())
             runs = f"AutoOrder runs {order if self.changed else 'the order as it is written'}: {self.origin}"
-            return f"{runs}{self._warned()}"
+            return f"{runs}{warning}"
         if not self.sequences:
             return self.notes[0] if not self.final else ""
         sampled = max(stretch.sample.elements for stretch in self.sequences)
-        return f"{self._found()} (sampled {sampled} elements in {self.seconds:.1f} s){self._warned()}"
+        return f"{self._found()} (sampled {sampled} elements in {self.seconds:.1f} s){warning}"
 
     @property
     def may_change_values(self) -> bool:
         """Whether the mode asks nothing of values, and there is another order."""
         return self.mode == "pecan" and self.changed
 
-    def _warned(self) -> str:
-        return f"; {VALUES_MAY_DIFFER}" if self.may_change_values else ""
-
     def _found(self) -> str:
         """Say what was adopted, or why nothing was."""
         told = [_describe_order(stretch) for stretch in self.sequences if stretch.accepted.changed]
-        reasons = [stretch.rejected[0].reason for stretch in self.sequences if stretch.rejected]
-        return "; ".join(told) or ": ".join([AS_WRITTEN, *reasons[:1]])
+        if told:
+            return "; ".join(told)
+        if self.decoders:
+            return "; ".join([f"{AS_WRITTEN}, and rewrote it", *filter(None, map(_describe_gain, self.sequences))])
+        reasons = [f"{' -> '.join(one.order)}: {one.reason}" for stretch in self.sequences for one in stretch.rejected]
+        notes = [note for stretch in self.sequences for note in stretch.notes]
+        return f"{AS_WRITTEN}: {[*reasons, *notes, NOTHING_TO_GAIN][0]}"
+
+
+def _describe_gain(stretch: OpSequenceOrder) -> str:
+    """Say what is rewritten in a stretch, and what that gains; empty if nothing is."""
+    rewritten = " and ".join(one.why for one in stretch.taken_over.pushed)
+    gain = stretch.whole_speedup
+    return rewritten and f"{rewritten}{'' if gain is None else f' (the pipeline {gain:.2f}x)'}"
 
 
 def _describe_order(stretch: OpSequenceOrder) -> str:

@@ -1,4 +1,4 @@
-"""Calling a function in a fresh process that sees no accelerator.
+"""Calling a function in a fresh process that sees no accelerator, or beside a job, and ends with it.
 
 A sample runs the user's functions before the job does.  What they may do to their process (end it, hang, change its
 folder, its environment or its globals) must not happen to the trainer's.  And TensorFlow takes the whole memory of
@@ -15,13 +15,15 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from typing import Any, NoReturn, TypeVar
 
 import cloudpickle
 
-from pecan_ray.autoorder.late_look import JobEnd
 from pecan_ray.by_value import dumps
+from pecan_ray.engines import call_note
 from pecan_ray.engines.registry import ENGINES, load_framework
 from pecan_ray.errors import PecanError, describe_error
 from pecan_ray.options import EngineName
@@ -35,16 +37,60 @@ START_S = 120.0
 GRACE_S = 10.0
 """A call may take so much longer than it should: an operator that runs is not interrupted earlier."""
 WITHOUT_ACCELERATORS = {"CUDA_VISIBLE_DEVICES": "-1", "ROCR_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "2"}
-# Characters of what a dead process has written last, for the error.
-LAST_WORDS = 2000
 PROGRAM = (
     "import sys; sys.path[0] or sys.path.pop(0); import pecan_ray.autoorder.order; "
     "from pecan_ray.autoorder.call_in_subprocess import serve_call; serve_call(*sys.argv[1:])"
 )
-"""What most calls need is imported while they are sent.  The working folder holds no modules of a program whose own
-path does not have it."""
+"""What most calls need is imported while they are sent.  The working folder counts if the program's own path has it."""
 # Of a pickled plan: a larger one would be in memory twice, here and there.
 MOST_BYTES = 1 << 30
+
+
+class JobEnd:
+    """The end of a job, and what ends with it; both can come from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        """Guards what ends with the job, and whether it is over."""
+        self._ending: list[Callable[[], None]] = []
+        self._over = False
+
+    def finish(self) -> None:
+        """End what was to end; once."""
+        with self._lock:
+            self._over = True
+            ending, self._ending = self._ending, []
+        # Outside of the lock: an end may take long.
+        for end in ending:
+            end()
+
+    @contextlib.contextmanager
+    def ends(self, end: Callable[[], None]) -> Iterator[None]:
+        """Call this at the end, if that comes in the meantime or has come."""
+        with self._lock:
+            over = self._over
+            self._ending += [] if over else [end]
+        if over:
+            end()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._ending = [one for one in self._ending if one is not end]
+
+
+def begin_look(look: Callable[[], T]) -> Future[T]:
+    """Return what a look is about to find, in a thread of its own which does not keep the program from ending."""
+    found = Future[T]()
+
+    def run() -> None:
+        try:
+            found.set_result(look())
+        except BaseException as error:  # who asks for the result gets it
+            found.set_exception(error)
+
+    threading.Thread(target=run, name="pecan-look", daemon=True).start()
+    return found
 
 
 def needs_own_process(engine: EngineName) -> bool:
@@ -59,13 +105,14 @@ def needs_own_process(engine: EngineName) -> bool:
 
 
 @contextlib.contextmanager
-def own_process(engine: EngineName) -> Iterator[subprocess.Popen[bytes]]:
+def own_process(engine: EngineName, note: int) -> Iterator[subprocess.Popen[bytes]]:
     """Start a process for one call, which ends with this block, or with the program."""
     # The same modules have to be found there, whatever the program has done to its own path.
     paths = [os.getcwd() if path == "" else path for path in sys.path]
     # Decision 29: not a fork, which would copy locks of the trainer's threads in whatever state they are.
     process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, engine],
+        [sys.executable, "-c", PROGRAM, engine, str(note)],
+        pass_fds=(note,),
         env={**os.environ, **WITHOUT_ACCELERATORS, "PYTHONPATH": os.pathsep.join(paths)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -109,16 +156,12 @@ def call_in_subprocess(
     """
     payload = dumps((function, arguments, seconds + GRACE_S))
     job = JobEnd() if job is None else job
-    with own_process(engine) as process, job.ends(functools.partial(end_process, process)):
-        try:
-            written, errors = process.communicate(payload, timeout=START_S + seconds + GRACE_S)
-        except subprocess.TimeoutExpired as error:
-            raise PecanError(f"a process of its own has not ended within {error.timeout:.0f} s.") from error
-    status = process.returncode
-    if not written or status:
-        words = errors.decode(errors="replace")[-LAST_WORDS:].strip()
-        how = f"by {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
-        raise PecanError(f"a process of its own ended {how}: {words}")
+    with call_note.new_note() as note, own_process(engine, note.fileno()) as process:
+        with job.ends(functools.partial(end_process, process)):
+            written, errors = call_note.answer(process, payload, START_S, seconds + GRACE_S, note)
+        called = call_note.read_note(note)[1]
+    if not written or process.returncode:
+        raise PecanError(call_note.how_it_ended(process.returncode, errors, called))
     succeeded, result = cloudpickle.loads(written)
     if not succeeded:
         raise result
@@ -126,7 +169,7 @@ def call_in_subprocess(
     return found
 
 
-def serve_call(engine: EngineName) -> NoReturn:
+def serve_call(engine: EngineName, note: str) -> NoReturn:
     """Be the process: make the call that comes on the standard input, and answer on the standard output."""
     faulthandler.enable()
     # Functions of the user's print elsewhere.
@@ -138,6 +181,7 @@ def serve_call(engine: EngineName) -> NoReturn:
         if not payload:
             os._exit(0)  # nobody calls
         function, arguments, most_s = cloudpickle.loads(payload)
+        call_note.keep_in(int(note))
         # A hang ends this process, with a word about where it was, whatever holds Python's lock.
         faulthandler.dump_traceback_later(most_s, exit=True)
         written = dumps((True, function(*arguments)))

@@ -7,9 +7,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias, get_args
 
-from pecan_ray.autoorder.accepted import AS_WRITTEN, OpSequenceOrder, Ordering
-from pecan_ray.autoorder.exchange_check import ExchangeResult
-from pecan_ray.autoorder.op_samples import OpSample, to_json
+from pecan_ray.autoorder.accepted import AS_WRITTEN, STRETCHES_AS_JSON, OpSequenceOrder, Ordering
+from pecan_ray.autoorder.op_samples import OpSample
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.operators import ElementOp, Op, Plan
 
@@ -20,15 +19,10 @@ HEADINGS = ("now", "was", "operator", "factor", "bytes in -> out", "us/element",
 
 
 class OrderReport(str):
-    """A text that a notebook shows as HTML: it prints as it is, also at a prompt."""
-
-    page = ""
+    """A text that prints as it is, also at a prompt and in a notebook."""
 
     def __repr__(self) -> str:
         return str(self)
-
-    def _repr_html_(self) -> str:
-        return self.page
 
 
 def explain(name: str, ordering: Ordering, format: ExplainFormat = "text") -> str:
@@ -39,8 +33,8 @@ def explain(name: str, ordering: Ordering, format: ExplainFormat = "text") -> st
     if format == "json":
         return as_json(name, ordering)
     report = OrderReport(as_text(name, ordering))
-    report.page = as_html(report, ordering)
-    return report if format == "text" else report.page
+    # Names of operators, files and elements are anybody's texts.
+    return report if format == "text" else f"<pre>{html.escape(report)}</pre>"
 
 
 def rows(ordering: Ordering) -> list[dict[str, Any]]:
@@ -53,7 +47,7 @@ def rows(ordering: Ordering) -> list[dict[str, Any]]:
         samples.update({op.name: op for op in stretch.sample.ops})
     found = []
     for number, op in enumerate(ordering.plan.all_ops(), 1):
-        why = whys.get(op.name) or _why_not_sampled(op, ordering)
+        why = whys.get(op.name) or _why_not_sampled(op)
         row = {"name": op.name, "now": number, "was": before[op.name], "why": why, "moved": why.startswith("moved")}
         if one := samples.get(op.name):
             row |= {what: getattr(one, what) for what in COUNTS} | {"factor": one.inflation if one.measured else None}
@@ -80,13 +74,12 @@ def _reason_by_op(stretch: OpSequenceOrder) -> dict[str, str]:
     return whys
 
 
-def _why_not_sampled(op: Op, ordering: Ordering) -> str:
+def _why_not_sampled(op: Op) -> str:
     if not isinstance(op, ElementOp):
         return "barrier"
     if op.keep_position:
         return "fixed: keep_position=True"
-    stretch_known = any(op.name in one.names for one in ordering.sequences)
-    return "free" if stretch_known else "not sampled: it works on batches, or there is nothing to exchange it with"
+    return "not sampled: it works on batches, or there is nothing to exchange it with"
 
 
 def describe_speedup(stretch: OpSequenceOrder) -> str:
@@ -95,13 +88,12 @@ def describe_speedup(stretch: OpSequenceOrder) -> str:
     decoding = stretch.taken_over.measured or stretch.users_taken_over.measured
     if decoding is not None and stretch.taken_over.pushed:
         rewritten = " and ".join(one.description() for one in stretch.taken_over.pushed)
-        messages.append(f"that {rewritten}: {decoding.description()}")
+        messages.append(f"rewritten, as {rewritten}: {decoding.description()}")
     if stretch.accepted.changed and stretch.measured is not None:
         messages.append(f"the new order: {stretch.measured.description()}")
-    if messages and stretch.whole_speedup is not None:
-        messages.append(
-            f"the whole pipeline {stretch.whole_speedup:.2f}x, of whose time these take {stretch.share:.0%}"
-        )
+    gain = stretch.whole_speedup
+    if messages and gain is not None:
+        messages.append(f"the whole pipeline {gain:.2f}x, of whose time these take {stretch.share:.0%}")
     return ", ".join(messages)
 
 
@@ -116,9 +108,8 @@ def as_text(name: str, ordering: Ordering) -> str:
     differences, rejected = list[str](), list[str]()
     for stretch in ordering.sequences:
         differences += [one.description() for one in stretch.exchanges]
-        differences += [
-            f"what decoders take over changes {one.description()}" for one in stretch.taken_over.detected_changes
-        ]
+        changes = stretch.taken_over.detected_changes
+        differences += [f"what decoders take over changes {one.description()}" for one in changes]
         rejected += [f"{' -> '.join(one.order)}: {one.reason}" for one in stretch.rejected]
     lines += _listed("results beside those of the order as it is written:", differences)
     lines += _listed("tried and not done:", rejected)
@@ -145,21 +136,6 @@ def _table(cells: list[tuple[str, ...]]) -> list[str]:
     return lines
 
 
-def as_html(text: str, ordering: Ordering) -> str:
-    """Return a text as HTML, for a notebook, with pictures of the most different elements."""
-    pictures = [_image_html(one) for stretch in ordering.sequences for one in stretch.exchanges if all(one.images)]
-    # Names of operators, files and elements are anybody's texts.
-    return f"<pre>{html.escape(text)}</pre>{''.join(pictures)}"
-
-
-def _image_html(one: ExchangeResult) -> str:
-    """Return the most different element of an exchange, in the user's order and in the new one."""
-    message = html.escape(
-        f"{one.element}: {one.first!r} before {one.second!r}, as it is written, and the other way round"
-    )
-    return f"<p>{message}<br>{' '.join(f'<img src={picture!r} alt={message!r}>' for picture in one.images)}</p>"
-
-
 def as_json(name: str, ordering: Ordering) -> str:
     """Return the same as JSON, with numbers as they were measured; of stretches all that is kept with an order."""
     facts = {
@@ -171,7 +147,7 @@ def as_json(name: str, ordering: Ordering) -> str:
         "before": _names(ordering.before),
         "after": _names(ordering.plan),
         "operators": rows(ordering),
-        "stretches": to_json(ordering.sequences),
+        "stretches": STRETCHES_AS_JSON.encode(ordering.sequences),
         "notes": ordering.notes,
     }
     return json.dumps(facts, indent=2)

@@ -8,7 +8,9 @@ the sample is run besides, and compared.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,8 +21,9 @@ from pecan_ray.autoorder.op_runner import OP_FAILURES, Stage, Token
 from pecan_ray.autoorder.op_samples import OpSample
 from pecan_ray.autoorder.rewrites import ROWS_AT_ONCE, rows_at_once
 from pecan_ray.autoorder.sample import Sampled
-from pecan_ray.autoorder.speed import SpeedComparison
+from pecan_ray.autoorder.speed import SpeedComparison, compare_ways
 from pecan_ray.engines.contract import EngineOptions
+from pecan_ray.engines.python.plain_functions import why_not_plain
 from pecan_ray.engines.python.row_maps import ROWS_BYTES, RowMaps, is_numbers, rows_at_a_time, stacked
 from pecan_ray.engines.python.rows import NotInRowsError
 from pecan_ray.plan.operators import Map
@@ -38,20 +41,18 @@ LARGEST = ROWS_BYTES // 4
 """Bytes of an element beyond which its own work, and not the calls, takes the time."""
 LEAST_GAIN = 1.5
 """Times that the maps have to become as fast."""
-ROUNDS = 5
-"""Runs of either kind, in turn, of which the shortest counts."""
 
 
 def try_in_rows(sampled: Sampled, maps: Sequence[Map], mode: Mode) -> TakenOver:
     """Return whether the maps of a sampled stretch, which are all of it, can be run in rows, and are worth it."""
     ops = sampled.profile().ops
-    if not maps or mode in ("pecan", "off") or len(sampled.held) < LEAST_ELEMENTS or not all(map(is_tiny, ops)):
+    # Of larger ones calls of functions take little of the time.
+    tiny = all(max(op.bytes_in, op.bytes_out) <= LARGEST * max(op.elements_in, 1) for op in ops)
+    if not maps or mode in ("pecan", "off") or len(sampled.held) < LEAST_ELEMENTS or not tiny:
         return NOTHING_TAKEN_OVER
     rewrite = rows_at_once(maps, exactly=mode == "strict")
     try:
-        # A function that draws, or remembers, means something else for many rows than for one.
-        if any(op.profiled.random or op.stats.draws or op.stats.unequal for op in ops):
-            raise NotInRowsError("one of them draws random numbers, or holds state")
+        _check_alike(maps, ops)
         measured = _measured(sampled, RowMaps(maps, EngineOptions(), exactly=mode == "strict"))
     except NotInRowsError as error:
         why = str(error).partition("\n")[0]
@@ -59,12 +60,15 @@ def try_in_rows(sampled: Sampled, maps: Sequence[Map], mode: Mode) -> TakenOver:
         why = f"it fails: {error.message.splitlines()[0]}"
     else:
         return TakenOver((rewrite,), measured=measured)
-    return TakenOver(rejected=(RejectedOrder(rewrite.ops, f"(rule {ROWS_AT_ONCE}) {why}"),))
+    return TakenOver(rejected=(RejectedOrder(rewrite.ops, f"they stay one by one (rule {ROWS_AT_ONCE}): {why}"),))
 
 
-def is_tiny(op: OpSample) -> bool:
-    """Tell whether elements are so small that calls of functions take much of their time."""
-    return max(op.bytes_in, op.bytes_out) <= LARGEST * max(op.elements_in, 1)
+def _check_alike(maps: Sequence[Map], ops: Sequence[OpSample]) -> None:
+    """Raise `NotInRowsError` for what draws, or may remember: its code tells, where a sample is too short."""
+    if told := [f"{op.name}: {why}" for op in maps if (why := why_not_plain(op.fn))]:
+        raise NotInRowsError(told[0])
+    if any(op.profiled.random or op.profiled.draws or op.profiled.unequal for op in ops):
+        raise NotInRowsError("one of them draws random numbers, or holds state")
 
 
 def _measured(sampled: Sampled, maps: RowMaps) -> SpeedComparison:
@@ -77,15 +81,17 @@ def _measured(sampled: Sampled, maps: RowMaps) -> SpeedComparison:
         raise NotInRowsError("there was no time to run it")
     tokens = sampled.held[:count]
     before = [runner.columns(token) for token in tokens]
-    after = [runner.columns(stage(runner.fresh(token))[0]) for token in tokens]
+    after = [runner.columns(stage.run(runner.fresh(token))[0]) for token in tokens]
     # In groups as well: a result that depends on the number of rows shows there.
     for size in (count, GROUP):
         for start in range(0, count, size):
             part = slice(start, start + size)
             _check_equal(maps, tokens[0], before[part], after[part])
     found = _speed(sampled, stage, maps, tokens)
+    if found is None:
+        raise NotInRowsError("there was no time to measure it")
     if found.speedup < LEAST_GAIN:
-        raise NotInRowsError(f"it is not worth it: {found.description()}")
+        raise NotInRowsError(f"the maps need to become {LEAST_GAIN} times as fast: {found.description()}")
     return found
 
 
@@ -105,26 +111,20 @@ def _check_equal(
                 raise NotInRowsError(f"column {name!r} is another in rows")
 
 
-def _speed(sampled: Sampled, stage: Stage, maps: RowMaps, tokens: Sequence[Token]) -> SpeedComparison:
+def _speed(sampled: Sampled, stage: Stage, maps: RowMaps, tokens: Sequence[Token]) -> SpeedComparison | None:
     """Run the maps one by one and in rows, in turn."""
-    runner, count, timer = sampled.runner, len(tokens), sampled.runner.timer()
+    runner, count = sampled.runner, len(tokens)
     columns = stacked([runner.columns(token) for token in tokens])
     assert columns is not None
-    step, seconds = rows_at_a_time(columns, count), np.zeros((ROUNDS, 2))
-    # In turn, so that both have met the machine's load of the same moments.
-    for times in seconds:
-        fresh = [runner.fresh(token) for token in tokens]
-        timer.start()
-        for token in fresh:
-            stage(token)
-        times[0] = timer.stop()
-        timer.start()
-        for start in range(0, count, step):
-            part = {name: column[start : start + step] for name, column in columns.items()}
-            maps.run(part, min(step, count - start), tokens[0])
-        times[1] = timer.stop()
-    # The shortest: whatever disturbs a run makes it longer.
-    before, after = (seconds.min(axis=0) / count).tolist()
-    # The standard error of a round's ratio.
-    error = float(np.std(seconds[:, 0] / seconds[:, 1]) / ROUNDS**0.5)
-    return SpeedComparison(before / max(after, 1e-12), error, before, after, count)
+    step = rows_at_a_time(columns, count)
+
+    def one_by_one(group: int) -> Callable[[], object]:
+        fresh = [runner.fresh(token) for token in tokens[group * step : (group + 1) * step]]
+        return lambda: [stage.run(token) for token in fresh]
+
+    def in_rows(group: int) -> Callable[[], object]:
+        part = {name: column[group * step : (group + 1) * step] for name, column in columns.items()}
+        return partial(maps.run, part, min(step, count - group * step), tokens[0])
+
+    found = compare_ways(sampled, (one_by_one, in_rows), -(-count // step), LEAST_GAIN)
+    return found and replace(found, elements=count)

@@ -7,36 +7,31 @@ import functools
 import logging
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import replace
+from pathlib import Path
 
-from pecan_ray.autocache.decision import Kept, with_kept_points
-from pecan_ray.autoorder.accepted import Ordered, Ordering, ReorderAfterEpoch, ReorderResult
+from pecan_ray.autocache.decision import Kept, has_points, with_kept_points
+from pecan_ray.autoorder.accepted import Ordered, Ordering, ReorderResult
+from pecan_ray.autoorder.call_in_subprocess import JobEnd, begin_look
 from pecan_ray.autoorder.exchange_check import NO_TIME
 from pecan_ray.autoorder.explain import as_json
-from pecan_ray.autoorder.kept_order import (
-    KeptOrder,
-    OrderFolder,
-    check_decoders,
-    check_matches,
-    default_order_folder,
-    order_key,
-)
-from pecan_ray.autoorder.late_look import JobEnd, begin_look
+from pecan_ray.autoorder.kept_order import KeptOrder, check_folder, keep_order, load_kept, order_key, pinned_order
 from pecan_ray.autoorder.op_samples import costs_of
-from pecan_ray.autoorder.order import order_plan, uses_subprocess
-from pecan_ray.autoorder.order_check import order_rejection, reorder_after_epoch
+from pecan_ray.autoorder.order import order_plan, order_rejection, reorder_after_epoch, uses_subprocess
 from pecan_ray.autoorder.order_request import ELEMENTS, LEAST_RUNS, SECONDS, JobSize, OrderRequest, runs_allowed
 from pecan_ray.autoorder.rewrites import apply_rewrites
+from pecan_ray.autoorder.trial import COMPARING
 from pecan_ray.engines.available_cpus import available_cpus
 from pecan_ray.engines.counting import OpCount
 from pecan_ray.errors import ColumnError, StateError, describe_error
 from pecan_ray.options import Config, EngineName
 from pecan_ray.plan.fingerprint import describe_operators, describe_plan
 from pecan_ray.plan.op_sequences import OpOrders, op_order_of, op_sequences
-from pecan_ray.plan.operators import Autocache, ElementOp, Plan
+from pecan_ray.plan.operators import ElementOp, Plan
 from pecan_ray.reorder import Mode
+from pecan_ray.user_files import user_cache_folder
 
 logger = logging.getLogger("pecan_ray")
 
@@ -52,20 +47,17 @@ STILL_LOOKING = (
     "AutoOrder is still looking, so the job begins in the order as it is written. What is found is run from the next "
     "epoch on of which nothing has begun, and by later jobs"
 )
+SEEDED = (
+    'a seed is given, so that only orders are looked for that leave results equal, as by reorder="strict". '
+    '`pecan explain --save order.json` looks for one by reorder="safe", which Config(order_file=...) pins'
+)
 
 
 class JobOrder:
     """The order of one pipeline."""
 
     def __init__(
-        self,
-        plan: Plan,
-        *,
-        name: str,
-        engine: EngineName,
-        seed: int,
-        config: Config,
-        seeded: bool = False,
+        self, plan: Plan, *, name: str, engine: EngineName, seed: int, config: Config, seeded: bool = False
     ) -> None:
         """`seeded`: the user has given the seed, so that two runs have equal results."""
         self._plan, self._name, self._engine, self._seed = plan, name, engine, seed
@@ -73,8 +65,6 @@ class JobOrder:
         # A seed does not switch the search off, and bounds what it may change: which orders a look finds depends on
         # what a machine measures (docs/decisions/autoorder.md#149-a-seed-and-an-order).
         self._mode: Mode = "strict" if seeded and config.reorder == "safe" else config.reorder
-        folder = default_order_folder() if config.order_folder is None else config.order_folder
-        self._folder = OrderFolder(folder) if os.fspath(folder) else None
         self._found: Ordering | None = None
         self._state_pins: Ordering | None = None
 
@@ -95,10 +85,27 @@ class JobOrder:
         parts = (*self.parts, ("switches", switches))
         return order_key(parts, self._plan.sources(), self._engine, self._mode)
 
+    @functools.cached_property
+    def _file(self) -> Path | None:
+        """Where its order is kept, if orders are."""
+        folder = self._config.order_folder
+        if folder is None:
+            folder = user_cache_folder("orders")
+        return Path(folder, f"{self._key}.json") if os.fspath(folder) else None
+
     @property
     def movable(self) -> bool:
         """Whether there are operators to exchange."""
-        return self._mode != "off" and _can_move(self._plan)
+        return self._mode != "off" and any(stretch.movable > 1 for stretch in op_sequences(self._plan))
+
+    @property
+    def _can_change(self) -> bool:
+        """Whether there are operators to exchange, or to rewrite: a single one, too.
+
+        No job looks for the sake of a single one, but it runs what `explain()` has found.
+        """
+        rewrites = self._engine == "python" and self._config.reorder_rewrites and self._mode in COMPARING
+        return self.movable or (rewrites and any(stretch.movable for stretch in op_sequences(self._plan)))
 
     def pinned(self, order: OpOrders, decoders: tuple[str, ...] = (), *, cuts_elements: bool) -> JobOrder:
         """Return the order under which a state was taken, so that values stay what they were.
@@ -125,7 +132,10 @@ class JobOrder:
         return other
 
     def check(self) -> None:
-        """Raise `PlanError` where a pinned order does not fit."""
+        """Raise `PlanError` where a pinned order does not fit, or a folder that is named can keep none."""
+        # The folder of all pipelines is no choice of the user's: a job does without it.
+        if self._config.order_folder and self._mode != "off":
+            check_folder(self._config.order_folder)
         self._pinned()
 
     def ordered(self, *, skip_bad: bool, once: bool, job: JobSize | None) -> Ordered:
@@ -135,80 +145,72 @@ class JobOrder:
         What goes wrong here is told and leaves the plan as it is, unless an order is pinned: the job shows an error
         itself, where and as it should; or runs, on workers that have what this process lacks (files, packages).
         """
-        pinned, end = self._pinned() is not None, JobEnd()
-        if not (pinned or self._can_change):
-            return Ordered(order=op_order_of(self._plan), order_text=self._text_as_written, end=end)
+        end = JobEnd()
         try:
+            # Another order, a rewrite, or a point at which something is kept.
+            if not (self._is_pinned or self.movable or has_points(self._plan) or self._known() is not None):
+                written = functools.partial(as_json, self._name, Ordering(self._plan, self._plan, self._mode))
+                return Ordered(order=op_order_of(self._plan), order_text=written, end=end)
             return self._decide(end, skip_bad=skip_bad, once=once, job=job)
         except BaseException as error:  # whatever a user's function, object or source can raise
             # The job runs as it is written, and what still looks for it would look in vain.
             end.finish()
             # A missing column is the user's own order's, on an element.
-            if pinned or isinstance(error, (KeyboardInterrupt, ColumnError)):
+            if self._is_pinned or isinstance(error, (KeyboardInterrupt, ColumnError)):
                 raise
             message = _ended_with(error)
             logger.warning("%s: %s", self._name, message)
             return Ordered(order=op_order_of(self._plan), notes=(message.partition("\n")[0],))
-
-    def _text_as_written(self) -> str:
-        return as_json(self._name, Ordering(self._plan, self._plan, self._mode))
-
-    @property
-    def _can_change(self) -> bool:
-        """Whether there may be another order, a rewrite, or a point at which something is kept."""
-        return self.movable or any(isinstance(op, Autocache) for op in self._plan.all_ops())
 
     def _decide(self, end: JobEnd, *, skip_bad: bool, once: bool, job: JobSize | None) -> Ordered:
         ordering, beside = self._ordering(end, skip_bad=skip_bad, once=once, job=job)
         plan = ordering.plan if ordering.changed else self._plan
         order = op_order_of(plan)
         keeps = self._keeps(plan, ordering, JobSize(1.0, 1.0) if job is None else job)
-        told = (
-            *(one.description() for one in apply_rewrites(plan, self._engine, ordering.decoders)[1]),
-            *keeps.notes,
-            *self._seed_notes(),
-        )
-        messages = [text for text in (ordering.summary(), *told) if text]
-        self._log(messages, ordering, keeps)
-        pinned = self._config.order_file is not None or self._state_pins is not None
-        look = None if once or pinned else self._after_epoch(ordering, end, skip_bad=skip_bad)
-        # A pinned order stays the user's, also where this job could not run in it.
-        reverted = None if pinned else functools.partial(self._replace, self._plan)
+        rewrites = apply_rewrites(plan, self._engine, ordering.decoders)[1]
+        told = (*(one.description() for one in rewrites), *keeps.notes, *self._seed_notes())
+        messages = tuple(text for text in (ordering.summary(), *told) if text)
+        # Warnings are what changes values, or makes random ones the same in each epoch.
+        loud = {*keeps.frozen, *([ordering.summary()] if ordering.may_change_values else ())}
+        for text in messages:
+            logger.log(logging.WARNING if text in loud else logging.INFO, "%s: %s", self._name, text)
+        # As the Pecan paper has it; other modes look once (docs/decisions/autoorder.md#122-what-autoorder-has-no-more).
+        asks_again = ordering.mode == "pecan" and not (once or self._is_pinned)
         return Ordered(
             None if keeps.plan is self._plan else keeps.plan,
             order,
-            tuple(messages),
+            messages,
             ordering.op_seconds(),
-            _row_seconds(ordering, goes_on=beside is not None),
-            reorder_after_epoch=look,
+            # A look that goes on has taken too long to tell.
+            ordering.row_seconds() if beside is None or ordering.final else math.inf,
+            reorder_after_epoch=functools.partial(self._after_epoch, ordering, end, skip_bad) if asks_again else None,
             background_search=beside,
-            on_fallback=reverted,
+            # A pinned order stays the user's, also where this job could not run in it.
+            on_fallback=None if self._is_pinned else functools.partial(self._replace, self._plan),
             decoders=ordering.decoders,
             epoch_estimate=keeps.epoch_estimate,
             order_text=functools.partial(as_json, self._name, ordering),
             end=end,
         )
 
-    def _log(self, messages: Iterable[str], ordering: Ordering, keeps: Kept) -> None:
-        # Warnings are what changes values, or makes random ones the same in each epoch.
-        loud = (*keeps.frozen, *([ordering.summary()] if ordering.may_change_values else ()))
-        for text in messages:
-            logger.log(logging.WARNING if text in loud else logging.INFO, "%s: %s", self._name, text)
-
     def order_text(self, *, again: bool = False) -> Ordering:
         """Return the order with what was measured of every operator; `again`: look anew, whatever is kept."""
+        self.check()
+        # One bad element of many must not hide all that is to be told, and no job waits for a command.
+        request = self._request(skip_bad=True, sample_all=True)
+        request = replace(request, seconds=ASKED_TIMES * request.seconds)
         pinned = self._pinned()
-        if pinned is not None:
-            return self._with_sample(pinned)
-        found = None if again else self._known()
+        found = pinned or (None if again else self._known())
         if found is not None and not found.sequences and found.origin:
-            found = self._with_sample(found)
-        elif found is None or len(found.sequences) < len(op_sequences(self._plan)):
+            # Nothing was written down with it of what a sample shows.
+            sampled = order_plan(replace(request, plan=found.plan, mode="off"))
+            notes = (*found.notes, *sampled.notes)
+            found = replace(found, sequences=sampled.sequences, seconds=sampled.seconds, notes=notes)
+        elif found is None or (pinned is None and len(found.sequences) < len(op_sequences(self._plan))):
             known = () if found is None else found.sequences
-            found = self._keep(order_plan(self._command_request(), known), again=again)
-        messages = [text for text in self._seed_notes() if text not in found.notes]
-        found = self._found = replace(found, notes=(*found.notes, *messages))
-        return found
+            found = self._keep(order_plan(request, known), again=again)
+        self._found = replace(found, notes=tuple(dict.fromkeys([*found.notes, *self._seed_notes()])))
+        return self._found
 
     def explain_ordering(self, *, again: bool = False) -> Ordering:
         """Return what `order_text` does; among its notes is what a job on this machine would keep, and why."""
@@ -222,15 +224,11 @@ class JobOrder:
 
         A seed does not matter here: an order that is pinned is the same each time.
         """
+        order = self
         if self._seeded:
             config = replace(self._config, order_file=None)
-            other = JobOrder(self._plan, name=self._name, engine=self._engine, seed=self._seed, config=config)
-            other.save(path, again=again)
-            return
-        found = self.order_text(again=again)
-        KeptOrder.of(found, self._name).save(path)
-
-    # --- inside --------------------------------------------------------------------------------------------
+            order = JobOrder(self._plan, name=self._name, engine=self._engine, seed=self._seed, config=config)
+        KeptOrder.of(order.order_text(again=again), self._name).save(path)
 
     def _keeps(self, ordered: Plan, ordering: Ordering, job: JobSize) -> Kept:
         """Return an ordered plan as it is to run, with what it keeps."""
@@ -258,9 +256,8 @@ class JobOrder:
 
     def _seed_notes(self) -> tuple[str, ...]:
         """Say that a seed bounds what an order may change, where it does."""
-        pinned = self._config.order_file is not None or self._state_pins is not None
-        bounded = self._mode != self._config.reorder and not pinned
-        return (SEEDED,) if bounded and _can_move(self._plan) else ()
+        bounded = self._mode != self._config.reorder and not self._is_pinned
+        return (SEEDED,) if bounded and self.movable else ()
 
     def _request(self, *, skip_bad: bool, sample_all: bool = False, job: JobSize | None = None) -> OrderRequest:
         config = self._config
@@ -279,11 +276,6 @@ class JobOrder:
             rewrites=config.reorder_rewrites,
         )
 
-    def _command_request(self) -> OrderRequest:
-        """Return the request of a command, which no job waits for."""
-        request = self._request(skip_bad=False, sample_all=True)
-        return replace(request, seconds=ASKED_TIMES * request.seconds)
-
     def _ordering(
         self, end: JobEnd, *, skip_bad: bool, once: bool, job: JobSize | None
     ) -> tuple[Ordering, Callable[[], ReorderResult | None] | None]:
@@ -292,26 +284,23 @@ class JobOrder:
         What was found stays, for this pipeline and later ones.  `once`: the job has no later epoch to run it in.
         """
         # Decision 24: pinned, kept, found, or as written: the first that there is.
-        pinned = self._pinned()
-        known = pinned or self._known()
-        if known is not None:
+        if (pinned := self._pinned()) is not None:
+            return pinned, None
+        if (known := self._known()) is not None:
             # Decision 115: a sample does not show all, so long jobs compare a kept order on other elements.
-            again = pinned is None and known.changed and runs_allowed(self._plan, job) >= LEAST_RUNS
+            again = known.changed and runs_allowed(self._plan, job) >= LEAST_RUNS
             return known, functools.partial(self._compare_order, known, end, skip_bad) if again else None
         request = self._request(skip_bad=skip_bad, job=job)
         request = replace(request, in_subprocess=uses_subprocess(request))
         look = begin_look(functools.partial(self._search_later, request, end))
         # Decision 139: a look holds up a job no longer. What it finds is a later version of the plan.
         waited_s = max(WAITED_S, self._config.sample_seconds or 0.0)
-        if not self._needs_order(request, job) and not wait([look], waited_s).done:
+        # What is kept at points belongs to an order.
+        goes_on = job is not None and job.continues and request.in_subprocess
+        if goes_on and not has_points(self._plan) and not wait([look], waited_s).done:
             written = Ordering(self._plan, self._plan, self._mode, notes=(STILL_LOOKING,), final=False)
             return written, None if once else functools.partial(self._found_late, look)
         return look.result(), None
-
-    def _needs_order(self, request: OrderRequest, job: JobSize | None) -> bool:
-        """Tell whether a job needs its order before it begins."""
-        keeps = any(isinstance(op, Autocache) for op in self._plan.all_ops())  # entries belong to an order
-        return job is None or not job.continues or not request.in_subprocess or keeps
 
     def _search_later(self, request: OrderRequest, end: JobEnd) -> Ordering:
         found = order_plan(request, job=end)
@@ -334,73 +323,54 @@ class JobOrder:
         text = "; ".join((found.summary(), *(one.description() for one in done)))
         return ReorderResult(plan, op_order_of(found.plan), text, found.decoders, as_json(self._name, found))
 
+    @property
+    def _is_pinned(self) -> bool:
+        return self._config.order_file is not None or self._state_pins is not None
+
     def _pinned(self) -> Ordering | None:
-        path = self._config.order_file
-        if self._state_pins is not None or path is None:
+        if self._state_pins is not None:
             return self._state_pins
-        order = KeptOrder.load(path)
-        check_matches(order, self._plan, path, self._name)
-        found = order.ordering(self._plan, self._mode)
-        assert found is not None
-        check_decoders(found, self._engine, path, self._name)
-        return replace(found, origin=f"{os.fspath(path)} pins it")
+        return pinned_order(self._plan, self._mode, self._engine, self._config, self._name)
 
     def _known(self) -> Ordering | None:
         """Return the order that was found before: by this pipeline, or by another one like it."""
-        if self._found is None and self._folder is not None and self.movable:
-            kept = self._folder.load(self._key)
+        if self._found is None and self._can_change and self._file is not None:
+            kept = load_kept(self._file)
             self._found = None if kept is None else self._located(kept)
         return self._found
 
     def _located(self, kept: KeptOrder) -> Ordering | None:
         """Return a kept order, and where it is kept; None where another version has written it."""
         found = kept.ordering(self._plan, self._mode)
-        if found is None or self._folder is None:
+        if found is None or self._file is None:
             return found and replace(found, origin=kept.why)
         why = f" ({kept.why})" if kept.why else ""
-        place = f"it is kept in {self._folder.file(self._key)} since {kept.found}{why}"
+        place = f"it is kept in {self._file} since {kept.found}{why}"
         return replace(found, origin=f"{place}; `pecan explain --again` looks anew")
 
     def _keep(self, found: Ordering, *, again: bool = False) -> Ordering:
         """Keep what a look has found; return what another process has kept meanwhile, if one has."""
-        if self._folder is None or not (found.final and found.sequences and self.movable):
+        if not (found.final and found.sequences and self._can_change) or self._file is None:
             return found
         mine = KeptOrder.of(found, self._name)
         # Decision 24: of two processes that look at a time the first one is right, so that all jobs run one order.
-        kept = None if again else self._folder.keep(self._key, mine)
-        if kept is mine:
-            return found
-        other = None if kept is None else self._located(kept)
+        kept = keep_order(self._file, mine, instead=again)
+        other = None if kept is mine else self._located(kept)
+        if other is not None and (op_order_of(other.plan), other.decoders) != (op_order_of(found.plan), found.decoders):
+            return other
         # Theirs cannot be read here, or is the same: mine has what was measured just now.
-        if other is None or (op_order_of(other.plan), other.decoders) == (op_order_of(found.plan), found.decoders):
-            self._folder.replace(self._key, mine)
-            return found
-        return other
+        if kept is not mine:
+            keep_order(self._file, mine, instead=True)
+        return found
 
-    def _with_sample(self, known: Ordering) -> Ordering:
-        """Return an order with what a sample shows of the operators, if nothing was written down with it."""
-        if known.sequences:
-            return known
-        found = order_plan(replace(self._command_request(), plan=known.plan, mode="off"))
-        notes = tuple(dict.fromkeys([*known.notes, *found.notes]))
-        return replace(known, sequences=found.sequences, seconds=found.seconds, notes=notes)
-
-    def _after_epoch(self, ordering: Ordering, end: JobEnd, *, skip_bad: bool) -> ReorderAfterEpoch | None:
-        """Return what asks AutoOrder again after the first epoch, in mode "pecan"."""
-        # As the Pecan paper has it; other modes look once
-        # (docs/decisions/autoorder.md#122-what-autoorder-has-no-more).
-        if ordering.mode != "pecan":
-            return None
-
-        def look(counts: Mapping[str, OpCount]) -> ReorderResult | None:
-            found = reorder_after_epoch(ordering, counts, self._request(skip_bad=skip_bad), end)
-            if found is None:
-                return None
-            plan, message = found
-            self._replace(plan, message)
-            return ReorderResult(plan, op_order_of(plan), message)
-
-        return look
+    def _after_epoch(
+        self, ordering: Ordering, end: JobEnd, skip_bad: bool, counts: Mapping[str, OpCount]
+    ) -> ReorderResult | None:
+        """Ask again after the first epoch."""
+        found = reorder_after_epoch(ordering, counts, self._request(skip_bad=skip_bad), end)
+        if found is not None and found.plan is not None:
+            self._replace(found.plan, found.reason)
+        return found
 
     def _compare_order(self, kept: Ordering, end: JobEnd, skip_bad: bool) -> ReorderResult | None:
         """Compare a few elements under a kept order again; if they differ, this job and later ones run the user's."""
@@ -419,30 +389,14 @@ class JobOrder:
 
     def _replace(self, plan: Plan, why: str) -> None:
         """Keep another order from now on, whatever becomes of bad elements."""
-        kept = KeptOrder.in_place(plan, self._name, self._mode, why)
-        if self._folder is not None:
-            self._folder.replace(self._key, kept)
+        kept = KeptOrder(op_order_of(plan), self._name, self._mode, why=why)
+        if self._file is not None:
+            keep_order(self._file, kept, instead=True)
         self._found = self._located(kept)
 
 
 def _ended_with(error: BaseException) -> str:
     return f"AutoOrder left the order as it is written, since its look ended with {describe_error(error)}"
-
-
-SEEDED = (
-    'a seed is given, so that only orders are looked for that leave results equal, as by reorder="strict". '
-    '`pecan explain --save order.json` looks for one by reorder="safe", which Config(order_file=...) pins'
-)
-
-
-def _row_seconds(ordering: Ordering, *, goes_on: bool) -> float | None:
-    found = ordering.row_seconds()
-    # A look that goes on has taken too long to tell.
-    return math.inf if found is None and goes_on and not ordering.final else found
-
-
-def _can_move(plan: Plan) -> bool:
-    return any(stretch.movable > 1 for stretch in op_sequences(plan))
 
 
 def _to_str(orders: OpOrders) -> str:

@@ -3,40 +3,46 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 import hashlib
 import itertools
 import json
 import logging
 import os
-import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
-from pecan_ray.autoorder.accepted import OpSequenceOrder, Ordering
+from pecan_ray.autoorder.accepted import STRETCHES_AS_JSON, OpSequenceOrder, Ordering
 from pecan_ray.autoorder.exchange_check import OpOrder
-from pecan_ray.autoorder.op_samples import FactJson, from_json, to_json
 from pecan_ray.autoorder.rewrites import apply_rewrites
-from pecan_ray.errors import PecanError, PlanError
-from pecan_ray.options import EngineName
-from pecan_ray.plan.op_sequences import apply_op_order, op_order_of, op_sequences
+from pecan_ray.errors import PecanError, PlanError, describe_error
+from pecan_ray.job.codec import Json
+from pecan_ray.options import Config, EngineName
+from pecan_ray.plan.op_sequences import OpSequence, apply_op_order, op_sequences
 from pecan_ray.plan.operators import Plan
 from pecan_ray.plan.splits import Source
 from pecan_ray.reorder import Mode
 from pecan_ray.sources.audio_folder import AudioFolder
 from pecan_ray.sources.image_folder import ImageFolder
 from pecan_ray.storage import list_files, list_folder
+from pecan_ray.user_files import written_beside
 
 logger = logging.getLogger("pecan_ray")
 
 FORMAT = 1
 """Grows whenever what was written before cannot be read as it is."""
+SHARED = 0o644
+"""Users may share a folder of orders."""
 
 
-def _are_names(written: FactJson) -> bool:
+def _are_names(written: Json) -> bool:
     return isinstance(written, list) and all(isinstance(name, str) for name in written)
+
+
+def _are_orders(written: Json) -> TypeGuard[list[list[str]]]:
+    return isinstance(written, list) and all(order and _are_names(order) for order in written)
 
 
 @dataclass(frozen=True)
@@ -47,11 +53,11 @@ class KeptOrder:
     """The operators of each stretch, as they are to run."""
     pipeline: str = ""
     mode: str = ""
-    found: str = ""
+    found: str = field(default_factory=lambda: datetime.now(timezone.utc).isoformat(timespec="seconds"))
     """When, in ISO 8601."""
     why: str = ""
     """Where it is not what a look has found."""
-    facts: Mapping[str, FactJson] = field(default_factory=dict)
+    facts: Mapping[str, Json] = field(default_factory=dict)
     """What was measured, as JSON; nothing in a file that was written by hand."""
     decoders: tuple[str, ...] = ()
     """Operators that take over the work of those that directly follow them (`pecan_ray.autoorder.rewrites`)."""
@@ -61,26 +67,28 @@ class KeptOrder:
         """Return what a look at a pipeline has found."""
         orders = tuple(one.accepted.order for one in ordering.sequences)
         # All that was measured goes along: the next job shows it without a look.
-        facts = {"stretches": to_json(ordering.sequences), "seconds": ordering.seconds, "notes": ordering.notes}
-        return cls(orders, pipeline, ordering.mode, _now(), facts=facts, decoders=ordering.decoders)
+        facts = {
+            "stretches": STRETCHES_AS_JSON.encode(ordering.sequences),
+            "seconds": ordering.seconds,
+            "notes": ordering.notes,
+        }
+        return cls(orders, pipeline, ordering.mode, facts=facts, decoders=ordering.decoders)
+
+    def to_text(self) -> str:
+        """Return what its file holds."""
+        return json.dumps({"format": FORMAT, **vars(self)}, indent=1)
 
     @classmethod
-    def in_place(cls, plan: Plan, pipeline: str, mode: str, why: str) -> KeptOrder:
-        """Return the order of a plan as it is, in place of one that a look has found."""
-        return cls(op_order_of(plan), pipeline, mode, _now(), why)
-
-    def to_json(self) -> dict[str, FactJson]:
-        """Return it as a value that JSON has."""
-        return {"format": FORMAT, **vars(self)}
-
-    @classmethod
-    def from_json(cls, written: FactJson) -> KeptOrder:
+    def from_json(cls, written: Json) -> KeptOrder:
         """Return what was written; raises ValueError for anything else."""
-        if not isinstance(written, dict) or written.get("format") != FORMAT:
-            found = written.get("format") if isinstance(written, dict) else type(written).__name__
-            raise ValueError(f"it needs to be an object with format {FORMAT}, but has {found!r}")
+        form = written.get("format") if isinstance(written, dict) else type(written).__name__
+        if not isinstance(written, dict) or type(form) is not int or form != FORMAT:
+            raise ValueError(f"it needs to be an object with format {FORMAT}, but has {form!r}")
+        known = ("format", *(one.name for one in fields(cls)))
+        if unknown := sorted(written.keys() - {*known}):
+            raise ValueError(f"it has {_to_str(unknown)}, which no order file has: those have {_to_str(known)}")
         orders, decoders, facts = written.get("orders"), written.get("decoders", []), written.get("facts")
-        if not isinstance(orders, list) or not all(order and _are_names(order) for order in orders):
+        if not _are_orders(orders):
             raise ValueError("orders must be a list of lists of operators' names, of which none is empty")
         if not _are_names(decoders):
             raise ValueError("decoders must be a list of operators' names")
@@ -99,8 +107,8 @@ class KeptOrder:
             return None
         after = apply_op_order(plan, {known[tuple(sorted(order))]: order for order in self.orders})
         ordering = Ordering(plan, after, mode, decoders=self.decoders)
-        with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError, ImportError, PecanError):
-            found: tuple[OpSequenceOrder, ...] = from_json(self.facts["stretches"])
+        with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError, PecanError):
+            found: tuple[OpSequenceOrder, ...] = STRETCHES_AS_JSON.decode(self.facts["stretches"])
             seconds, notes = float(self.facts["seconds"]), tuple(map(str, self.facts["notes"]))
             if all(one.names in known.values() for one in found):
                 return replace(ordering, sequences=found, seconds=seconds, notes=notes)
@@ -108,7 +116,7 @@ class KeptOrder:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it to a file, whole or not at all."""
-        with _written(Path(path), self) as written:
+        with written_beside(Path(path), self.to_text(), SHARED) as written:
             os.replace(written, path)
 
     @classmethod
@@ -125,115 +133,109 @@ class KeptOrder:
             ) from error
 
 
-def check_decoders(found: Ordering, engine: EngineName, path: str | os.PathLike[str], pipeline: str) -> None:
-    """Raise `PlanError` for a pinned order with a decoder that has nothing to take over in it."""
-    _, done = apply_rewrites(found.plan, engine, found.decoders)
-    for name in sorted({*found.decoders} - {one.decoder for one in done}):
-        raise PlanError(
-            f"the order file {path} lets {name!r} take over what follows it, which it cannot in {pipeline} "
-            f'on the {engine} engine. Take it out of "decoders", or write it anew by `pecan explain --save {path}`.'
-        )
+def pinned_order(plan: Plan, mode: Mode, engine: EngineName, config: Config, pipeline: str) -> Ordering | None:
+    """Return the order that a file pins, if one does; raises `PlanError` where it does not fit the pipeline."""
+    if config.order_file is None:
+        return None
+    path = os.fspath(config.order_file)
+    order = KeptOrder.load(path)
+    found = order.ordering(plan, mode)
+    why = _misfit(order, plan, pipeline)
+    if found is not None and not why:
+        _, done = apply_rewrites(found.plan, engine, found.decoders)
+        for name in sorted({*found.decoders} - {one.decoder for one in done}):
+            why = f'lets {name!r} take over what it cannot in {pipeline} on the {engine} engine, by "decoders"'
+        if found.changed and not config.reorder_exchanges:
+            why = "asks for what Config(reorder_exchanges=False) excludes"
+        if found.decoders and not config.reorder_rewrites:
+            why = "asks for what Config(reorder_rewrites=False) excludes"
+    if found is None or why:
+        raise PlanError(f"the order file {path} {why}. Correct it, or write it anew by `pecan explain --save {path}`.")
+    return replace(found, origin=f"{path} pins it")
 
 
-def check_matches(order: KeptOrder, plan: Plan, path: str | os.PathLike[str], pipeline: str) -> None:
-    """Raise `PlanError` for a pinned order that is not one of the pipeline's operators."""
-    runs = [one.names for one in op_sequences(plan)]
+def _misfit(order: KeptOrder, plan: Plan, pipeline: str) -> str:
+    """Return why an order is not one of the pipeline's operators; empty if it is."""
+    runs = {tuple(sorted(one.names)): one for one in op_sequences(plan)}
+    seen = set[OpOrder]()
     for names in order.orders:
-        if sorted(names) in map(sorted, runs):
-            continue
-        unknown = next((f": none is named {name!r}" for name in names if not any(name in run for run in runs)), "")
-        exchangeable = "; or ".join(map(_to_str, runs)) or "none"
-        raise PlanError(
-            f"the order file {path} has the order {_to_str(names)}, which the pipeline {pipeline} cannot have"
-            f"{unknown}. An order names each operator once of those that can be exchanged with each other, which are "
-            f"{exchangeable}. Correct it, or write it anew by `pecan explain --save {path}`."
-        )
+        stretch, has = runs.get(tuple(sorted(names))), f"has the order {_to_str(names)},"
+        if stretch is None:
+            return f"{has} which the pipeline {pipeline} cannot have{_unlike(runs.values(), names)}"
+        if stretch.names in seen:
+            return f"{has} and another one of the same operators"
+        if (kept := _moved_kept(stretch, names)) is not None:
+            return f"{has} which moves {kept!r}, or others across it, in {pipeline}, where it has keep_position=True"
+        seen.add(stretch.names)
+    return ""
 
 
-def _now() -> str:
-    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+def _unlike(runs: Collection[OpSequence], names: OpOrder) -> str:
+    unknown = next((f": none is named {name!r}" for name in names if not any(name in run.names for run in runs)), "")
+    exchangeable = "; or ".join(_to_str(run.names) for run in runs) or "none"
+    return (
+        f"{unknown}. An order names each operator once of those that can be exchanged with each other, which are "
+        f"{exchangeable}"
+    )
+
+
+def _moved_kept(stretch: OpSequence, names: OpOrder) -> str | None:
+    """Return an operator with `keep_position` that has others before it in an order than in the user's; None: none."""
+    kept = [op.name for op in stretch.ops if op.keep_position]
+    users = stretch.names
+    return next((name for name in kept if {*names[: names.index(name)]} != {*users[: users.index(name)]}), None)
 
 
 def _to_str(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names)) or "none"
 
 
-class OrderFolder:
-    """A folder with an order for each pipeline that was looked at.
-
-    One that cannot be written keeps nothing: the next job looks again.
-    """
-
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._path = Path(path)
-
-    def file(self, key: str) -> Path:
-        """Return where an order lies, or would lie."""
-        return self._path / f"{key}.json"
-
-    def load(self, key: str) -> KeptOrder | None:
-        """Return the order that is kept; None if there is none that can be read."""
-        try:
-            # As good as none where it cannot be read; a pinned file is the user's, and an error then.
-            return KeptOrder.load(self.file(key))
-        except PlanError:
-            return None
-
-    def keep(self, key: str, order: KeptOrder) -> KeptOrder:
-        """Keep an order, unless one is kept; return the one that is."""
-        with self._warn_on_failure(), _written(self.file(key), order) as written:
-            try:
-                # A link fails if the name is taken, so of two processes the first one's order is kept (decision 24).
-                os.link(written, self.file(key))
-            except FileExistsError:
-                kept = self.load(key)
-                if kept is not None:
-                    return kept
-                os.replace(written, self.file(key))  # what lies there cannot be read
-            except OSError:  # a file system without hard links
-                os.replace(written, self.file(key))
-        return order
-
-    def replace(self, key: str, order: KeptOrder) -> None:
-        """Keep an order in place of whatever is kept."""
-        with self._warn_on_failure():
-            order.save(self.file(key))
-
-    @contextlib.contextmanager
-    def _warn_on_failure(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            logger.info(
-                "the order of operators is not kept in %s, so that the next job looks again: %s", self._path, error
-            )
-
-
-@contextlib.contextmanager
-def _written(path: Path, order: KeptOrder) -> Iterator[str]:
-    """Write an order to a file of another name beside its place, which is gone afterwards."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # In the same folder, because links and renames do not cross file systems.
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    os.fchmod(handle, 0o644)  # users may share a folder
+def check_folder(path: str | os.PathLike[str]) -> None:
+    """Raise `PlanError` where orders are to be kept in what is no folder, and cannot be made one."""
     try:
-        with os.fdopen(handle, "w") as file:
-            json.dump(order.to_json(), file, indent=1)
-        yield name
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(name)
+        Path(path).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PlanError(
+            f"no orders can be kept in order_folder={os.fspath(path)!r}: {describe_error(error)}. Name a folder, or "
+            'order_folder="" to keep none.'
+        ) from error
 
 
-def default_order_folder() -> Path:
-    """Return the folder of orders in the user's cache folder."""
-    base = os.environ.get("XDG_CACHE_HOME") or ""
-    return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "pecan_ray" / "orders"
+def load_kept(path: Path) -> KeptOrder | None:
+    """Return the order that is kept at a place; None if there is none that can be read."""
+    try:
+        # As good as none where it cannot be read; a pinned file is the user's, and an error then.
+        return KeptOrder.load(path)
+    except PlanError:
+        return None
+
+
+def keep_order(path: Path, order: KeptOrder, *, instead: bool = False) -> KeptOrder:
+    """Keep an order, `instead` of whatever is kept or if nothing is; return the one that is kept then.
+
+    Where nothing can be written nothing is kept: the next job looks again.
+    """
+    try:
+        with written_beside(path, order.to_text(), SHARED) as written:
+            try:
+                if not instead:
+                    # A link fails if the name is taken, so of two processes the first one is right (decision 24).
+                    os.link(written, path)
+                    return order
+            except FileExistsError:
+                if (kept := load_kept(path)) is not None:
+                    return kept
+            except OSError:  # a file system without hard links
+                pass
+            os.replace(written, path)
+    except OSError as error:
+        logger.info("the order of operators is not kept at %s, so that the next job looks again: %s", path, error)
+    return order
 
 
 # --- what it is found by: everything that the choice depends on, as far as it is known at once ------------------
 
-KEY_FORMAT = 13
+KEY_FORMAT = 17
 """Grows whenever the choice is made by other rules, so that what was kept before is looked for anew."""
 
 

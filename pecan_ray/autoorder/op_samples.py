@@ -1,18 +1,21 @@
-"""What a sample tells of a pipeline: frozen values, one per operator, stretch and pipeline."""
+"""What a sample tells of a pipeline: frozen values, one per operator, stretch and pipeline; and sums that make them."""
 
 from __future__ import annotations
 
-import dataclasses
-import importlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
 
 from pecan_ray.autocache.decision import SampledCosts
+from pecan_ray.autoorder.element_spec import has_custom_type, kind_of, leaves, rank_of, shape_of
 from pecan_ray.cache.execution_profile import OperatorCost, SourceCost
-from pecan_ray.plan.operators import Plan
+from pecan_ray.engines.counting import OpCount
+from pecan_ray.plan.operators import ElementOp, Filter, FlatMap, Plan, is_pass_dependent, wants_epoch
 from pecan_ray.plan.shape import element_ops_from
-from pecan_ray.reorder.never import OpProperties
+from pecan_ray.plan.splits import Element
 from pecan_ray.reorder.profile import ProfiledOp
 from pecan_ray.sources.memory import Arrays, Items
 
@@ -23,9 +26,7 @@ class OpSample:
 
     name: str
     profiled: ProfiledOp
-    """As the ordering policies take it,"""
-    stats: OpProperties
-    """and how it is made."""
+    """As the ordering policies take it."""
     elements_in: int = 0
     elements_out: int = 0
     bytes_in: int = 0
@@ -57,11 +58,6 @@ class OpSequenceSample:
     notes: tuple[str, ...] = ()
     reading_s: float | None = None
     """Seconds for an element that enters it: reading, and all operators before; None: not measured."""
-
-    @property
-    def complete(self) -> bool:
-        """Whether every operator was measured."""
-        return bool(self.ops) and all(op.measured for op in self.ops)
 
     @property
     def seconds(self) -> float | None:
@@ -103,62 +99,163 @@ class SampleProfile:
         raise KeyError(name)
 
 
-# --- as JSON, and back: made from the values themselves, so that a new fact needs nothing here ----------------
+# --- adding up what single runs of one operator have shown ----------------------------------------------------
 
-FactJson: TypeAlias = Any
-"""What `json` reads and writes."""
-
-PACKAGES = ("pecan_ray.autoorder.", "pecan_ray.reorder.")
-"""Only classes of these are made again."""
-
-
-def to_json(value: Any) -> FactJson:
-    """Return a fact as a value that `json` can write."""
-    if _is_fact(type(value)):
-        # Only what `__init__` takes: `from_json` makes the object by it.
-        names = getattr(value, "_fields", None) or [one.name for one in dataclasses.fields(value) if one.init]
-        kind = f"{type(value).__module__}.{type(value).__qualname__}"
-        return {"is": kind, **{name: to_json(getattr(value, name)) for name in names}}
-    if isinstance(value, (tuple, list)):
-        return [to_json(one) for one in value]
-    if isinstance(value, (set, frozenset)):
-        # Sorted, so that equal facts make equal files.
-        return {"set": [to_json(one) for one in sorted(value)]}
-    if isinstance(value, Mapping):
-        # As pairs: JSON makes texts of all keys.
-        return {"dict": [[to_json(name), to_json(one)] for name, one in value.items()]}
-    return value
+OUTLIER_SHARE = 1 / 32
+"""Share of the longest times that is left out: they are those of a machine that did something else."""
+NOT_MEASURED = "it was not reached by the sample"
+HOLDS_STATE = "gives other results for an equal element, so it seems to hold state (random=True says that it does not)"
+BY_EPOCH = "is given the epoch's number, and a sample shows the first epoch alone"
 
 
-def from_json(written: FactJson) -> Any:
-    """Return the fact that was written.
+@dataclass
+class OpAccumulator:
+    """The sums of one operator."""
 
-    Raises KeyError, TypeError, ValueError, AttributeError, ImportError or PlanError for what another version wrote.
+    op: ElementOp
+    count: OpCount = field(default_factory=OpCount)
+    timed: list[float] = field(default_factory=list)
+    """Seconds of runs."""
+    reads: set[str] = field(default_factory=set)
+    writes: set[str] = field(default_factory=set)
+    creates: set[str] = field(default_factory=set)
+    drops: set[str] = field(default_factory=set)
+    extra_s: float = 0.0
+    """Time that the watched runs have taken in addition."""
+    draws: bool = False
+    """Whether it draws from a generator that others share, and so other numbers in every run."""
+    unequal: bool = False
+    """Whether two runs on an equal element have differed."""
+    arrays: set[str] = field(default_factory=set)
+    """Columns that were arrays of numbers, or held some."""
+    lengths: dict[str, set[tuple[int, int]]] = field(default_factory=dict)
+    """Of columns with one or two dimensions that it changed: how long they were before and behind it."""
+    changed_axes: dict[str, set[int]] = field(default_factory=dict)
+    """The axes whose length it changed."""
+    changes_kind: bool = False
+    changes_rank: bool = False
+    custom_dtype_cast: bool = False
+
+    def compare(self, before: Element, outputs: Sequence[Element]) -> None:
+        """Compare an element with what it became: columns, kinds, dimensions, types."""
+        for name, value in before.items():
+            if any(isinstance(leaf, np.ndarray) and leaf.ndim > 0 for leaf in leaves({name: value}).values()):
+                self.arrays.add(name)
+        for output in outputs:
+            self._compare_output(before, output)
+
+    def _compare_output(self, before: Element, output: Element) -> None:
+        self.creates |= output.keys() - before.keys()
+        self.drops |= before.keys() - output.keys()
+        for name, value in output.items():
+            if value is not before.get(name, value):
+                self._compare_column(name, before[name], value)
+            self.custom_dtype_cast |= has_custom_type(value) and not has_custom_type(before.get(name))
+
+    def _compare_column(self, name: str, before: Any, after: Any) -> None:
+        kinds, ranks = (kind_of(before), kind_of(after)), (rank_of(before), rank_of(after))
+        self.changes_kind |= kinds[0] != kinds[1] and not (_is_nothing(before) or _is_nothing(after))
+        self.changes_rank |= None not in ranks and ranks[0] != ranks[1]
+        sides, made = shape_of(before), shape_of(after)
+        if sides and len(sides) == len(made):
+            changed = {axis for axis, side in enumerate(sides) if side != made[axis]}
+            self.changed_axes.setdefault(name, set()).update(changed)
+            if len(sides) <= 2:
+                self.lengths.setdefault(name, set()).add((sides[0], made[0]))
+
+    def sample(self) -> OpSample:
+        """Return the sums as facts."""
+        seconds = trimmed_mean(self.timed) if self.timed else None
+        facts, several = self._profiled(seconds), isinstance(self.op, FlatMap)
+        return OpSample(self.op.name, facts, **vars(self.count), seconds=seconds, yields_several=several)
+
+    def _fixed(self) -> str:
+        # `random=True` says that unequal results are chance, and no state.
+        if self.unequal and self.op.random is not True:
+            return HOLDS_STATE
+        return BY_EPOCH if wants_epoch(self.op.fn) else ""
+
+    def _profiled(self, seconds: float | None) -> ProfiledOp:
+        count, keeps, random = self.count, self.op.keep_position, self._random()
+        if not all(vars(count).values()):
+            return ProfiledOp(self.op.name, 1.0, keep_position=keeps, fixed=NOT_MEASURED, random=random)
+        # Other numbers of outputs for other elements: it decides which there are, as a filter does.
+        uneven = isinstance(self.op, FlatMap) and count.elements_out % count.elements_in != 0
+        filtered = () if random else (name for name, sizes in self.lengths.items() if _by_content(sizes))
+        return ProfiledOp(
+            name=self.op.name,
+            inflation=count.bytes_out / count.bytes_in,
+            keep_position=keeps,
+            changes_kind=self.changes_kind,
+            changes_rank=self.changes_rank,
+            custom_dtype_cast=self.custom_dtype_cast,
+            reads=frozenset(self.reads),
+            writes=frozenset(self.writes),
+            creates=frozenset(self.creates),
+            drops=frozenset(self.drops),
+            elements=count.elements_out / count.elements_in,
+            seconds=seconds,
+            random=random,
+            fixed=self._fixed(),
+            arrays=frozenset(self.arrays & self.reads),
+            decides=isinstance(self.op, Filter) or uneven,
+            draws=self.draws,
+            # What draws differs by that, and need hold no state.
+            unequal=self.unequal and not self.draws,
+            filtered_columns=frozenset(filtered),
+            changed_axes={name: frozenset(axes) for name, axes in self.changed_axes.items() if axes},
+        )
+
+    def _random(self) -> bool | None:
+        # What the user has said counts for more than what a sample shows.
+        if self.op.random is not None:
+            return self.op.random
+        if is_pass_dependent(self.op) or self.draws or self.unequal:
+            return True
+        return False if self.count.elements_in else None
+
+
+def _by_content(lengths: set[tuple[int, int]]) -> bool:
+    """Tell whether new lengths do not follow from the old ones: not a constant, a bound, a difference or a ratio."""
+    if all(a == b for a, b in lengths):
+        return False
+    made = [b for _, b in lengths]
+    most, least = max(made), min(made)
+    ratio = sum(made) / max(sum(a for a, _ in lengths), 1)
+    rules = (
+        most == least,
+        all(b == min(a, most) for a, b in lengths),
+        all(b == max(a, least) for a, b in lengths),
+        len({b - a for a, b in lengths}) == 1,
+        # A ratio is rounded to whole entries.
+        all(abs(b - ratio * a) <= 1 for a, b in lengths),
+    )
+    return not any(rules)
+
+
+def _is_nothing(value: Any) -> bool:
+    """Tell whether a value is of no kind: a missing one, or an empty list."""
+    return value is None or (isinstance(value, (list, tuple)) and not value)
+
+
+def reading_seconds(seconds: Sequence[float], fetched: int, used: int) -> float | None:
+    """Return what reading an element takes, by what each took; None: nothing was read.
+
+    The longest times are left out.  Not where `fetched` bytes came from an object store meanwhile: those are its
+    answers, which have many elements each, also such as are not sampled.  Of the time that was waited for all that
+    came, the share counts of the `used` bytes, those of the elements.
     """
-    if isinstance(written, list):
-        return tuple(from_json(one) for one in written)
-    if not isinstance(written, dict):
-        return written
-    if "set" in written:
-        return frozenset(from_json(one) for one in written["set"])
-    if "dict" in written:
-        return {from_json(name): from_json(one) for name, one in written["dict"]}
-    kind = _class(written["is"])
-    return kind(**{name: from_json(one) for name, one in written.items() if name != "is"})
+    if not seconds:
+        return None
+    if not fetched:
+        return trimmed_mean(seconds)
+    return statistics.fmean(seconds) * min(1.0, used / fetched)
 
 
-def _is_fact(kind: Any) -> bool:
-    """Tell whether a class is one of values that name their parts: a dataclass, or a named tuple."""
-    return isinstance(kind, type) and (dataclasses.is_dataclass(kind) or hasattr(kind, "_fields"))
-
-
-def _class(path: str) -> Any:
-    module, _, name = path.rpartition(".")
-    # The file may be anybody's: it must not name what is imported and called here.
-    kind = getattr(importlib.import_module(module), name) if f"{module}.".startswith(PACKAGES) else None
-    if not _is_fact(kind):
-        raise ValueError(f"{path} is no fact")
-    return kind
+def trimmed_mean(values: Sequence[float]) -> float:
+    """Return the mean without the longest times."""
+    kept = sorted(values)[: len(values) - int(len(values) * OUTLIER_SHARE)]
+    return statistics.fmean(kept)
 
 
 # --- what caching decides by -----------------------------------------------------------------------------------

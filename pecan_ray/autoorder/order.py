@@ -1,5 +1,8 @@
 """AutoOrder at work: sample a plan, ask the policy for orders, try them on the sample, adopt one.
 
+Later it is asked whether an order still holds: by running it on other elements, and in mode "pecan" by what the first
+epoch has shown (Pecan §3.2).
+
 Decisions: docs/decisions/autoorder.md.
 """
 
@@ -12,11 +15,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from pecan_ray.autoorder.accepted import OpSequenceOrder, Ordering, apply_pipeline_threshold
-from pecan_ray.autoorder.call_in_subprocess import call_in_subprocess, can_be_sent, needs_own_process
+from pecan_ray.autoorder.accepted import OpSequenceOrder, Ordering, ReorderResult, apply_pipeline_threshold
+from pecan_ray.autoorder.call_in_subprocess import JobEnd, call_in_subprocess, can_be_sent, needs_own_process
 from pecan_ray.autoorder.exchange_check import OpOrder
 from pecan_ray.autoorder.in_rows import try_in_rows
-from pecan_ray.autoorder.late_look import JobEnd
 from pecan_ray.autoorder.op_runner import SampleLimits
 from pecan_ray.autoorder.op_samples import OpSequenceSample, SampleProfile
 from pecan_ray.autoorder.order_request import (
@@ -38,12 +40,13 @@ from pecan_ray.autoorder.sample import (
     sample_op_sequence,
 )
 from pecan_ray.autoorder.search import OrderSearch
-from pecan_ray.autoorder.trial import make_trial, trial_error
+from pecan_ray.autoorder.trial import Trial, trial_error
+from pecan_ray.engines.counting import OpCount
 from pecan_ray.options import EngineName
-from pecan_ray.plan.op_sequences import OpSequence, apply_op_order, op_sequences
+from pecan_ray.plan.op_sequences import OpSequence, apply_op_order, op_order_of, op_sequences
 from pecan_ray.plan.operators import ElementOp, Join, Map, Plan
 from pecan_ray.plan.shape import plan_shape
-from pecan_ray.reorder import NEUTRAL_BAND, Mode, OrderPlan, ProfiledOp, auto_order
+from pecan_ray.reorder import NEUTRAL_BAND, Mode, OrderPlan, ProfiledOp, auto_order, revalidate
 
 logger = logging.getLogger("pecan_ray")
 
@@ -55,28 +58,33 @@ BEGIN_SHARE = 0.9
 """Share of the time in which something may be begun: an operator that runs is not interrupted."""
 ENOUGH_S = 1.5
 """Where operators are slow, few elements are sampled after so long: the trainer waits for its first batch."""
+LEAST_COUNTED = 50
+"""Elements of the whole pass below which nothing is decided anew."""
 TOO_SHORT = (
     f"AutoOrder left the order as it is written: {100 * SHARE_OF_JOB:.0f} % of so short a job is not enough for a "
     "look. pipe.explain() looks, and keeps what it finds for later jobs"
 )
 
 
+def _wanted(request: OrderRequest) -> list[OpSequence]:
+    least = 0 if request.sample_all else math.inf if request.mode == "off" else 2
+    return [one for one in op_sequences(request.plan) if one.movable >= least]
+
+
 def order_plan(request: OrderRequest, known: Sequence[OpSequenceOrder] = (), job: JobEnd | None = None) -> Ordering:
     """Return the plan with its operators in the order that AutoOrder adopts.
 
     Another order is adopted only if it has run on the sample without an error, with results of the same form
-    (columns, dtypes, dimensions, shapes where they were fixed) that `check(before, after)` accepts, and in modes
-    other than "pecan" measurably faster.  In mode "strict" its results are equal to the user's, in mode "safe" they
-    differ by little of what the exchanged operators do to them.
+    (columns, dtypes, dimensions, shapes where they were fixed), and in modes other than "pecan" measurably faster.
+    In mode "strict" its results are equal, in mode "safe" they differ by little of what the operators do to them.
     Stretches with fewer than two operators that may move are not sampled, unless `sample_all`; those in `known` are
     not sampled again.
 
-    Raises `ElementError` for an element that the user's order cannot take, unless `skip_bad`, and `PecanError` where
-    the `job` ends that it is for.
+    Raises `ElementError` for an element that the user's order cannot take; if the request says `skip_bad`, only if it
+    can take none.  Raises `PecanError` where the `job` ends that it is for.
     """
-    plan, mode = request.plan, request.mode
-    started = time.perf_counter()
-    wanted = _sequences_to_sample(request)
+    plan, mode, started = request.plan, request.mode, time.perf_counter()
+    wanted = _wanted(request)
     if not wanted:
         return Ordering(plan, plan, mode)
     found = {one.names: one for one in known}
@@ -90,14 +98,6 @@ def order_plan(request: OrderRequest, known: Sequence[OpSequenceOrder] = (), job
     orders = [found[one.names] for one in wanted]
     cut_short = runs < math.inf or any(one.sample.elements < LEAST_ELEMENTS for one in orders)
     return _accepted_ordering(plan, mode, orders, time.perf_counter() - started, cut_short=cut_short)
-
-
-def _sequences_to_sample(request: OrderRequest) -> list[OpSequence]:
-    """Return the stretches to sample: those in which operators may move, or all."""
-    found = op_sequences(request.plan)
-    if request.sample_all:
-        return found
-    return [one for one in found if request.mode != "off" and one.movable > 1]
 
 
 def _look(request: OrderRequest, missing: Sequence[OpOrder], job: JobEnd | None) -> list[OpSequenceOrder]:
@@ -201,7 +201,7 @@ def _order_sequences(request: OrderRequest, names: Sequence[OpOrder]) -> list[Op
             deadline = now + (BEGIN_SHARE * request.seconds - now) / (len(names) - number)
             # Decision 24: a sample is spread over the data, unless the plan needs its beginning.
             spread = not plan_shape(request.plan).serial
-            limits = SampleLimits(request.elements, deadline, spread=spread)
+            limits = SampleLimits(request.elements, deadline, spread=spread, skip_bad=request.skip_bad)
             found.append(_order_op_sequence(copies[one], request, limits, clock, request.runs / len(names)))
     return apply_pipeline_threshold(found)
 
@@ -218,9 +218,11 @@ def _order_op_sequence(
     now = clock()
     half = now + PROFILE_SHARE * (limits.deadline - now)
     first = replace(limits, soft_limit=min(half, now + ENOUGH_S), hard_limit=half)
-    sampled = sample_op_sequence(stretch, request.engine, request.seed, first, clock=clock, skip_bad=request.skip_bad)
+    sampled = sample_op_sequence(stretch, request.engine, request.seed, first, clock)
+    if sampled.failed is not None and not sampled.held:
+        raise sampled.failed
     sample = sampled.profile()
-    element_s = sampled.read_s + (sample.seconds or 0.0)
+    element_s = (sample.reading_s or 0.0) + (sample.seconds or 0.0)
     # Only now it is known how long an element takes, of which a short job allows so many.
     sampled.limits = replace(limits, deadline=min(limits.deadline, now + runs * element_s if element_s else math.inf))
     user = auto_order(sample.profiled, "off", neutral_band=NEUTRAL_BAND)
@@ -246,7 +248,7 @@ def _search_order(stretch: OpSequence, sampled: Sampled, request: OrderRequest, 
     in_rows = try_in_rows(sampled, copies, request.mode)
     if in_rows.pushed:  # which gains more than any order; an element that fails is run one by one, in the user's
         return OpSequenceOrder(sampled.profile(), user, user, taken_over=in_rows, users_taken_over=in_rows)
-    trial = make_trial(sampled, request)
+    trial = Trial(sampled, request)
     found = OrderSearch(sampled.profile(), trial, request.mode if request.exchanges else "off").run()
     return replace(found, rejected=(*found.rejected, *in_rows.rejected))
 
@@ -261,4 +263,80 @@ def _why_nothing_is_tried(sample: OpSequenceSample, mode: Mode) -> str:
         return never if missing.elements_in else f"{missing.name!r} was not reached"
     # Mode "pecan" measures no times, so that few elements are enough for it.
     few = mode != "pecan" and sample.elements < LEAST_ELEMENTS
-    return f"{sample.elements} elements are too few to measure times on" if few else ""
+    elements = "1 element is" if sample.elements == 1 else f"{sample.elements} elements are"
+    return f"{elements} too few to measure times on" if few else ""
+
+
+# --- does an order still hold? ------------------------------------------------------------------------------
+
+
+def order_rejection(request: OrderRequest, orders: Sequence[OpOrder], job: JobEnd | None = None) -> str:
+    """Return why stretches may not run in these orders; empty if they may, or if the plan cannot be sent.
+
+    What a mode asks of values is asked of the request's number of elements; nothing is timed.  Raises `PecanError`
+    where the `job` ends that it is for.
+    """
+    if not can_be_sent(request):
+        return ""
+    seconds = WALL_PER_CPU * request.seconds
+    return call_in_subprocess(_rejection, request, tuple(orders), engine=request.engine, seconds=seconds, job=job)
+
+
+def _rejection(request: OrderRequest, orders: Sequence[OpOrder]) -> str:
+    load_engine(request.engine)
+    clock = LookClock()
+    # Others than the first look had, on which the order holds
+    # (docs/decisions/autoorder.md#115-kept-orders-are-compared-again).
+    # What fails in the user's order tells nothing of another one.
+    spread = not plan_shape(request.plan).serial
+    limits = SampleLimits(request.elements, request.seconds, spread=spread, later=True, skip_bad=True)
+    with restore_globals():
+        for stretch in op_sequences(private_copy(request.plan)):
+            order = next((one for one in orders if sorted(one) == sorted(stretch.names)), stretch.names)
+            # Of the others nothing has changed that could be refused.
+            if order == stretch.names:
+                continue
+            sampled = sample_op_sequence(stretch, request.engine, request.seed, limits, clock)
+            try:
+                trial = Trial(sampled, request)
+                rejected = (trial.look(order) or trial.verify(order)[0]) if sampled.held else ""
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # whatever a user's function or object can raise where it is run otherwise
+                return trial_error(error)
+            if rejected:
+                return rejected
+    return ""
+
+
+def reorder_after_epoch(
+    ordering: Ordering, counts: Mapping[str, OpCount], request: OrderRequest, job: JobEnd | None = None
+) -> ReorderResult | None:
+    """Return the plan in another order, and why; None if it stays.
+
+    An order is changed only where an operator's verdict (it inflates, deflates or is neutral) is another one over the
+    whole pass than on the sample, and where the new order runs on another sample of the same data, in a process of its
+    own, with results of the same form.
+    """
+    orders, reasons = {}, []
+    for stretch in ordering.sequences:
+        orders[stretch.names] = stretch.accepted.order
+        old = replace(stretch.accepted, forbidden=stretch.policy_order.forbidden)
+        new = revalidate(old, [_with_count(op, counts.get(op.name)) for op in old.ops])
+        # What was refused on the sample is not tried again.
+        if new is None or any(new.order == rejected.order for rejected in stretch.rejected):
+            continue
+        if rejected := order_rejection(replace(request, plan=ordering.before, skip_bad=True), [new.order], job):
+            logger.info("the order stays, though the first epoch shows that %s: %s", new.reason, rejected)
+        else:
+            orders[stretch.names] = new.order
+            order = " -> ".join(new.order)
+            reasons.append(f"AutoOrder now runs {order}, as the first epoch shows: {new.reason}")
+    plan = apply_op_order(ordering.before, orders)
+    return ReorderResult(plan, op_order_of(plan), "; ".join(reasons)) if reasons else None
+
+
+def _with_count(op: ProfiledOp, count: OpCount | None) -> ProfiledOp:
+    if count is None or count.elements_in < LEAST_COUNTED or not (count.bytes_in and count.bytes_out):
+        return op
+    return replace(op, inflation=count.bytes_out / count.bytes_in)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,6 @@ import numpy as np
 
 from pecan_ray import storage
 from pecan_ray.autoorder.element_spec import equal
-from pecan_ray.autoorder.op_accumulator import reading_seconds
 from pecan_ray.autoorder.op_runner import (
     OP_FAILURES,
     GlobalRandomState,
@@ -20,13 +19,15 @@ from pecan_ray.autoorder.op_runner import (
     OpRunner,
     SampleClock,
     SampleLimits,
+    Scans,
     Stage,
 )
+from pecan_ray.autoorder.op_samples import reading_seconds
 from pecan_ray.autoorder.rewrites import rewrite_ops
 from pecan_ray.autoorder.spread import entering
+from pecan_ray.engines.call_note import noting
 from pecan_ray.engines.contract import EngineOptions
 from pecan_ray.engines.counting import element_bytes
-from pecan_ray.engines.foreign import copy_value
 from pecan_ray.engines.items import Item
 from pecan_ray.engines.positions import SkippedPositions
 from pecan_ray.engines.python.chain import Chain
@@ -38,6 +39,7 @@ from pecan_ray.options import EngineName
 from pecan_ray.plan.op_sequences import OpSequence
 from pecan_ray.plan.operators import Autocache, ElementOp
 from pecan_ray.plan.splits import Element
+from pecan_ray.sources.copies import copy_value
 
 TRIES = 4
 """On so many elements an operator is run without each column that it does not seem to read."""
@@ -52,10 +54,12 @@ class PythonRunner(OpRunner):
         self._engine = engine
         self._ops = {op.name: op for op in stretch.ops}
         self._options = EngineOptions(seed=seed, order="strict")
-        plan, sources, leases = entering(stretch, limits, clock)
+        scans = Scans(ThreadTimer)
+        plan, sources, leases = entering(stretch, limits, clock, scans)
         # Without a pool: one operator at a time in this thread, or its time could not be measured.
-        stream = ItemStream(plan, sources, self._options, leases, SkippedPositions(), pool=None, call=complete_call)
-        super().__init__(_items(stream))
+        reading = replace(self._options, on_error="skip" if limits.skip_bad else "raise")
+        stream = ItemStream(plan, sources, reading, leases, SkippedPositions(), pool=None, call=complete_call)
+        super().__init__((item for item in stream.items() if item is not None), scans)
         self._starts_at_source = all(isinstance(op, Autocache) for op in plan.ops)
         """Its elements are what the source gives."""
         # Bytes of a bucket are counted in the whole process, so only what comes from now on is the sample's.
@@ -71,7 +75,9 @@ class PythonRunner(OpRunner):
     def reading_s(self) -> float | None:
         """Return the mean, as `reading_seconds` takes it."""
         fetched = storage.remote_bytes() - self._remote_bytes
-        return reading_seconds(self._reading, fetched, self._nbytes if self._starts_at_source else fetched)
+        # What was read and not drawn has come from there too.
+        read = self._nbytes * (1 + self.scans.passed / max(1, len(self._reading)))
+        return reading_seconds(self._reading, fetched, int(read) if self._starts_at_source else fetched)
 
     def stages(self, order: Sequence[str], *, fused: bool = False, decoders: Collection[str] = ()) -> list[Stage]:
         """Return the operators as chains."""
@@ -80,7 +86,7 @@ class PythonRunner(OpRunner):
 
     def _stage(self, ops: Sequence[ElementOp]) -> Stage:
         chain = Chain(ops, self._options, SkippedPositions(), complete_call)
-        return Stage(tuple(op.name for op in ops), chain.run)
+        return Stage(names := tuple(op.name for op in ops), noting(", ".join(names), chain.run))
 
     def fresh(self, token: Item) -> Item:
         """Return an item with copies of its arrays."""
@@ -95,6 +101,10 @@ class PythonRunner(OpRunner):
         """Return an item with other values in some columns."""
         return _with(token, {**token.value, **columns})
 
+    def replaced_columns(self, before: Element, outputs: Sequence[Element]) -> set[str]:
+        """Return the columns in whose place outputs have other values, as far as that can be told without copies."""
+        return {name for name in before for output in outputs if output.get(name, before[name]) is not before[name]}
+
     def observe_run(self, stage: Stage, token: Item, in_time: Callable[[], bool]) -> ObservedRun:
         """Run an operator on a recording of the element, and in time once without each column that it has not read.
 
@@ -105,12 +115,14 @@ class PythonRunner(OpRunner):
         recording = Recording(_make_copy(before))
         given = dict(recording)
         randomness = GlobalRandomState()
-        outputs = stage(_with(token, recording))
+        outputs = stage.run(_with(token, recording))
         draws = randomness.moved()
         for output in outputs:
             # A recording that is passed on would go on noting what later operators read.
             output.value = dict(output.value)
-        writes = _written_columns(before, given, outputs)
+        # In place, too: it was given copies, which differ from the element if it has written into them.
+        writes = {name for name in before if not equal(before[name], given[name])}
+        writes |= self.replaced_columns(given, [output.value for output in outputs])
         if op.on is not None:
             return ObservedRun(outputs, frozenset({op.on}), frozenset(writes), draws=draws)
         reads = set(recording.seen)
@@ -121,26 +133,9 @@ class PythonRunner(OpRunner):
                 reads.add(name)
         return ObservedRun(outputs, frozenset(reads), frozenset(writes), draws=draws)
 
-    def timer(self) -> ThreadTimer:
-        """Return what times the operators."""
-        return ThreadTimer()
-
-
-def _items(stream: ItemStream) -> Generator[Item, None, None]:
-    yield from (item for item in stream.items() if item is not None)
-
 
 def _with(item: Item, value: Any) -> Item:
     return replace(item, value=value, parts=list(item.parts))
-
-
-def _written_columns(before: Element, given: Mapping[str, Any], outputs: Sequence[Item]) -> set[str]:
-    """Return the columns that an operator has written: in place, or as others in its outputs."""
-    # Also in place: the operator was given copies, which differ from the element if it has written into them.
-    writes = {name for name in before if not equal(before[name], given[name])}
-    for output in outputs:
-        writes |= {name for name in before if name in output.value and output.value[name] is not given[name]}
-    return writes
 
 
 def _make_copy(element: Element) -> Element:
@@ -162,7 +157,7 @@ def _needs_column(
     randomness.restore()
     left = {other: value for other, value in _make_copy(token.value).items() if other != name}
     try:
-        found = stage(_with(token, left))
+        found = stage.run(_with(token, left))
     except OP_FAILURES:
         return True
     expected = [

@@ -16,9 +16,9 @@ from __future__ import annotations
 import itertools
 import operator
 import types
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -78,16 +78,11 @@ class Match(NamedTuple):
     """by these."""
 
 
-class Rule(Protocol):
-    """One kind of rewrite."""
+Rule: TypeAlias = Callable[[Sequence[Op], Source | None], Iterator[Match]]
+"""One kind of rewrite: yields what the first of some operators can become with those behind it, what gains most first.
 
-    def matches(self, ops: Sequence[Op], source: Source | None) -> Iterator[Match]:
-        """Yield what the first of some operators can become with those behind it, what gains most first.
-
-        `source`: what they are given the elements of as they are; None: something else stands before them.
-        """
-        ...
-
+The source is what they are given the elements of as they are; None: something else stands before them.
+"""
 
 CASTING = frozenset(("astype", "np", "numpy", "float16", "float32", "float64", "copy"))
 """Names in a function that casts."""
@@ -100,30 +95,29 @@ IN_ROWS = " in rows"
 """And one that runs them on many elements at a time."""
 
 
-class KnownAtOnce:
-    """Several functions that are known are done at once.
+def known_at_once(ops: Sequence[Op], source: Source | None) -> Iterator[Match]:
+    """Yield several functions that are known done at once, with other pixels and with equal ones.
 
     Where pixels may be others, a cast of bytes to floats between the package's own is done to what comes out.
     """
-
-    def matches(self, ops: Sequence[Op], source: Source | None) -> Iterator[Match]:
-        """Yield it with other pixels, and with equal ones."""
-        maps = _maps(ops)
-        decoder = maps[: bool(maps) and _is_decoder(maps[0])]
-        # Only behind a decoder it is known that images are bytes.
-        casts = {op.name for op in maps[1:] if decoder and only_casts(op)}
-        # With equal pixels too: mode "strict" has nothing else, and the first may be no faster.
-        for reduces, between in ((True, casts), (False, set[str]())):
-            run = _known_run(maps[len(decoder) :], between)
-            yield from _at_once(decoder, run, [op for op in run if op.name in between], reduces=reduces)
+    maps = _maps(ops)
+    # One that turns images has other boxes, and takes nothing over.
+    decoder = [op for op in maps[:1] if isinstance(op.fn, images.Decode) and not op.fn.upright]
+    # Only behind a decoder it is known that images are bytes.
+    casts = {op.name for op in maps[1:] if decoder and only_casts(op)}
+    # With equal pixels too: mode "strict" has nothing else, and the first may be no faster.
+    for reduces, between in ((True, casts), (False, set[str]())):
+        run = _known_run(maps[len(decoder) :], between)
+        yield from _at_once(decoder, run, [op for op in run if op.name in between], reduces=reduces)
 
 
 def _at_once(decoder: list[Map], run: list[Map], casts: list[Map], *, reduces: bool) -> Iterator[Match]:
     """Yield what a run of known functions becomes behind a decoder, if there is one, if anything is gained by it."""
     moving = [op for op in run if op not in casts]
-    found = known_functions([(op.name, op.fn) for op in moving], decodes=bool(decoder))
-    if not (steps := found.unequal if reduces else found.equal):
+    found = known_functions([(op.name, op.fn) for op in moving], decodes=bool(decoder), reduces=reduces)
+    if found is None:
         return
+    merged, steps = found
     names = tuple(op.name for op in (*decoder, *run))
     behind = f", behind which comes {', '.join(op.name for op in casts)}" if casts else ""
     why = f"{', '.join(names)} are one, since AutoOrder knows {', '.join(steps)}{behind}"
@@ -131,7 +125,7 @@ def _at_once(decoder: list[Map], run: list[Map], casts: list[Map], *, reduces: b
     name = "+".join(names) + EXACTLY * (not reduces)
     rewrite = Pushed(KNOWN_FUNCTIONS, names, name, why, reduces, only_parts=only_parts)
     # It draws by the names of all that it replaces, so random numbers stay what they were.
-    yield Match(rewrite, len(names), (replace(moving[0], fn=found.merged(reduces=reduces)), *casts))
+    yield Match(rewrite, len(names), (replace(moving[0], fn=merged), *casts))
 
 
 def _known_run(maps: Sequence[Map], casts: Collection[str]) -> list[Map]:
@@ -146,19 +140,13 @@ def _known_run(maps: Sequence[Map], casts: Collection[str]) -> list[Map]:
     return run
 
 
-class ChannelArithmetic:
-    """A normalization in NumPy with a number for each channel computes with whole rows of an image at a time.
-
-    Its results are equal.
-    """
-
-    def matches(self, ops: Sequence[Op], source: Source | None) -> Iterator[Match]:
-        """Yield it."""
-        for op in _maps(ops)[:1]:
-            if is_channel_arithmetic(op):
-                why = f"{op.name} computes with rows of pixels where it does nothing but arithmetic"
-                rewrite = Pushed("arithmetic of pixels", (op.name,), op.name + BY_ROWS_OF_PIXELS, why)
-                yield Match(rewrite, 1, (replace(op, fn=PerChannelFunction(op.fn)),))
+def arithmetic_of_pixels(ops: Sequence[Op], source: Source | None) -> Iterator[Match]:
+    """Yield a normalization in NumPy, with a number for each channel, on whole rows of an image; results are equal."""
+    for op in _maps(ops)[:1]:
+        if is_channel_arithmetic(op):
+            why = f"{op.name} computes with rows of pixels where it does nothing but arithmetic"
+            rewrite = Pushed("arithmetic of pixels", (op.name,), op.name + BY_ROWS_OF_PIXELS, why)
+            yield Match(rewrite, 1, (replace(op, fn=PerChannelFunction(op.fn)),))
 
 
 def only_casts(op: Map) -> bool:
@@ -179,11 +167,6 @@ def only_casts(op: Map) -> bool:
     return not watch.rejected and made.dtype.kind == "f" and np.array_equal(made, given)
 
 
-def _is_decoder(op: Map) -> bool:
-    """Tell whether an operator is a decoder that can take over what follows: one that turns images has other boxes."""
-    return isinstance(op.fn, images.Decode) and not op.fn.upright
-
-
 def _maps(ops: Sequence[Op]) -> list[Map]:
     """Return the first operators, as far as they are maps of one column that may be merged."""
     first = ops[0]
@@ -197,36 +180,35 @@ def _maps(ops: Sequence[Op]) -> list[Map]:
     return run
 
 
-def _may_run_on_rows(op: Map) -> bool:
-    return not (op.keep_position or op.processes or is_pass_dependent(op))
-
-
 def maps_from_source(plan: Plan) -> tuple[Map, ...]:
     """Return the maps between a source and `batch`, behind which nothing comes, if all may be run so; else none."""
     ops = [op for op in plan.ops if not isinstance(op, (Prefetch, Repeat)) and not is_idle(op)]
-    maps = [op for op in ops[:-1] if isinstance(op, Map) and _may_run_on_rows(op)]
+    maps = [op for op in ops[:-1] if isinstance(op, Map)]
     if not maps or len(maps) < len(ops) - 1 or not isinstance(ops[-1], Batch):
+        return ()
+    if any(op.keep_position or op.processes or is_pass_dependent(op) for op in maps):
         return ()
     if isinstance(plan.head, Join) or plan_shape(plan).serial:
         return ()
     return tuple(maps) if as_columnar(plan.head) is not None else ()  # asked last: it may look at all of the data
 
 
-class RowsAtOnce:
-    """All maps from the source to `batch` run on many elements at a time."""
+def in_rows(ops: Sequence[Op], source: Source | None) -> Iterator[Match]:
+    """Yield all maps from the source to `batch` on many elements at a time.
 
-    def matches(self, ops: Sequence[Op], source: Source | None) -> Iterator[Match]:
-        """Yield it with all arithmetic, and with that alone whose last bit is prescribed."""
-        maps = maps_from_source(Plan(head=source, ops=tuple(ops))) if source is not None else ()
-        for exactly in (False, True) if maps else ():
-            rewrite = rows_at_once(maps, exactly=exactly)
-            yield Match(rewrite, len(ops), tuple(_in_rows(op, rewrite.ops, exactly=exactly) for op in ops))
+    With all arithmetic, and with that alone whose last bit is prescribed.
+    """
+    maps = maps_from_source(Plan(head=source, ops=tuple(ops))) if source is not None else ()
+    for exactly in (False, True) if maps else ():
+        rewrite = rows_at_once(maps, exactly=exactly)
+        yield Match(rewrite, len(ops), tuple(_in_rows(op, rewrite.ops, exactly=exactly) for op in ops))
 
 
 def rows_at_once(maps: Sequence[Map], *, exactly: bool) -> Pushed:
     """Return the rewrite of maps that run on many elements at a time."""
     names = tuple(op.name for op in maps)
-    why = f"{', '.join(names)} run on many elements at a time"
+    # A job in this process is there to be stepped through.
+    why = f"{', '.join(names)} run on many elements at a time (with debug=True one by one)"
     return Pushed(ROWS_AT_ONCE, names, "+".join(names) + IN_ROWS + EXACTLY * exactly, why)
 
 
@@ -236,27 +218,26 @@ def _in_rows(op: Op, maps: tuple[str, ...], *, exactly: bool) -> Op:
     return BatchInRows(name=op.name, size=op.size, drop_remainder=op.drop_remainder, maps=maps, exactly=exactly)
 
 
-RULES: tuple[Rule, ...] = (KnownAtOnce(), ChannelArithmetic(), RowsAtOnce())
+RULES: tuple[Rule, ...] = (known_at_once, arithmetic_of_pixels, in_rows)
 
 
 def matches(ops: Sequence[Op], engine: EngineName, source: Source | None = None) -> Iterator[Match]:
     """Yield what all rules make of the first of some operators, what gains most first."""
     for rule in RULES if engine == "python" else ():
-        yield from rule.matches(ops, source)
+        yield from rule(ops, source)
 
 
 def apply_rewrites(plan: Plan, engine: EngineName, names: Collection[str]) -> tuple[Plan, tuple[Pushed, ...]]:
     """Return the plan with what an order's `names` say done to it, to joins' inputs too, and that."""
     if not names:
         return plan, ()
-    head = plan.head
-    if not isinstance(head, Join):
-        ops, done = _rewrite_ops(plan.ops, engine, names, head)
-        return replace(plan, ops=ops), done
-    branches = [apply_rewrites(branch, engine, names) for branch in head.inputs]
-    ops, done = _rewrite_ops(plan.ops, engine, names)
-    head = replace(head, inputs=tuple(branch for branch, _ in branches))
-    return replace(plan, head=head, ops=ops), (*(one for _, some in branches for one in some), *done)
+    head, found = plan.head, list[Pushed]()
+    if isinstance(head, Join):
+        branches = [apply_rewrites(branch, engine, names) for branch in head.inputs]
+        found += [one for _, some in branches for one in some]
+        head = replace(head, inputs=tuple(branch for branch, _ in branches))
+    ops, done = _rewrite_ops(plan.ops, engine, names, None if isinstance(head, Join) else head)
+    return replace(plan, head=head, ops=ops), (*found, *done)
 
 
 def rewrite_ops(ops: Sequence[ElementOp], engine: EngineName, names: Collection[str]) -> list[ElementOp]:
@@ -280,12 +261,12 @@ def _rewrite_ops(
     return tuple(ops), tuple(done)
 
 
-def choices(ops: Sequence[Op], engine: EngineName, source: Source | None = None) -> list[list[Pushed]]:
+def choices(ops: Sequence[Op], engine: EngineName) -> list[list[Pushed]]:
     """Return what each operator could become with those behind it, what gains most first."""
     found, behind = list[list[Pushed]](), 0
     for at in range(len(ops)):
         # What another one could take over begins nothing of its own.
-        ways = [one.rewrite for one in matches(ops[at:], engine, None if at else source)] if at >= behind else []
+        ways = [one.rewrite for one in matches(ops[at:], engine)] if at >= behind else []
         behind = max([behind, *(at + len(one.ops) for one in ways)])
         if ways:
             found.append(ways)

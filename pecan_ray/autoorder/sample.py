@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 import cloudpickle
 
 from pecan_ray.autoorder.element_spec import ElementSpec, equal
-from pecan_ray.autoorder.op_accumulator import OpAccumulator
 from pecan_ray.autoorder.op_runner import (
     OP_FAILURES,
     GlobalRandomState,
@@ -22,10 +21,10 @@ from pecan_ray.autoorder.op_runner import (
     Token,
     run_through,
 )
-from pecan_ray.autoorder.op_samples import OpSequenceSample
+from pecan_ray.autoorder.op_samples import OpAccumulator, OpSequenceSample
 from pecan_ray.autoorder.python_runner import PythonRunner
 from pecan_ray.by_value import dumps
-from pecan_ray.engines.counting import element_bytes
+from pecan_ray.engines.counting import OpCount, element_bytes
 from pecan_ray.engines.registry import ENGINES
 from pecan_ray.errors import ElementError
 from pecan_ray.options import EngineName
@@ -43,8 +42,10 @@ ALWAYS_WATCHED = 2
 """First elements on which every operator is watched,"""
 COMPARED = 12
 """and on which what it is given is compared with what comes out, however much time there is."""
+WATCHED_EVERY = 8
+"""Both go on with each so many elements: which they are must not depend on the time, since orders depend on them."""
 WATCHED_SHARE = 0.25
-"""Share of the time that the watched runs may take, beyond the first elements."""
+"""Share of the time that the watched runs may take, beyond the first elements: more than two of eight."""
 
 
 def private_copy(plan: Plan) -> Plan:
@@ -107,10 +108,10 @@ class Sampled:
     accumulators: dict[str, OpAccumulator] = field(default_factory=dict)
     spec: ElementSpec = field(default_factory=ElementSpec)
     """What the results have in common in the user's order."""
+    failed: ElementError | None = None
+    """How the first element failed that was left out."""
     notes: list[str] = field(default_factory=list)
     started: float = 0.0
-    read_s: float = 0.0
-    """Time of reading an element."""
 
     def profile(self) -> OpSequenceSample:
         """Return the facts."""
@@ -143,7 +144,7 @@ class Sampled:
 
     def read(self, until: float) -> None:
         """Read the elements, within the limits."""
-        size, started = 0, self.clock()
+        size = 0
         for token in self.runner.inputs():
             self.held.append(token)
             size += element_bytes(self.runner.columns(token))
@@ -152,10 +153,10 @@ class Sampled:
         # Files and prefetches are let go of before operators are timed.
         self.runner.close()
         count, asked = len(self.held), self.limits.elements
-        self.read_s = (self.clock() - started) / max(1, count)
+        self.notes += self.runner.scans.notes()
         if count >= asked:
             return
-        if size >= self.limits.bytes:
+        if size >= self.limits.bytes or self.runner.scans.full:
             self.notes.append(f"sampled {count} of {asked} elements: they fill {self.limits.bytes >> 20} MiB")
         elif self.clock() > until:
             self.notes.append(f"sampled {count} of {asked} elements: reading took the time that there was")
@@ -164,22 +165,25 @@ class Sampled:
         else:
             self.notes.append("there is no element to sample: the order stays as it is written")
 
-    def run_all(self, skip_bad: bool) -> None:
+    def run_all(self) -> None:
         """Run the elements that are held in the user's order; keep those that come through."""
         tokens, self.held = self.held, []
-        self.started, bad = self.clock(), 0
+        self.started, bad, told = self.clock(), 0, ""
         stages = self.runner.stages(self.sequence.names)
         for number, token in enumerate(tokens):
             try:
                 # A copy, because the element itself is kept for the other orders.
                 outputs = self._run(stages, self.runner.fresh(token), number)
             except ElementError as error:
-                if not skip_bad:
+                if not self.limits.skip_bad:
                     raise
                 bad += 1
+                self.failed = self.failed or error
                 # One note of them, with the newest count.
-                self.notes = [note for note in self.notes if not note.endswith("left out of the sample")]
-                self.notes.append(f"{error.message.splitlines()[0]}; {bad} bad elements were left out of the sample")
+                self.notes = [note for note in self.notes if note != told]
+                first = self.failed.message.splitlines()[0]
+                told = f"{bad} of {len(tokens)} elements were left out of the sample: {first}"
+                self.notes.append(told)
                 continue
             if outputs is None:
                 self.notes.append(f"ran {number} of {len(tokens)} elements: the time was over")
@@ -187,17 +191,13 @@ class Sampled:
             # Decision 24: slow operators are tried on few elements, because the trainer waits for its first batch.
             enough = FEW if self.clock() <= self.limits.hard_limit else LEAST_ELEMENTS
             if len(self.held) >= enough and self.clock() > self.limits.soft_limit:
-                few = f"ran {number} of {len(tokens)} elements, which are enough: the operators are slow"
-                self.notes.append(few)
+                self.notes.append(f"ran {number} of {len(tokens)} elements, which are enough: the operators are slow")
                 return
-            self._keep(token, number, outputs)
-
-    def _keep(self, token: Token, place: int, outputs: list[Token]) -> None:
-        self.held.append(token)
-        self.positions.append(place)
-        self.results.append(len(outputs))
-        for output in outputs:
-            self.spec.add(self.runner.columns(output))
+            self.held.append(token)
+            self.positions.append(number)
+            self.results.append(len(outputs))
+            for output in outputs:
+                self.spec.add(self.runner.columns(output))
 
     def _run(self, stages: Sequence[Stage], token: Token, number: int) -> list[Token] | None:
         """Return what becomes of an element; None if the time is over before that."""
@@ -210,32 +210,36 @@ class Sampled:
                 if self._should_watch(stage, number):
                     made += self._watch(stage, piece)
                     continue
-                # A dict of its own, since the operator may put other values into the one that it is given.
-                before = dict(self.runner.columns(piece))
-                outputs = self._timed_run(stage, piece)
-                if number < COMPARED:
-                    self.accumulators[stage.names[0]].compare(before, [self.runner.columns(one) for one in outputs])
-                made += outputs
+                made += self._timed_run(stage, piece, compared=number < COMPARED or number % WATCHED_EVERY == 0)
             pieces = made
         return pieces
 
-    def _timed_run(self, stage: Stage, piece: Token) -> list[Token]:
-        """Return what becomes of an element behind one operator, and add what that took to the operator's sums."""
-        size, timer = element_bytes(self.runner.columns(piece)), self.runner.timer()
+    def _timed_run(self, stage: Stage, piece: Token, *, compared: bool) -> list[Token]:
+        """Return what becomes of an element behind one operator, and add what that shows to the operator's sums."""
+        # A dict of its own, since the operator may put other values into the one that it is given.
+        before, tally, timer = dict(self.runner.columns(piece)), self.accumulators[stage.names[0]], self.runner.timer()
+        size = element_bytes(before)
         timer.start()
-        outputs = stage(piece)
+        outputs = stage.run(piece)
         seconds = timer.stop()
-        self.accumulators[stage.names[0]].ran(size, [self.runner.columns(output) for output in outputs], seconds)
+        after = [self.runner.columns(output) for output in outputs]
+        tally.count += OpCount(1, len(after), size, sum(map(element_bytes, after)))
+        tally.timed.append(seconds)
+        # What was not written where it was watched counts as read, too: that can only keep operators in their places.
+        written = self.runner.replaced_columns(before, after) - tally.writes
+        tally.reads |= written
+        tally.writes |= written
+        if compared:
+            tally.compare(before, after)
         return outputs
 
     def _should_watch(self, stage: Stage, number: int) -> bool:
-        """Tell whether to watch an operator on an element: often, unless that would take long."""
-        (name,) = stage.names
-        if number < ALWAYS_WATCHED:
-            return True
+        """Tell whether to watch an operator on an element: on each eighth one, unless that would take long."""
+        if number < ALWAYS_WATCHED or number % WATCHED_EVERY:
+            return number < ALWAYS_WATCHED
         # Of the time that has passed, so a slow first operator cannot use up the share of the others.
         share = WATCHED_SHARE * (self.clock() - self.started) / len(self.accumulators)
-        return self.accumulators[name].extra_s < share
+        return self.accumulators[stage.names[0]].extra_s < share
 
     def _watch(self, stage: Stage, piece: Token) -> list[Token]:
         """Run an operator twice on equal input with equal random numbers, and compare."""
@@ -251,47 +255,38 @@ class Sampled:
         # The timed run draws what the watched one drew: if results differ, the operator holds a state.
         randomness.restore()
         tally.extra_s += self.clock() - started
-        outputs = self._timed_run(stage, piece)
-        started = self.clock()
-        after = [self.runner.columns(output) for output in outputs]
-        tally.compare(before, after)
-        if examined is None:
-            # What is not known counts as read and written, which can only keep operators in their places.
-            tally.reads |= before.keys()
-            tally.writes |= before.keys() & {column for output in after for column in output}
-        else:
+        if examined is not None:
             tally.reads |= examined.reads
             tally.writes |= examined.writes
             tally.draws |= examined.draws
-            if examined.comparable:
-                again = [self.runner.columns(output) for output in examined.outputs]
-                tally.unequal |= not equal(again, after)
+        outputs = self._timed_run(stage, piece, compared=True)
+        started = self.clock()
+        after = [self.runner.columns(output) for output in outputs]
+        if examined is None:
+            tally.reads |= before.keys()
+            tally.writes |= before.keys() & {column for output in after for column in output}
+        elif examined.comparable:
+            again = [self.runner.columns(output) for output in examined.outputs]
+            tally.unequal |= not equal(again, after)
         tally.extra_s += self.clock() - started
         return outputs
 
 
 def sample_op_sequence(
-    stretch: OpSequence,
-    engine: EngineName,
-    seed: int,
-    limits: SampleLimits,
-    *,
-    clock: SampleClock = time.perf_counter,
-    skip_bad: bool = False,
+    stretch: OpSequence, engine: EngineName, seed: int, limits: SampleLimits, clock: SampleClock = time.perf_counter
 ) -> Sampled:
     """Read the elements that enter a stretch and run them through its operators in the user's order.
 
-    Raises `ElementError` for an element that an operator cannot take, unless `skip_bad`.
+    Raises `ElementError` for an element that an operator cannot take, unless the limits say `skip_bad`.
     """
     now = clock()
     # A slow storage would leave no time for the operators, which the sample is for.
     until = now + (limits.deadline - now) * READ_SHARE
-    runner = load_engine(engine)(stretch, engine, seed=seed, limits=replace(limits, deadline=until), clock=clock)
+    reading = replace(limits, deadline=until)
+    runner = load_engine(engine)(stretch, engine, seed=seed, limits=reading, clock=clock)
     accumulators = {op.name: OpAccumulator(op) for op in stretch.ops}
     sampled = Sampled(stretch, runner, limits, clock, accumulators=accumulators)
     with patience_at_most(max(until - now, 0.0)):  # the job waits out an outage, and says so
         sampled.read(until)
-    if not sampled.held:
-        return sampled
-    sampled.run_all(skip_bad)
+    sampled.run_all()
     return sampled

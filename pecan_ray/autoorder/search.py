@@ -8,15 +8,14 @@ from itertools import chain, combinations
 from pecan_ray.autoorder.accepted import OpSequenceOrder, RejectedOrder
 from pecan_ray.autoorder.exchange_check import OpOrder, exchanges
 from pecan_ray.autoorder.op_samples import OpSample, OpSequenceSample
-from pecan_ray.autoorder.speed import SpeedComparison, too_slow
+from pecan_ray.autoorder.speed import WORTH_A_MOVE, SpeedComparison, too_slow
 from pecan_ray.autoorder.trial import Trial
 from pecan_ray.reorder import NEUTRAL_BAND, Mode, OrderPlan, auto_order
 from pecan_ray.reorder.policy import Pair
 
 # docs/decisions/autoorder.md#143-waiting-and-queueing
 WORTH_IN_A_HURRY = 1.5
-"""What is adopted although the time is over has to make the operators so much faster, so that the next look finds it
-too."""
+"""What is adopted although the time is over has to make operators so much faster, so that the next look finds it."""
 
 
 class OrderSearch:
@@ -61,20 +60,21 @@ class OrderSearch:
 
     def _search(self, policy_order: OrderPlan) -> tuple[OrderPlan | None, SpeedComparison | None]:
         """Return the order that is adopted, and how it compares with the user's; None where none passed."""
-        whole = exchanges(self._user, policy_order.order)
         # Nothing is measured in mode "pecan", so the paper's order is run as it is, if it can be.
-        kept = [whole] if self._mode == "pecan" and self._runs(policy_order.order) else self._moves(policy_order)
+        if self._mode == "pecan":
+            rejected = self._trial.look(policy_order.order) or self._verify(policy_order)[1]
+            if not rejected:
+                return policy_order, None
+            self._rejected[policy_order.order] = rejected
+        kept = self._moves(policy_order)
         while kept:
             plan = self._policy(list(chain(*kept)))
             found, rejected, blamed = self._verify(plan)
             if not rejected:
                 return plan, found
             self._rejected[plan.order] = rejected
-            if kept == [whole] and self._mode == "pecan" and len(policy_order.moves) > 1:
-                kept = self._moves(policy_order)
-            else:
-                # Where nobody is to blame the last move goes: those before it have run without it.
-                kept = [pairs for pairs in kept if blamed not in pairs] if blamed is not None else kept[:-1]
+            # Where nobody is to blame the last move goes: those before it have run without it.
+            kept = [pairs for pairs in kept if blamed not in pairs] if blamed is not None else kept[:-1]
         return None, None
 
     def _moves(self, policy_order: OrderPlan) -> list[list[Pair]]:
@@ -86,20 +86,14 @@ class OrderSearch:
             its.sort(key=lambda pair: abs(self._user.index(pair[0]) - self._user.index(pair[1])))
             while its:
                 other = self._policy([*chain(*kept), *its]).order
-                rejected = "" if other in (order, *self._rejected) else self._rejection_reason(other, order)
-                if rejected:
+                if other not in (order, *self._rejected):
+                    rejected = self._rejection_reason(other, order)
+                    if not rejected:
+                        kept, order = [*kept, its], other
+                        break
                     self._rejected[other] = rejected
-                if other in (order, *self._rejected):
-                    its.pop()
-                    continue
-                kept, order = [*kept, its], other
-                break
+                its.pop()
         return kept
-
-    def _runs(self, order: OpOrder) -> bool:
-        if rejected := self._trial.look(order):
-            self._rejected[order] = rejected
-        return not rejected
 
     def _rejection_reason(self, order: OpOrder, beside: OpOrder) -> str:
         """Return why an order is not run in place of another one; empty if it is."""
@@ -108,7 +102,7 @@ class OrderSearch:
             return rejected
         # Decision 179: estimates only propose. A move has to earn its place by measurement.
         found, failed = self._trial.compare(order, beside=beside)
-        return failed or too_slow(found)
+        return failed or too_slow(found, WORTH_A_MOVE)
 
     def _verify(self, plan: OrderPlan) -> tuple[SpeedComparison | None, str, Pair | None]:
         """Return how an order compares with the user's, and why it is refused on more elements, by which pair."""
@@ -116,7 +110,7 @@ class OrderSearch:
         if self._mode != "pecan":
             self._trial.measure_taken_over(plan.order)
             found, failed = self._trial.compare(plan.order)
-            if rejected := failed or too_slow(found):
+            if rejected := failed or too_slow(found, WORTH_A_MOVE):
                 return found, rejected, None
         rejected, pair, ran = self._trial.verify(plan.order)
         rejected = rejected or self._cut_short(plan, found, ran)
@@ -135,7 +129,7 @@ class OrderSearch:
         # Decision 143: an element that was not reached could have refused the order.
         if changes and ran < self._sample.elements:
             return f"it changes values, and there was time to run it on {ran} of {self._sample.elements} elements"
-        if not self._trial.in_time() and (found is None or not found.exceeds_threshold(WORTH_IN_A_HURRY)):
+        if not self._trial.in_time() and (found is None or not found.is_faster(WORTH_IN_A_HURRY)):
             return f"the time was over, and it is not {WORTH_IN_A_HURRY} times as fast"
         return ""
 

@@ -1,22 +1,35 @@
-"""A sample spread over the whole data: a few elements of each split, and the splits evenly, wherever it ends."""
+"""A sample spread over the whole data: the splits evenly, and a few elements of each at random, wherever it ends.
+
+Which elements of a split are drawn depends on their numbers and the split's alone, so each look has the same ones.
+"""
 
 from __future__ import annotations
 
+import heapq
 import itertools
+import random
 from collections.abc import Callable, Iterator, Sequence
 
-from pecan_ray.autoorder.op_runner import SampleClock, SampleLimits
+from pecan_ray.autoorder.op_runner import SampleClock, SampleLimits, Scans
 from pecan_ray.engines.contract import Leases
+from pecan_ray.engines.counting import element_bytes
 from pecan_ray.engines.in_process import AllLeases
+from pecan_ray.engines.own_results import NOTHING, own_element
+from pecan_ray.errors import describe_error
 from pecan_ray.plan.op_sequences import OpSequence, without_buffers
 from pecan_ray.plan.operators import Join, Plan
 from pecan_ray.plan.shape import plan_shape
-from pecan_ray.plan.splits import OUTPUT_BITS, Element, Lease, Source, Split
+from pecan_ray.plan.splits import OUTPUT_BITS, Element, Lease, RowRangeSource, Source, Split
 from pecan_ray.sources.files import prefetching_files
 from pecan_ray.sources.listing import list_splits
 
 MOST_OPENED = 32
 """Splits that a sample is drawn from, as far as they hold enough."""
+SCAN_S = 2.0
+"""Where a split can only be read from its beginning, it is read on to draw elements from all of it, and not from its
+first ones.  All splits together take so long for that: 2 s are a tenth of a look, and 500 MB of text."""
+MOST_DRAWN = 1024
+"""Numbers that are drawn of a split whose elements are read one by one: more than a sample takes of it."""
 
 
 class Bounded:
@@ -25,10 +38,13 @@ class Bounded:
     A source that would compute all of its data before it gives any has a method `first(count)`, which is used instead.
     """
 
-    def __init__(self, source: Source, count: int, deadline: float, clock: SampleClock) -> None:
-        self._source, self._deadline, self._clock = source, deadline, clock
-        self._count = count
+    def __init__(self, source: Source, limits: SampleLimits, clock: SampleClock, scans: Scans) -> None:
+        self._source, self._limits, self._clock, self._scans = source, limits, clock, scans
         self._first: Callable[[int], Iterator[Element]] | None = getattr(source, "first", None)
+        self._drawn: dict[tuple[int, int], tuple[Element | None, float]] = {}
+        """By split and number: an element that was drawn, and the seconds of reading it; None: it is yet to be read."""
+        self._lengths: dict[int, int] = {}
+        """Elements of splits that were read to their ends."""
 
     def splits(self) -> Iterator[Split]:
         """Yield the source's splits, in time."""
@@ -39,11 +55,16 @@ class Bounded:
             yield split
 
     def read(self, split: Split, start: int = 0) -> Iterator[Element]:
-        """Yield the source's elements, in time."""
+        """Yield the source's elements, in time; one that was drawn comes alone."""
+        if (split.index, start) in self._drawn:
+            element, seconds = self._drawn.pop((split.index, start))
+            with self._scans.giving(seconds):
+                yield from [element] if element is not None else itertools.islice(self._source.read(split, start), 1)
+            return
         if self._first is None:
             elements = self._source.read(split, start)
         else:
-            elements = itertools.islice(self._first(self._count), start, None)
+            elements = itertools.islice(self._first(self._limits.elements), start, None)
         for element in elements:
             if self.over:
                 return
@@ -52,7 +73,61 @@ class Bounded:
     @property
     def over(self) -> bool:
         """Whether nothing more is wanted: nothing more need be opened, which may take long of a bucket."""
-        return self._clock() > self._deadline
+        return self._clock() > self._limits.deadline
+
+    def draw(self, split: Split, first: int, stop: int, share: float) -> list[int]:
+        """Return the numbers of some elements of a split: of all in the order in which they are drawn, a part.
+
+        `share`: of the time for reading on that this split may take.
+        """
+        length = self._lengths.get(split.index, split.elements)
+        if length is not None and first >= length:
+            return []
+        # What has numbers, or files, is read at any place; all else from its beginning.
+        if length is not None and (split.files or isinstance(self._source, RowRangeSource)):
+            numbers = random.Random(split.index).sample(range(length), min(length, max(MOST_DRAWN, stop)))
+            numbers = numbers[:: -1 if self._limits.later else 1][first:stop]
+            self._drawn.update({(split.index, number): (None, 0.0) for number in numbers})
+            return numbers
+        return self._scan(split, first, stop, SCAN_S * share)
+
+    def _scan(self, split: Split, first: int, stop: int, seconds: float) -> list[int]:
+        """Read a split on, as long as there is time, and hold what is drawn of it.
+
+        Each element is given a random number, and those with the least ones are drawn: so they are spread over what
+        was read, wherever that ends.
+        """
+        numbers, room, nbytes, timer = random.Random(split.index), stop, 0, self._scans.timer()
+        held, count, cut = list[tuple[float, int, Element]](), 0, ""
+        timer.start()
+        until = self._clock() + seconds
+        try:
+            for element in self._source.read(split):
+                drawn = numbers.random() if self._limits.later else -numbers.random()
+                if len(held) < room:
+                    heapq.heappush(held, (drawn, count, own_element(element, NOTHING, None, [])))
+                    nbytes += element_bytes(element)
+                    # More of them would not be taken: the sample has so many bytes at most.
+                    room = len(held) if nbytes >= self._limits.bytes else room
+                elif drawn > held[0][0]:
+                    heapq.heapreplace(held, (drawn, count, own_element(element, NOTHING, None, [])))
+                count += 1
+                now = self._clock()
+                if now > self._limits.deadline or (len(held) == room and now > until):
+                    cut = "there was no time to read on"
+                    break
+        except Exception as error:  # a source can raise anything: where nothing else is left, reading says where
+            if not held:
+                return [first]
+            cut = f"behind them is what cannot be read ({describe_error(error).splitlines()[0]})"
+        each = timer.stop() / max(1, count)
+        taken = sorted(held, reverse=True)[first:]
+        self._drawn.update({(split.index, number): (element, each) for _, number, element in taken})
+        self._scans.add(split, count, len(taken), cut)
+        self._scans.full |= room < stop
+        if not cut:
+            self._lengths[split.index] = count
+        return [number for _, number, _ in taken]
 
     def num_elements(self) -> int | None:
         """Return the source's number of elements."""
@@ -91,20 +166,19 @@ class SpreadLeases:
         """Do nothing: nobody asks."""
 
 
-def _leases(branch: int, splits: Sequence[Split], elements: int, *, again: bool, later: bool) -> Iterator[Lease]:
+def _leases(branch: int, source: Bounded, splits: Sequence[Split], elements: int, *, again: bool) -> Iterator[Lease]:
     """Yield leases on so many elements; `again`: come back to splits for more, where others hold few."""
     opened = min(MOST_OPENED, len(splits))
-    few = -(-elements // opened) if opened else 0
-    starts = list(range(0, elements if again else 1, max(1, few)))
-    # A first look has read the first round, so this comes last if other elements are wanted.
-    for start in [*(starts[1:] or [few]), 0] if later else starts:
+    first, few = 0, -(-elements // opened) if opened else 0
+    while first < (elements if again else 1) and few:
+        stop = max(few, 2 * first)
         # Evenly from the first one on: the time may be over behind any of them
         # (docs/decisions/autoorder.md#24-kept-orders-and-reverting).
         for place in evenly(len(splits)):
-            split = splits[place]
-            if split.elements is None or start < split.elements:
-                span = (start << OUTPUT_BITS, (start + few) << OUTPUT_BITS)
-                yield Lease(0, split, spans=(span,), branch=branch)
+            for number in source.draw(splits[place], first, stop, 1 / opened):
+                span = (number << OUTPUT_BITS, (number + 1) << OUTPUT_BITS)
+                yield Lease(0, splits[place], spans=(span,), branch=branch)
+        first = stop
 
 
 def _shares(plan: Plan, elements: int, *, again: bool = True) -> Iterator[tuple[int, bool]]:
@@ -118,19 +192,21 @@ def _shares(plan: Plan, elements: int, *, again: bool = True) -> Iterator[tuple[
         yield from _shares(branch, share, again=again and not concat)
 
 
-def entering(stretch: OpSequence, limits: SampleLimits, clock: SampleClock) -> tuple[Plan, list[Source], Leases]:
+def entering(
+    stretch: OpSequence, limits: SampleLimits, clock: SampleClock, scans: Scans
+) -> tuple[Plan, list[Source], Leases]:
     """Return the plan of what enters a stretch, its sources, which end in time, and the leases of a sample of it.
 
     Not spread is what needs the beginning of its data, and what would compute all of it before it has splits.
     """
     plan = without_buffers(stretch.prefix)
-    bounded = [Bounded(one, limits.elements, limits.deadline, clock) for one in plan.sources()]
+    bounded = [Bounded(one, limits, clock, scans) for one in plan.sources()]
     sources: list[Source] = [*bounded]
     # `take`, `skip` and `zip` count from the beginning, so a sample of such a plan has to begin there.
     if not limits.spread or plan_shape(plan).serial or any(hasattr(source, "first") for source in plan.sources()):
         return plan, sources, AllLeases(sources, epoch=0, num_passes=1)
     streams = [
-        _leases(branch, list_splits(source).splits, share, again=again, later=limits.later)
-        for branch, (source, (share, again)) in enumerate(zip(sources, _shares(plan, limits.elements), strict=True))
+        _leases(branch, source, list_splits(source).splits, share, again=again)
+        for branch, (source, (share, again)) in enumerate(zip(bounded, _shares(plan, limits.elements), strict=True))
     ]
     return plan, sources, SpreadLeases(streams, lambda: any(one.over for one in bounded))

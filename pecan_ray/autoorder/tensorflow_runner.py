@@ -9,15 +9,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from pecan_ray.autoorder.op_accumulator import trimmed_mean
-from pecan_ray.autoorder.op_runner import (
-    ObservedRun,
-    OpRunner,
-    SampleClock,
-    SampleLimits,
-    Stage,
-)
+from pecan_ray.autoorder.op_runner import ObservedRun, OpRunner, SampleClock, SampleLimits, Scans, Stage
 from pecan_ray.autoorder.spread import entering
+from pecan_ray.engines.call_note import noting
 from pecan_ray.engines.contract import EngineOptions
 from pecan_ray.engines.tensorflow.single import (
     ColumnSpecs,
@@ -44,10 +38,11 @@ class TensorFlowRunner(OpRunner):
         self, stretch: OpSequence, engine: EngineName, *, seed: int, limits: SampleLimits, clock: SampleClock
     ) -> None:
         self._ops = {op.name: op for op in stretch.ops}
-        plan, sources, leases = entering(stretch, limits, clock)
+        scans = Scans(ProcessTimer)
+        plan, sources, leases = entering(stretch, limits, clock, scans)
         # Strict, so that each look is given the same elements.
         self._single_elements = GraphElements(plan, sources, leases, EngineOptions(seed=seed, order="strict"))
-        super().__init__(self._single_elements.read())
+        super().__init__(self._single_elements.read(), scans)
         # Stages are asked for with each element and each pair, and each trace is slow.
         self._graph_cache: dict[tuple[Any, ...], TracedOps] = {}
         self._overhead_s: float | None = None
@@ -55,11 +50,6 @@ class TensorFlowRunner(OpRunner):
     def _entered(self, token: Single) -> None:
         if self._overhead_s is None:
             self._overhead_s = self._overhead(token)
-
-    @property
-    def reading_s(self) -> float | None:
-        """Return the mean, without the longest times."""
-        return trimmed_mean(self._reading) if self._reading else None
 
     def _overhead(self, single: Single) -> float:
         """Return the seconds of a call from Python that does nothing; within tf.data there is none."""
@@ -81,7 +71,7 @@ class TensorFlowRunner(OpRunner):
                 break
             traced = self._compile(group, spec)
             run = functools.partial(traced, place=self._single_elements.place)
-            found.append(Stage(tuple(op.name for op in group), run, traced))
+            found.append(Stage(names := tuple(op.name for op in group), noting(", ".join(names), run), traced))
             spec = traced.spec
         return found
 
@@ -108,7 +98,9 @@ class TensorFlowRunner(OpRunner):
     def observe_run(self, stage: Stage, token: Single, in_time: Callable[[], bool]) -> ObservedRun:
         """Run an operator once more; what it reads and writes is known since it was traced."""
         traced: TracedOps = stage.traced
-        return ObservedRun(stage(token), traced.reads, traced.writes, draws=traced.draws, comparable=not traced.draws)
+        return ObservedRun(
+            stage.run(token), traced.reads, traced.writes, draws=traced.draws, comparable=not traced.draws
+        )
 
     def timer(self) -> ProcessTimer:
         """Return what times the operators."""

@@ -12,23 +12,22 @@ from pecan_ray import part_decoding
 from pecan_ray.autoorder.accepted import NOTHING_TAKEN_OVER, RejectedOrder, TakenOver
 from pecan_ray.autoorder.element_moved import ColumnDifference, RewriteCheck, element_moved
 from pecan_ray.autoorder.element_spec import ElementSpec, equal
-from pecan_ray.autoorder.exchange_check import NO_TIME, ExchangeCheck, OpOrder, exchanges
+from pecan_ray.autoorder.exchange_check import FIRST_ELEMENTS, NO_TIME, ExchangeCheck, OpOrder, exchanges
 from pecan_ray.autoorder.op_runner import OP_FAILURES, Stage, Token, run_through
 from pecan_ray.autoorder.order_request import OrderRequest
 from pecan_ray.autoorder.rewrites import Pushed, choices
 from pecan_ray.autoorder.sample import LEAST_ELEMENTS, Sampled
-from pecan_ray.autoorder.speed import SpeedComparison, compare_speed, too_slow
+from pecan_ray.autoorder.speed import WORTH, WORTH_A_MOVE, SpeedComparison, compare_speed, too_slow
 from pecan_ray.errors import describe_error
 from pecan_ray.options import EngineName
 from pecan_ray.plan.splits import Element
 from pecan_ray.reorder import Mode
 from pecan_ray.reorder.policy import Pair
+from pecan_ray.reorder.relative_bound import LARGE_BLOCKS
 
 Judge: TypeAlias = Callable[[int, Element, Element], str]
 """From an element's number, and its result in the usual order and in another way, to why that is refused, or ""."""
 
-FIRST_LOOK = 16
-"""Elements that show whether an order is worth being measured."""
 VERIFYING_SHARE = 0.5
 """An order is verified on all elements of the sample, as far as that takes no more than this share of the time left."""
 TAKEN_OVER_ELEMENTS = 64
@@ -44,27 +43,24 @@ COMPARING: tuple[Mode, ...] = ("safe", "strict")
 class Trial:
     """Other orders on the elements of one sampled stretch."""
 
-    def __init__(self, sampled: Sampled, engine: EngineName, mode: Mode, *, rewrites: bool = True) -> None:
+    def __init__(self, sampled: Sampled, request: OrderRequest) -> None:
         self._sampled = sampled
-        self._comparison, self._strict = mode in COMPARING, mode == "strict"
-        self._decoding: EngineName | None = engine if mode in COMPARING and rewrites else None
+        self._comparison, self._strict = request.mode in COMPARING, request.mode == "strict"
+        self._decoding: EngineName | None = request.engine if self._comparison and request.rewrites else None
         """The engine whose decoders may take work over; None: none does."""
         self._ops = {op.name: op for op in sampled.sequence.ops}
         self._taken_over: dict[OpOrder, TakenOver] = {}
         self._runner, self._names = sampled.runner, sampled.sequence.names
         self.exchanges = ExchangeCheck(sampled, exactly=self._strict)
         """Which pairs may be exchanged, and what that changes."""
-
-    def in_time(self) -> bool:
-        """Tell whether something more may be begun."""
-        return self._sampled.in_time()
+        self.in_time = sampled.in_time
 
     # --- orders ----------------------------------------------------------------------------------------------
 
     def look(self, order: OpOrder) -> str:
         """Run an order on the first elements; return why it is refused, or ""."""
-        rejected, ran = self._rejected_on(order, range(FIRST_LOOK))
-        return rejected or (NO_TIME if ran < min(FIRST_LOOK, len(self._sampled.held)) else "")
+        rejected, ran = self._rejected_on(order, range(FIRST_ELEMENTS))
+        return rejected or (NO_TIME if ran < min(FIRST_ELEMENTS, len(self._sampled.held)) else "")
 
     def verify(self, order: OpOrder) -> tuple[str, Pair | None, int]:
         """Run an order, and its exchanges one by one, on the other elements of the sample.
@@ -73,13 +69,13 @@ class Trial:
         """
         held = len(self._sampled.held)
         until = self._sampled.clock() + VERIFYING_SHARE * self._sampled.left_s()
-        rejected, ran = self._rejected_on(order, range(FIRST_LOOK, held), until)
+        rejected, ran = self._rejected_on(order, range(FIRST_ELEMENTS, held), until)
         pair = None
         if self._comparison and not rejected:
-            pair = self.exchanges.rejected_on(order, range(FIRST_LOOK, min(held, FIRST_LOOK + ran)))
+            pair = self.exchanges.rejected_on(order, range(FIRST_ELEMENTS, min(held, FIRST_ELEMENTS + ran)))
         if pair is not None:
             rejected = self.exchanges.rejects()[pair]
-        return rejected, pair, min(held, FIRST_LOOK) + ran
+        return rejected, pair, min(held, FIRST_ELEMENTS) + ran
 
     def _rejected_on(self, order: OpOrder, numbers: range, until: float = math.inf) -> tuple[str, int]:
         usual = self._names if self._comparison else None
@@ -109,8 +105,7 @@ class Trial:
                 # (docs/decisions/autoorder.md#114-a-bound-by-the-operators-effect).
                 after = self._columns(run_through(stages, sampled.token(number)))
                 before = after if usual is None else self._columns(run_through(others, sampled.token(number)))
-                # The user's order is counted again, too: one that holds a memory lets other elements through
-                # now.
+                # The user's order is counted again: one that holds a memory lets other elements through now.
                 if {len(before), len(after)} != {sampled.results[number]}:
                     count = sampled.results[number]
                     return f"it lets {len(after)} elements through where the user's order lets {count}", ran
@@ -133,8 +128,10 @@ class Trial:
         if self._strict:
             return "its result is not equal to that of the user's order"
         given, without = self._without(order, self._sampled.held[number])
-        found = element_moved(mine, other, [without] if self._sampled.results[number] == 1 else [], given)
-        return f"column {found.column!r}: {found.moved.description()}" if found.moved.rejected else ""
+        compared = [without] if self._sampled.results[number] == 1 else []
+        several = [self.exchanges.blocks_of(pair) for pair in exchanges(self._names, order)]
+        found = element_moved(mine, other, compared, given, max((LARGE_BLOCKS, *several), key=len))
+        return f"column {found.column!r}: {found.description()}" if found.rejected else ""
 
     def _without(self, order: OpOrder, token: Token) -> tuple[dict[str, Any], dict[str, Any] | None]:
         """Return what enters the operators that are exchanged, and an element's result without those passed by."""
@@ -156,11 +153,11 @@ class Trial:
         Decoders take over what `measure_taken_over` has found of an order, or of the user's.  Returns None if there was
         no time for it, and how one of them fails on an element; empty if none does.
         """
-        return self._in_turn([self._fused(beside or self._names), self._fused(order)])
+        return self._in_turn([self._fused(beside or self._names), self._fused(order)], WORTH_A_MOVE)
 
-    def _in_turn(self, stages: Sequence[list[Stage]]) -> tuple[SpeedComparison | None, str]:
+    def _in_turn(self, stages: Sequence[list[Stage]], times: float) -> tuple[SpeedComparison | None, str]:
         try:
-            return compare_speed(self._sampled, stages), ""
+            return compare_speed(self._sampled, stages, times), ""
         except OP_FAILURES as error:
             return None, f"it fails: {error.message.splitlines()[0]}"
 
@@ -191,10 +188,9 @@ class Trial:
             rejected += found.rejected
             if not found.pushed:
                 break
-            measured, failed = self._in_turn(
-                [self._runner.stages(order, fused=True, decoders=one) for one in ((), found.decoders)]
-            )
-            if not (why := failed or too_slow(measured)):
+            both = [self._runner.stages(order, fused=True, decoders=one) for one in ((), found.decoders)]
+            measured, failed = self._in_turn(both, WORTH)
+            if not (why := failed or too_slow(measured, WORTH)):
                 return replace(found, measured=measured, rejected=tuple(rejected))
             rejected += [_not_taken_over(one, why) for one in found.pushed]
             if not self.in_time():
@@ -231,9 +227,8 @@ class Trial:
         rejected, ran = self._run_variant(order, order, numbers, until, judge, decoders=(*others, one.decoder))
         if not rejected and ran < min(LEAST_ELEMENTS, len(sampled.held)):
             return NO_TIME, ()
-        rejected = (
-            rejected or pairs.rejection_reason() or self._changed_decision(order[order.index(one.ops[0]) :], pairs)
-        )
+        behind = order[order.index(one.ops[0]) :]
+        rejected = rejected or pairs.rejection_reason() or self._changed_decision(behind, pairs)
         return rejected, pairs.detected_changes()
 
     def _check_rewrite(self, pairs: RewriteCheck, number: int, mine: Element, other: Element) -> str:
@@ -250,11 +245,6 @@ class Trial:
                 if any(one.startswith(column) for one in changed):
                     return f"{name!r} decides by column {column!r} which elements there are, and it has other values"
         return ""
-
-
-def make_trial(sampled: Sampled, request: OrderRequest) -> Trial:
-    """Return the trial of orders that a request asks for."""
-    return Trial(sampled, request.engine, request.mode, rewrites=request.rewrites)
 
 
 def trial_error(error: BaseException) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import sqlite3
 from collections.abc import Container
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,6 +57,7 @@ class EntryRow:
 def opened_index(path: Path) -> sqlite3.Connection:
     """Open the index; raises CacheError for a newer version, makes anew an older one, and what is no database."""
     try:
+        _make_missing(path)
         return _connected(path)
     except sqlite3.DatabaseError as error:
         if isinstance(error, sqlite3.OperationalError):  # locked, full, not allowed
@@ -64,7 +67,24 @@ def opened_index(path: Path) -> sqlite3.Connection:
         # They belong to the file that was moved away, and SQLite could take them for the new one's.
         for rest in ("-wal", "-shm"):
             path.with_name(path.name + rest).unlink(missing_ok=True)
+        _make_missing(path)
         return _connected(path)
+
+
+def _make_missing(path: Path) -> None:
+    """Put an empty index there, whole: of several processes that begin at once one is first.
+
+    SQLite does not wait where two turn the same new file to WAL: one of them is told that it is locked.
+    """
+    if path.exists():
+        return
+    new = path.with_name(f"{path.name}.new-{secrets.token_hex(4)}")
+    try:
+        _connected(new).close()
+        with suppress(OSError):  # another was first; or this file system has no links, and it is made in its place
+            os.link(new, path)
+    finally:
+        new.unlink(missing_ok=True)
 
 
 def _connected(path: Path) -> sqlite3.Connection:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pecan_ray import storage
+from pecan_ray.cache_options import Cache
 from pecan_ray.caching.tiers import TieredStore
 from pecan_ray.engines.contract import BadElement, Leases, SharedLeases
 from pecan_ray.engines.entry_format import EntryReader, EntryWriter
@@ -27,7 +28,6 @@ from pecan_ray.engines.plain import NotPlainError
 from pecan_ray.engines.positions import SkippedPositions
 from pecan_ray.engines.remote_tier import RemoteTier
 from pecan_ray.errors import CacheError
-from pecan_ray.options import Cache
 from pecan_ray.plan.fingerprint import canonical_text
 from pecan_ray.plan.operators import Autocache
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, LeaseKey, Split

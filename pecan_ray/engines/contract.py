@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
+from pecan_ray.cache_options import Cache
 from pecan_ray.engines.counting import OpCount
 from pecan_ray.engines.foreign import REGISTERED
 from pecan_ray.engines.layout import Layout
@@ -21,7 +22,7 @@ from pecan_ray.engines.stages import Recognized
 from pecan_ray.engines.users_order import UsersOrder
 from pecan_ray.job.blocks import RowRange
 from pecan_ray.job.pending_leases import RowParts
-from pecan_ray.options import Cache, OnError, Order
+from pecan_ray.options import OnError, Order
 from pecan_ray.plan.operators import ElementOp, Plan
 from pecan_ray.plan.splits import AtWork, Lease, LeaseKey, Origin, Source, Split
 from pecan_ray.sampling.spans import Span

@@ -9,11 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from pecan_ray.errors import MissingExtraError
+from pecan_ray.sources.copies import attributes_of
 
 REGISTERED = 2
 """What NumPy answers (`dtype.isbuiltin`) for a number type that another library has added, such as bfloat16."""
-OWN_ATTRIBUTES = ("im", "mode", "size", "readonly", "info", "palette", "pyaccess", "format")
-"""Attributes that every image of Pillow has, in some version."""
 WIDE_MODES = {"I": 4, "F": 4, "I;16": 2, "I;16B": 2, "I;16L": 2, "I;16N": 2}
 """Bytes of a pixel's value in Pillow's modes with more than one."""
 
@@ -141,14 +140,7 @@ def notes_of(value: Any) -> dict[str, Any]:
         return {}
     palette = value.getpalette() if value.mode in ("P", "PA") else None
     notes = {"mode": value.mode, "format": value.format, "palette": palette and bytes(palette), "info": value.info}
-    return notes | _attributes(value)
-
-
-def _attributes(picture: Any) -> dict[str, Any]:
-    """Return the attributes that functions have given an image of Pillow."""
-    if type(picture) is not sys.modules["PIL.Image"].Image:
-        return {}
-    return {name: one for name, one in vars(picture).items() if name not in OWN_ATTRIBUTES and name[0] != "_"}
+    return notes | attributes_of(value)
 
 
 def with_array(value: Any, array: npt.NDArray[Any]) -> Any:
@@ -158,16 +150,6 @@ def with_array(value: Any, array: npt.NDArray[Any]) -> Any:
         made.info = dict(value.info)
         return made
     return as_tensor(array).to(value.device) if is_tensor(value) else array
-
-
-def copy_value(value: Any) -> Any:
-    """Return a copy of an image or a tensor that may be written into; anything else as it is."""
-    if is_pil_image(value):
-        made = value.copy()
-        for name, one in {"format": value.format, **_attributes(value)}.items():
-            setattr(made, name, one)
-        return made
-    return value.clone() if is_tensor(value) else value
 
 
 def type_name(value: Any) -> str:

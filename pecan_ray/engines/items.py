@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from pecan_ray.engines.foreign import copy_value
 from pecan_ray.engines.positions import Part
 from pecan_ray.plan.splits import Lease
 from pecan_ray.sources.copies import own_copy
@@ -74,7 +73,7 @@ def batch_of(items: Sequence[Item], columns: dict[str, Any], partial: bool) -> I
 
 def deep_copy(value: dict[str, Any]) -> dict[str, Any]:
     """Return an element that may be written into, however deep, without changing the given one."""
-    return {name: own_copy(column, copy_value) for name, column in value.items()}
+    return {name: own_copy(column) for name, column in value.items()}
 
 
 def leading(value: dict[str, Any]) -> int:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pecan_ray.engines.foreign import as_array, copy_value, has_memory, is_pil_image, is_tensor, shares_storage
+from pecan_ray.engines.foreign import as_array, has_memory, is_pil_image, is_tensor, shares_storage
 from pecan_ray.engines.nesting import check_nesting
 from pecan_ray.sources.copies import UNCHANGING, own_copy
 
@@ -155,7 +155,7 @@ class _OwnValues:
     def _copy(self, one: Any) -> Any:
         # A copy for each object, not for each place: two columns that share an array go on sharing one.
         if id(one) not in self._copies:
-            self._copies[id(one)] = own = own_copy(one, copy_value)
+            self._copies[id(one)] = own = own_copy(one)
             self._held.append(HeldValue(one, own))
         return self._copies[id(one)]
 

@@ -41,6 +41,7 @@ class SkippedPositions:
         self._sent_in_batch = False
         """A batch has carried some."""
         self._merge_at = 2 * MOST_INTERVALS
+        self._latest_pass = 0
         self._lengths: dict[int, tuple[int, int]] = {}
         """By branch: so many splits were read to their ends, and so many elements they hold."""
         self._known_bytes: dict[int, tuple[int, int]] = {}
@@ -74,12 +75,15 @@ class SkippedPositions:
         """Whether anything waits for a batch."""
         return bool(self._parts or self._bad)
 
-    def pass_ended(self) -> None:
-        """Note that a pass over the data has ended: what waits is reported if no batch has carried anything so far.
+    def begin_pass(self, number: int) -> None:
+        """Note that a pass is read; where it is a later one, what waits is reported if no batch has carried anything.
 
         The job ends where passes without end yield nothing, and can tell by what is done alone.
         """
+        if number <= self._latest_pass:
+            return
         with self._lock:
+            self._latest_pass = number
             # Once a batch has carried something the pass is known not to be empty, and the next batch carries
             # the rest.
             self.due = self.due or (not self._sent_in_batch and bool(self._parts or self._bad))

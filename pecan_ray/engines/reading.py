@@ -61,6 +61,12 @@ class Run:
         begin, end = (self.first + start) << OUTPUT_BITS, (self.first + stop) << OUTPUT_BITS
         return [(self.lease.key, max(a, begin), min(b, end)) for a, b in self.missing if a < end and b > begin]
 
+    def row_parts(self, start: int, stop: int) -> list[Part]:
+        """Return the last positions to deliver with each of some rows, of a lease of one interval."""
+        key, bound = self.lease.key, self.lease.spans[-1][1]
+        numbers = range(self.first + start, self.first + stop)
+        return [(key, row << OUTPUT_BITS, min((row + 1) << OUTPUT_BITS, bound)) for row in numbers]
+
     @property
     def whole(self) -> bool:
         """Whether all of each element is to be delivered, with all its outputs."""

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pecan_ray.engines.contract import is_plain
-from pecan_ray.engines.foreign import copy_value
 from pecan_ray.engines.items import Item
 from pecan_ray.engines.layout import Layout
 from pecan_ray.engines.positions import Part, PartArray, parts_of_arrays
@@ -246,7 +245,7 @@ def _own_values(column: Array) -> list[Any]:
     # Scalars of NumPy are copies; rows of wider columns, records and objects are views or shared.
     if column.ndim == 1 and column.dtype.kind not in "OV":
         return list(column)
-    return [one if one is MISSING else own_copy(one, copy_value) for one in column]
+    return [one if one is MISSING else own_copy(one) for one in column]
 
 
 def row_bytes(column: Array) -> int:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -62,6 +64,7 @@ class KerasBatches(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no
     def num_batches(self) -> int:
         """Batches of an epoch."""
         self._note_created()
+        self._loosen(sys._getframe(1).f_locals.get("self"))
         return self._steps
 
     def __len__(self) -> int:
@@ -110,6 +113,15 @@ class KerasBatches(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no
         """
         self._closed = True
         self._end()
+
+    def _loosen(self, adapter: Any) -> None:
+        """Let Keras' adapter hold these batches weakly, so that the job ends when their user drops them.
+
+        TensorFlow keeps whatever a dataset of Python calls until the program ends, and through it the adapter.
+        """
+        # The name is private to Keras, and nothing else leads to the adapter; a test notices when it is gone.
+        if type(adapter).__module__.startswith("keras.") and getattr(adapter, "py_dataset", None) is self:
+            adapter.py_dataset = weakref.proxy(self)
 
     def _note_created(self, *, by_hand: bool = False) -> None:
         self._closed = False

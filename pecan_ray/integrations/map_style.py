@@ -32,6 +32,7 @@ class DatasetIndices:
     split_rows: ClassVar[int | None] = None
     counts_splits: ClassVar[bool] = True
     rows_by_range: ClassVar[Literal[True]] = True
+    seeks: ClassVar[bool] = True
 
     def splits(self) -> Iterator[Split]:
         """Yield ranges of indices."""

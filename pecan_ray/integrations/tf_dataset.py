@@ -118,9 +118,18 @@ def tf_dataset_of(
 
     def elements() -> Iterator[Any]:
         for batch in _held_passes(held):
-            yield structure.tensors(batch)
+            tensors = structure.tensors(batch)
+            yield tuple(tf.nest.flatten(tensors)) if structure.has_objects else tensors
 
-    return _as_dataset(passes, elements, structure.spec, length, shards_itself)
+    if not structure.has_objects:
+        return _as_dataset(passes, elements, structure.spec, length, shards_itself)
+
+    def pack(*flat: Any) -> Any:
+        return tf.nest.pack_sequence_as(structure.spec, flat)
+
+    # `from_generator` takes no objects, which a map may return.
+    signature = tuple(tf.nest.flatten(structure.spec))
+    return _as_dataset(passes, elements, signature, length, shards_itself, pack)
 
 
 def _held_passes(held: weakref.ref[Passes]) -> Passes:
@@ -133,11 +142,19 @@ def _held_passes(held: weakref.ref[Passes]) -> Passes:
 
 
 def _as_dataset(
-    passes: Passes, elements: Callable[[], Iterator[Any]], signature: Any, length: int | None, shards_itself: bool
+    passes: Passes,
+    elements: Callable[[], Iterator[Any]],
+    signature: Any,
+    length: int | None,
+    shards_itself: bool,
+    pack: Callable[..., Any] | None = None,
 ) -> TfBatches:
     data = tf.data.Dataset.from_generator(elements, output_signature=signature)
+    data = data if pack is None else data.map(pack)
     options = tf.data.Options()
-    options.experimental_optimization.inject_prefetch = False  # a state would lose what was taken ahead
+    # A state would lose what was taken ahead.
+    options.experimental_optimization.inject_prefetch = False
+    options.experimental_optimization.map_parallelization = False
     if shards_itself:
         options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     return TfBatches(passes, data.with_options(options), length)

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from pecan_ray.plan.operators import Autocache, Filter, Plan, Prefetch, Repeat, Shuffle, Skip, Subset, Take
 from pecan_ray.plan.splits import Element
-from pecan_ray.sources.tf_data import TfDataSource
+from pecan_ray.sources.tf_data import TfDataSource, parts_of
 
 KEEPS_ELEMENTS = (Autocache, Filter, Prefetch, Repeat, Shuffle, Skip, Subset, Take)
 """Operators behind which an element is as it was."""
@@ -27,6 +27,11 @@ class Structure:
         """`spec`: the dataset's `element_spec`."""
         self.spec = spec = tf.nest.map_structure(_of_row, spec)
         self._leaves: dict[str, Any] = dict(zip(tf.nest.flatten(_named("", spec)), tf.nest.flatten(spec), strict=True))
+
+    @property
+    def has_objects(self) -> bool:
+        """Whether parts are objects of the user's classes, and not only in dicts and tuples."""
+        return _has_objects(self.spec)
 
     def matches(self, columns: Mapping[str, Any]) -> bool:
         """Tell whether a batch has the dataset's columns."""
@@ -56,13 +61,21 @@ def keeps_elements(plan: Plan) -> bool:
 
 
 def _named(prefix: str, spec: Any) -> Any:
-    """Return the names of columns in the places of a spec."""
+    """Return the names of columns in the order in which `tf.nest` flattens a spec."""
+    parts = parts_of(spec)
+    if parts is None:
+        return prefix or "0"
     before = f"{prefix}/" if prefix else ""
-    if isinstance(spec, dict):
-        return {name: _named(f"{before}{name}", part) for name, part in spec.items()}
-    if isinstance(spec, tuple):
-        return tuple(_named(f"{before}{number}", part) for number, part in enumerate(spec))
-    return prefix or "0"
+    named = [_named(f"{before}{name}", part) for name, part in parts]
+    # A dict is flattened by its sorted keys, which are no texts if the user's are not.
+    return dict(zip(spec, named, strict=True)) if isinstance(spec, dict) else tuple(named)
+
+
+def _has_objects(spec: Any) -> bool:
+    parts = parts_of(spec)
+    return parts is not None and (
+        not isinstance(spec, (dict, tuple, list)) or any(_has_objects(part) for _, part in parts)
+    )
 
 
 def _of_row(spec: Any) -> Any:

@@ -219,9 +219,12 @@ def _settle_single(
     state: WorkerLeaseState, rest: Sequence[Lease], fatal_elements: FatalElementTracker
 ) -> Sequence[Lease]:
     """Settle what a worker held that ran suspected elements one by one; return what it held besides."""
+    fatal_elements.returned((*state.suspected, *state.not_started))
     fatal_elements.put_back(within(rest, state.not_started))
     # Only what it worked on is blamed. What it had finished, and a slow trainer has not fetched, came through.
     at_hand = within(rest, state.suspected)
+    # What all has come of came through, however its worker ended.
+    fatal_elements.note_success(state.suspected.keys() - {lease.key for lease in at_hand})
     if state.died:
         fatal_elements.note_single_death(at_hand, state.died)
     else:

@@ -41,15 +41,13 @@ class AssignmentBatches:
     def _in_rank(self, places: RowRange) -> tuple[int | None, RowRange | None]:
         """Return whom a batch of some rows is for, and which of the rows of that rank they are.
 
-        Of w ranks, batch n is batch n div w of rank n mod w.  What ranks share behind the last round of batches follows
-        these, and is for the rank of its group.
+        Of w ranks, batch n is batch n div w of rank n mod w.
         """
         number, within = divmod(places.begin, self._shape.batch_size)
-        if self.assignment.rank is None and within:
+        if within:
             return None, None  # a split was longer or shorter than it told: the job is about to give the order up
         turn, rank = divmod(number, self._shape.world_size)
         first = turn * self._shape.batch_size
-        rank = rank if self.assignment.rank is None else self.assignment.rank
         return rank, RowRange(first, first + places.end - places.begin)
 
     def put_block(self, batch: EngineBatch | None, block: Block) -> PutOut:

@@ -12,9 +12,9 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 
 from pecan_ray.cache import Allocation, ClusterResources, JobDemand, allocate
+from pecan_ray.cache_options import SharingPolicy
 from pecan_ray.errors import PlanError
 from pecan_ray.job.messages import DatasetRooms
-from pecan_ray.options import SharingPolicy
 
 SILENT_S = 30.0
 """A job that was not heard for so long is gone, or does without;"""

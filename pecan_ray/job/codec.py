@@ -1,4 +1,4 @@
-"""Events and instructions as JSON, and back: what a journal (`pecan_ray.job.journal`) holds.
+"""Events and instructions as JSON, and back: what a journal (`pecan_ray.job.journal`) holds, and other frozen values.
 
 Made from the types' own annotations, so that a new event needs nothing here.  What was a mapping comes back as a dict,
 and what could be iterated as a tuple.  Values of no certain type (what a source keeps in a split, what names an
@@ -35,7 +35,7 @@ def encode(message: JobMessage) -> dict[str, Json]:
     name = type(message).__name__
     if MESSAGES.get(name) is not type(message):
         raise JournalError(f"{name} is no event and no instruction: it cannot be written to a journal.")
-    return {"version": FORMAT_VERSION, "type": name, "fields": _form(type(message)).encode(message)}
+    return {"version": FORMAT_VERSION, "type": name, "fields": json_form(type(message)).encode(message)}
 
 
 def decode(written: Mapping[str, Json]) -> JobMessage:
@@ -53,25 +53,25 @@ def decode(written: Mapping[str, Json]) -> JobMessage:
             f"a journal names {name!r}, which is no event and no instruction of this version.", type=name
         )
     try:
-        return cast(JobMessage, _form(kind).decode(written["fields"]))
+        return cast(JobMessage, json_form(kind).decode(written["fields"]))
     except JournalError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise JournalError(f"a {name} in a journal is damaged: {error!r}.", type=name) from error
 
 
-class _Form(NamedTuple):
+class JsonForm(NamedTuple):
     """How values of one type are written and read."""
 
     encode: Callable[[Any], Json]
     decode: Callable[[Json], Any]
 
 
-_form_by_key: dict[Any, _Form] = {}
+_form_by_key: dict[Any, JsonForm] = {}
 """Those that were made."""
 
 
-def _form(hint: Any) -> _Form:
+def json_form(hint: Any) -> JsonForm:
     """Return the form of an annotation."""
     # Made once: to evaluate the annotations of a type takes many times as long as to write a value.
     form = _form_by_key.get(hint)
@@ -80,30 +80,41 @@ def _form(hint: Any) -> _Form:
     return form
 
 
-def _form_of(hint: Any) -> _Form:
+def _form_of(hint: Any) -> JsonForm:
     origin, arguments = get_origin(hint), get_args(hint)
     if hint in _SIMPLE:
         return _SIMPLE[hint]
-    if dataclasses.is_dataclass(hint):
+    if dataclasses.is_dataclass(hint) or hasattr(hint, "_fields"):
         return _dataclass_form(cast(type[Any], hint))
     if origin in (Union, types.UnionType):
         return _union_form(arguments)
     if origin is Literal:
         return _literal_form(arguments)
-    if origin is tuple:
-        return _tuple_form(arguments)
-    if isinstance(origin, type) and issubclass(origin, Mapping):
-        return _mapping_form(_form(arguments[0]), _form(arguments[1]))
     if isinstance(origin, type) and issubclass(origin, Iterable):
-        return _tuple_form((arguments[0], ...))
+        return _collection_form(origin, arguments)
     if isinstance(hint, type) and issubclass(hint, BaseException):
-        return _Form(_encode_error, _decode_error)
+        return JsonForm(_encode_error, _decode_error)
     raise JournalError(f"values of type {hint} cannot be written to a journal.")
 
 
-def _dataclass_form(kind: type[Any]) -> _Form:
+def _collection_form(kind: type[Any], arguments: tuple[Any, ...]) -> JsonForm:
+    if kind is tuple:
+        return _tuple_form(arguments)
+    if issubclass(kind, Mapping):
+        return _mapping_form(json_form(arguments[0]), json_form(arguments[1]))
+    if kind is not frozenset:
+        return _tuple_form((arguments[0], ...))
+    every = json_form(arguments[0])
+    # Sorted, so that equal values make equal files.
+    return JsonForm(
+        lambda value: [every.encode(one) for one in sorted(value)], lambda made: frozenset(map(every.decode, made))
+    )
+
+
+def _dataclass_form(kind: type[Any]) -> JsonForm:
     hints = get_type_hints(kind)
-    fields = {field.name: _form(hints[field.name]) for field in dataclasses.fields(kind)}
+    names = getattr(kind, "_fields", None) or [field.name for field in dataclasses.fields(kind)]
+    fields = {name: json_form(hints[name]) for name in names}
 
     def encode_fields(value: Any) -> Json:
         return {name: form.encode(getattr(value, name)) for name, form in fields.items()}
@@ -113,32 +124,32 @@ def _dataclass_form(kind: type[Any]) -> _Form:
         # written has its default.
         return kind(**{name: fields[name].decode(value) for name, value in written.items()})
 
-    return _Form(encode_fields, decode_fields)
+    return JsonForm(encode_fields, decode_fields)
 
 
-def _union_form(arguments: tuple[Any, ...]) -> _Form:
+def _union_form(arguments: tuple[Any, ...]) -> JsonForm:
     classes: dict[str, type] = {}
-    lists: list[_Form] = []
-    words: list[_Form] = []
+    lists: list[JsonForm] = []
+    words: list[JsonForm] = []
     for hint in arguments:
         if isinstance(hint, type) and dataclasses.is_dataclass(hint):
             classes[hint.__name__] = hint
         elif get_origin(hint) is tuple:
-            lists.append(_form(hint))
+            lists.append(json_form(hint))
         elif hint is not type(None):
-            words.append(_form(hint))
+            words.append(json_form(hint))
     if len(lists) > 1 or len(words) > 1:
         raise JournalError(f"values of {' | '.join(map(str, arguments))} cannot be told apart in a journal.")
     members = _Members(classes, lists, words)
-    return _Form(members.encode, members.decode)
+    return JsonForm(members.encode, members.decode)
 
 
 class _Members(NamedTuple):
     """Members of a union, told apart by what JSON has for them: null, an object with its type, a list, or a word."""
 
     types: Mapping[str, type[Any]]
-    lists: Sequence[_Form]
-    plain: Sequence[_Form]
+    lists: Sequence[JsonForm]
+    plain: Sequence[JsonForm]
     """Of both there is one, or none."""
 
     def encode(self, value: Any) -> Json:
@@ -146,44 +157,44 @@ class _Members(NamedTuple):
             return None
         name = type(value).__name__
         if name in self.types:
-            return {"type": name, "fields": _form(self.types[name]).encode(value)}
+            return {"type": name, "fields": json_form(self.types[name]).encode(value)}
         return (self.lists if isinstance(value, tuple) else self.plain)[0].encode(value)
 
     def decode(self, written: Json) -> Any:
         if written is None:
             return None
         if self.types and isinstance(written, dict):
-            return _form(self.types[written["type"]]).decode(written["fields"])
+            return json_form(self.types[written["type"]]).decode(written["fields"])
         return (self.lists if self.lists and isinstance(written, list) else self.plain)[0].decode(written)
 
 
-def _literal_form(choices: tuple[Any, ...]) -> _Form:
+def _literal_form(choices: tuple[Any, ...]) -> JsonForm:
     def checked(value: Any) -> Any:
         if value not in choices:
             raise ValueError(f"{value!r} is none of {choices}")
         return value
 
-    return _Form(checked, checked)
+    return JsonForm(checked, checked)
 
 
-def _tuple_form(arguments: tuple[Any, ...]) -> _Form:
+def _tuple_form(arguments: tuple[Any, ...]) -> JsonForm:
     if len(arguments) == 2 and arguments[1] is ...:
-        every = _form(arguments[0])
+        every = json_form(arguments[0])
 
         def encode_each(value: Any) -> Json:
             # What a batch of shuffled rows holds, at once: in a loop it took most of the controller's time.
             return value.bounds.tolist() if type(value) is PackedSpans else [every.encode(one) for one in value]
 
-        return _Form(encode_each, lambda written: tuple(map(every.decode, written)))
-    forms = [_form(hint) for hint in arguments]
-    return _Form(
+        return JsonForm(encode_each, lambda written: tuple(map(every.decode, written)))
+    forms = [json_form(hint) for hint in arguments]
+    return JsonForm(
         lambda value: [form.encode(one) for form, one in zip(forms, value, strict=True)],
         lambda written: tuple(form.decode(one) for form, one in zip(forms, written, strict=True)),
     )
 
 
-def _mapping_form(key: _Form, value: _Form) -> _Form:
-    return _Form(
+def _mapping_form(key: JsonForm, value: JsonForm) -> JsonForm:
+    return JsonForm(
         lambda mapping: [[key.encode(name), value.encode(one)] for name, one in mapping.items()],
         lambda written: {key.decode(name): value.decode(one) for name, one in written},
     )
@@ -243,12 +254,12 @@ def _decode_error(written: Json) -> BaseException:
     return error if isinstance(error, BaseException) else told
 
 
-_SIMPLE: dict[Any, _Form] = {
-    bool: _Form(bool, bool),
-    int: _Form(int, int),
-    str: _Form(str, str),
-    float: _Form(_encode_float, float),
-    bytes: _Form(lambda data: base64.b64encode(data).decode(), base64.b64decode),
-    Any: _Form(_encode_any, _decode_any),
-    Hashable: _Form(_encode_any, _decode_any),
+_SIMPLE: dict[Any, JsonForm] = {
+    bool: JsonForm(bool, bool),
+    int: JsonForm(int, int),
+    str: JsonForm(str, str),
+    float: JsonForm(_encode_float, float),
+    bytes: JsonForm(lambda data: base64.b64encode(data).decode(), base64.b64decode),
+    Any: JsonForm(_encode_any, _decode_any),
+    Hashable: JsonForm(_encode_any, _decode_any),
 }

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
-from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease
+from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, LeaseKey
+
+SplitPlace: TypeAlias = tuple[int, int]
+"""A source, and the number of a split in it."""
 
 
 @dataclass(frozen=True)
@@ -29,17 +33,39 @@ class DroppedData:
 
     def __init__(self) -> None:
         self.leases: list[Lease] = []
-        self.elements = self.open_ends = 0
+        self.elements = 0
+        self._lengths: dict[SplitPlace, int] = {}
+        """Of splits that were read to their ends."""
+        self._open_ends: dict[SplitPlace, list[int]] = {}
+        """Of splits whose length nobody knows: the first element of each rest that was dropped."""
         self._pending_drops: list[Drop] = []
+
+    @property
+    def open_ends(self) -> int:
+        """So many rests of splits whose length nobody knows are not among the elements."""
+        return sum(map(len, self._open_ends.values()))
+
+    def ended(self, key: LeaseKey, elements: int) -> None:
+        """Note the length of a split: from another pass it may be known how long a rest was that was dropped."""
+        branch, _, index = key
+        place = branch, index
+        self._lengths[place] = elements
+        self.elements += sum(max(0, elements - first) for first in self._open_ends.pop(place, ()))
 
     def add(self, worker: str, leases: Sequence[Lease]) -> None:
         """Note what a worker held that nobody gets."""
-        elements = sum(map(_elements, leases))
-        open_ends = sum(map(_is_open, leases))
+        elements = open_ends = 0
+        for lease in leases:
+            place = lease.branch, lease.split.index
+            length = self._lengths.get(place) if lease.split.elements is None else lease.split.elements
+            touched, rest = _elements(lease, length)
+            elements += touched
+            if rest is not None:
+                self._open_ends.setdefault(place, []).append(rest)
+                open_ends += 1
         if elements or open_ends:
             self.leases += leases
             self.elements += elements
-            self.open_ends += open_ends
             self._pending_drops.append(Drop(worker, elements, open_ends))
 
     def take_pending_drops(self) -> Sequence[Drop]:
@@ -48,18 +74,15 @@ class DroppedData:
         return not_reported
 
 
-def _elements(lease: Lease) -> int:
-    """Count the elements that a lease touches, as far as its end is known."""
+def _elements(lease: Lease, length: int | None) -> tuple[int, int | None]:
+    """Count the elements that a lease touches, but for a rest without a known end; return where that begins, too."""
     count = at = 0
     for start, stop in lease.spans:
-        known = lease.split.elements if stop == END else ((stop - 1) >> OUTPUT_BITS) + 1
         # Two spans may lie within one element, which counts once.
         first = max(at, start >> OUTPUT_BITS)
-        at = max(first, first if known is None else known)
+        known = length if stop == END else ((stop - 1) >> OUTPUT_BITS) + 1
+        if known is None:
+            return count, first
+        at = max(first, known)
         count += at - first
-    return count
-
-
-def _is_open(lease: Lease) -> bool:
-    """Tell whether a lease goes on to the end of a split of unknown length."""
-    return lease.split.elements is None and any(stop == END for _, stop in lease.spans)
+    return count, None

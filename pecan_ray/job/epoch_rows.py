@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import replace
 
+from pecan_ray.job.last_round import LastRound
 from pecan_ray.job.lease_rows import rows_of
+from pecan_ray.job.lease_sizes import elements_in
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.queues import Queues
-from pecan_ray.plan.splits import Lease
+from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease
 from pecan_ray.sampling.spans import Span
 
 MANY = 1 << 40
@@ -44,26 +47,51 @@ class EpochRows:
         if not listing.has_counts:
             self._bounds = 0, MANY  # the order is given up with the first split that is not counted
             return False
-        begun = queue.pass_index * listing.elements + listing.elements_before(min(queue.cursor().taken, len(listing)))
-        spans = [(self.number(one), span) for one in queue.returned for span in one.spans]
-        parts = sorted(rows_of(replace(lease, spans=(span,))) for lease, span in spans)
-        parts = [(first, end) for first, end in parts if first < end]
-        places = [(lease.pass_index * len(listing) + lease.split.index, span[0]) for lease, span in spans]
-        cursor = queue.cursor()
-        self.start = min([*places, (cursor.pass_index * len(listing) + cursor.taken, 0)])
+        taken = min(queue.cursor().taken, len(listing))
+        begun = queue.pass_index * listing.elements + listing.elements_before(taken)
+        leases = [replace(self.number(one), spans=(span,)) for one in queue.returned for span in one.spans]
+        parts = sorted((first, end) for first, end in map(rows_of, leases) if first < end)
         # If all is begun, the rest was left with the epoch, or fills no batch.
         goes_on = not parts or begun != (self._shape.num_passes or MANY) * listing.elements
         if goes_on:
             parts.append((begun, begun))
         self._bounds = parts[0][0], MANY if goes_on else parts[-1][1]
         # Decision 135: with gaps between the rows that are left no run of numbered rows can follow.
-        return any(end != first for (_, end), (first, _) in itertools.pairwise(parts))
+        has_gaps = any(end != first for (_, end), (first, _) in itertools.pairwise(parts))
+        if self._shape.joined and not has_gaps:
+            self._fill_places(queue.pass_index * len(listing) + taken if goes_on else 0)
+        return has_gaps
+
+    def _fill_places(self, behind: int) -> None:
+        """Let nothing be missing between the places of what a run before this one has left, nor up to a split.
+
+        Where rows were numbered, what lies behind the last element of a split is done, and so are splits without any.
+        """
+        queue, listing = self._queues.common[0], self._queues.listings[0]
+        left = {lease.pass_index * len(listing) + lease.split.index: lease for lease in queue.returned}
+        first = min((number for number, lease in left.items() if elements_in(lease)), default=behind)
+        while first - 1 in left:  # of which nothing is missing but what may lie behind its last element
+            first -= 1
+        left = {number: lease for number, lease in left.items() if number >= first}
+        self.start = first, left[first].spans[0][0] if left else 0
+        queue.returned.clear()
+        for number in range(first, max([behind, *(number + 1 for number in left)])):
+            pass_index, index = divmod(number, len(listing))
+            lease = left.get(
+                number, replace(left[first], split=listing[index], pass_index=pass_index, spans=((0, END),))
+            )
+            (start, stop) = lease.spans[0][0], lease.spans[-1][1]
+            ends = stop >> OUTPUT_BITS >= (lease.split.elements or 0)
+            queue.returned.append(replace(lease, spans=((start, END if ends else stop),)))
 
     def number(self, lease: Lease) -> Lease:
         """Return a lease with its row, where all splits before it are counted."""
         listing, index = self._queues.listings[0], lease.split.index
         before = listing.elements_before(index) if listing.has_counts else 0
-        return replace(lease, row=lease.pass_index * listing.elements + before - self._first)
+        row = lease.pass_index * listing.elements + before - self._first
+        first = row + (lease.spans[0][0] >> OUTPUT_BITS)
+        # Decision 191: rows of the last round skip numbers. A lease is cut before its next row does.
+        return replace(lease, row=row + self.last_round().number(first) - first)
 
     def left(self, given: int) -> int:
         """Return how many rows are behind those that were given; where that is not known, there are many."""
@@ -72,17 +100,47 @@ class EpochRows:
             return MANY
         return passes * listing.elements - self._first - given
 
-    def end_of_rounds(self) -> int:
-        """Return the row at which runs end: several ranks get equally many batches, as far as rows are known."""
+    def last_round(self) -> LastRound:
+        """Return the round in which ranks share what is left, behind as many rounds as are known to be full."""
+        complete, ranks, size = self._queues.listings[0].complete, self._shape.world_size, self._shape.batch_size
+        begin, rows = self._end_of_rounds(), self._listed_rows()
+        # Under drop_remainder no smaller batch is wanted, and of fewer rows than ranks some rank would have none.
+        shared = self.known and complete and not self._shape.drop_remainder and rows - begin >= ranks
+        return LastRound(begin, rows - begin if shared else 0, ranks, size)
+
+    def is_apart(self, lease: Lease, run: Sequence[Lease]) -> bool:
+        """Tell whether a lease cannot follow a run: it is of another share, or behind all rounds known to be full."""
+        share = self.share(lease)
+        if share is not None:
+            return not (run and self.share(run[0]) == share)
+        return bool(run) and rows_of(lease)[0] >= self.last_round().begin
+
+    def share(self, lease: Lease) -> int | None:
+        """Return the rank whose share of the last round a lease belongs to; None for a round before."""
+        return self.last_round().share_of(rows_of(lease)[0])
+
+    def end(self) -> int:
+        """Return the number behind that of the last row that is in a run; many while that is not known."""
+        end, listing = self.last_round().end, self._queues.listings[0]
+        known = self._shape.world_size > 1 and listing.complete and listing.has_counts and self._shape.num_passes
+        return min(end, self._listed_rows()) if known and end >= MANY else end
+
+    def _end_of_rounds(self) -> int:
+        """Return the row behind the last round in which each rank has a batch; many where no round lacks one."""
         passes, listing, ranks = self._shape.num_passes, self._queues.listings[0], self._shape.world_size
         complete, size = listing.complete, self._shape.batch_size
         if ranks == 1 or (complete and passes is None) or not listing.has_counts:
             return MANY
-        first, behind = self._bounds or (0, MANY)
-        rows = min(behind, listing.elements * (passes if complete and passes else 1)) - first
+        rows = self._listed_rows()
         batches = -(-rows // size) if complete and not self._shape.drop_remainder else rows // size
         end = batches // ranks * ranks * size
         return MANY if complete and end >= rows else end
+
+    def _listed_rows(self) -> int:
+        """Return how many rows the epoch has: of one pass alone while splits are still being listed."""
+        passes, listing = self._shape.num_passes, self._queues.listings[0]
+        first, behind = self._bounds or (0, MANY)
+        return min(behind, listing.elements * (passes if listing.complete and passes else 1)) - first
 
     @property
     def _first(self) -> int:

@@ -65,7 +65,7 @@ class FatalBatches:
             rows = (row for lease in rest for first, end in intervals(lease) for row in range(first, end))
             self._died_with.update({row // self._batch_size for row in rows})
         elif self._may_split:
-            self._blame(alone, rest, by, fatal_elements)
+            return self._blame(alone, rest, by, fatal_elements)
         else:
             self._died_of[alone] += 1
             if self._died_of[alone] >= STRIKES:
@@ -77,8 +77,11 @@ class FatalBatches:
                 )
         return ""
 
-    def _blame(self, alone: Span, rest: Sequence[Lease], by: Suspicion, fatal_elements: FatalElementTracker) -> None:
-        """Let the rows of a batch be made one by one, or one that two workers have died of yield nothing."""
+    def _blame(self, alone: Span, rest: Sequence[Lease], by: Suspicion, fatal_elements: FatalElementTracker) -> str:
+        """Let the rows of a batch be made one by one, or one that two workers have died of yield nothing.
+
+        Returns why the job cannot go on, if so.
+        """
         (first, end), batch = alone, alone[0] // self._batch_size
         mine = next((one for one in rest if has_row(one, first)), None)
         if end - first > 1:
@@ -86,7 +89,9 @@ class FatalBatches:
         elif mine is not None:
             self._died_of[alone] += 1
             if self._died_of[alone] >= STRIKES:
-                fatal_elements.blame(mine, first - (mine.row or 0), by)
+                if why := fatal_elements.blame_in_order(mine, first - (mine.row or 0), by):
+                    return why
                 # The element is found, so the rest of its batch is made as one again.
                 self._split_batches.discard(batch)
                 del self._died_with[batch]
+        return ""

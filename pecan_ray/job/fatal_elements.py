@@ -4,6 +4,10 @@ A worker that dies holds many leases, and machines fail too: only what two worke
 suspected is cut into pieces, each of which is an assignment of its own.  Most come through; the one whose worker dies
 is cut again.  An element that has killed two workers by itself is left out, in this epoch and those to come.
 
+Of some sources an element is reached only through those before it, which are computed for it, and others ahead of it (a
+pipeline of tf.data).  Their pieces are tried one after the other, from the front.  Where workers have died of an
+element, and die of the one behind it, too, it is not known which element is to blame: the rest is left out.
+
 A worker that hangs is killed, and is a loss like another one; but it can say with which element, which need not be
 looked for then.
 """
@@ -12,10 +16,11 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter, deque
-from collections.abc import Hashable, Iterable, Iterator, Sequence, Set
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from pecan_ray.job.lease_sizes import elements_in
 from pecan_ray.job.messages import LeftOutElement, WorkerProgress
 from pecan_ray.job.suspicion import CRASHED, Suspicion
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, LeaseKey, origin_of
@@ -28,6 +33,10 @@ STRIKES = 2
 """So many workers must have died with it."""
 MOST_APART = 16
 """Workers that may die of pieces of one split before an element is found, or any piece of it comes through."""
+OR_AHEAD = "or one that its dataset computes ahead of it"
+NOT_EXACT = (
+    f"it, {OR_AHEAD}, ended the process of each worker that read it or what follows: nothing behind it can be reached"
+)
 BEHIND_ALL = 1 << 28
 """No split has so many elements."""
 MOST_IN_VAIN = 5
@@ -62,21 +71,35 @@ class FatalElement:
     """What was to be delivered of it, in the epoch at hand."""
     element: int
     by: Suspicion
+    with_rest: bool = False
+    """What lies behind it in its split goes with it."""
 
     def left_out(self) -> LeftOutElement:
         """Return it as an element that is left out."""
         op, why = self.by.op, self.by.why
         identity = (op, self.lease.epoch, self.lease.key, self.element)
         origin = origin_of(self.lease, self.element)
-        return LeftOutElement(identity, op, self.lease.split.where(self.element), why, origin=origin)
+        where = self.lease.split.where(self.element)
+        if not self.with_rest:
+            return LeftOutElement(identity, op, where, why, origin=origin)
+        known = elements_in(self.lease)
+        return LeftOutElement(identity, op, where, NOT_EXACT, known or 1, origin=origin, open_end=known is None)
 
 
 # Why pieces and no log of elements:
-# docs/decisions/faults-and-silence.md#29-elements-that-kill-workers
+# docs/decisions/faults-and-silence.md#29-elements-that-kill-workers; of sources that are read from the front, 192
 class FatalElementTracker:
     """What workers have died with."""
 
-    def __init__(self) -> None:
+    def __init__(self, from_front: Collection[int] = ()) -> None:
+        """`from_front`: sources of which an element is reached only through those before it."""
+        self._from_front = frozenset(from_front)
+        self._held: set[LeaseKey] = set()
+        """Of their splits, those of which a worker has a piece: it is the only one."""
+        self._confirming: dict[LeaseKey, tuple[Lease, Suspicion]] = {}
+        """An element of which workers have died: it is to blame if a worker lives that reads the one behind it."""
+        self._unreachable: dict[tuple[int, int], int] = {}
+        """Of source and split: from this element on nothing is read."""
         self._death_counts: Counter[Hashable] = Counter()
         """How many workers of this epoch died with a lease, or with an element alone."""
         self._waiting: deque[Bundle] = deque()
@@ -90,27 +113,36 @@ class FatalElementTracker:
         """Why the job cannot come further."""
 
     def __bool__(self) -> bool:
-        return bool(self._waiting)
+        return bool(self._waiting or self._confirming)
 
     def positions(self) -> Iterator[tuple[LeaseKey, Iterable[Span]]]:
         """Yield the positions that wait here."""
         yield from ((lease.key, lease.spans) for bundle in self._waiting for lease in bundle)
+        yield from ((key, lease.spans) for key, (lease, _) in self._confirming.items())
 
     def take(self, barred: Set[LeaseKey]) -> Bundle:
         """Return what one worker shall work on, and on nothing else; empty: nothing waits that it can open.
 
         `barred`: leases that the worker could not open.
         """
-        found = next((one for one in self._waiting if barred.isdisjoint(lease.key for lease in one)), ())
+        closed = barred | self._held
+        found = next((one for one in self._waiting if closed.isdisjoint(lease.key for lease in one)), ())
         if found:
             self._waiting.remove(found)
+            self._held.update(lease.key for lease in found if lease.branch in self._from_front)
         return found
+
+    def returned(self, keys: Iterable[LeaseKey]) -> None:
+        """Note that a worker works no longer on what it was given: another one may have the next piece."""
+        self._held.difference_update(keys)
 
     def take_out(self, key: LeaseKey) -> list[Lease]:
         """Take everything out that waits of a lease, which no worker can open."""
         taken = [lease for bundle in self._waiting for lease in bundle if lease.key == key]
         kept = (tuple(lease for lease in bundle if lease.key != key) for bundle in self._waiting)
         self._waiting = deque(bundle for bundle in kept if bundle)
+        if key in self._confirming:
+            taken.append(self._confirming.pop(key)[0])
         return taken
 
     def ended(self, key: LeaseKey, elements: int) -> None:
@@ -123,6 +155,8 @@ class FatalElementTracker:
     def begin_epoch(self) -> None:
         """Forget what the last epoch was about, but for the elements that are left out."""
         self._waiting.clear()
+        self._held.clear()
+        self._confirming.clear()
         self._death_counts.clear()
         self._deaths_without_progress.clear()
         self._reached.clear()
@@ -169,6 +203,20 @@ class FatalElementTracker:
         """Leave an element of a lease's split out from now on."""
         self._fatal_elements.setdefault(_split_of(lease), {})[element] = by
 
+    def blame_in_order(self, lease: Lease, element: int, by: Suspicion) -> str:
+        """Leave an element out where rows come in order; return why the job cannot go on, if so.
+
+        There nothing can be tried out of turn: of what is read from the front, the element behind must not die, too.
+        """
+        if lease.branch not in self._from_front:
+            self.blame(lease, element, by)
+            return ""
+        if element - 1 in self._fatal_elements.get(_split_of(lease), ()):
+            where = lease.split.where(element - 1)
+            return f"workers have died that read {where}, and what lies behind it: {where} is to blame, {OR_AHEAD}"
+        self.blame(lease, element, replace(by, why=f"{by.why}; it is to blame, {OR_AHEAD}"))
+        return ""
+
     def first_in(self, lease: Lease) -> int | None:
         """Return the first element that is left out of those of a lease of one interval; None if there is none."""
         ((begin, end),) = lease.spans
@@ -185,6 +233,9 @@ class FatalElementTracker:
         """Take what a worker has died with that worked on nothing else."""
         if by.at is not None:
             self.put_back(self.died(held, by))
+            return
+        if len(held) == 1 and held[0].key in self._confirming:
+            self._leave_out_rest(held[0])
             return
         pieces = split_into_parts(held)
         for split in {_split_of(lease) for lease in held}:
@@ -208,17 +259,57 @@ class FatalElementTracker:
             return
         # Further deaths with this split are of another element, for which the search may cost as much again.
         del self._death_counts["apart", _split_of(lease)]
+        if lease.branch in self._from_front:
+            self._confirm(lease, by)
+            return
         self.blame(lease, element, by)
         self.found.append(FatalElement(lease, element, by))
 
+    def _confirm(self, lease: Lease, by: Suspicion) -> None:
+        """Let the element behind one of which workers have died be read before that one is blamed."""
+        self._confirming[lease.key] = lease, by
+        behind = next((one for one in self._waiting if one[0].key == lease.key), None)
+        if behind is None:
+            # Nobody reads on there, so that nothing can be told apart.
+            self._leave_out_rest(replace(lease, spans=()))
+            return
+        self._waiting.remove(behind)
+        first, *rest = behind[0].spans
+        begin, end = first
+        cut = min(end, ((begin >> OUTPUT_BITS) + 1) << OUTPUT_BITS)
+        if left := tuple(span for span in ((cut, end), *rest) if span[0] < span[1]):
+            self._waiting.appendleft((replace(lease, spans=left),))
+        self._waiting.appendleft((replace(lease, spans=((begin, cut),)),))
+
+    def _leave_out_rest(self, behind: Lease) -> None:
+        """Leave an element out and all behind it, since a worker has died that read what is `behind` it."""
+        lease, by = self._confirming[behind.key]
+        spans = sorted(span for one in (behind, *self.take_out(behind.key)) for span in one.spans)
+        element = lease.spans[0][0] >> OUTPUT_BITS
+        self._unreachable[_split_of(lease)] = element
+        self.found.append(FatalElement(replace(lease, spans=tuple(spans)), element, by, with_rest=True))
+
     def note_success(self, keys: Iterable[LeaseKey]) -> None:
         """Note that a worker has lived through pieces: processes may die again and again, and get on."""
-        for branch, _, index in keys:
+        for key in keys:
+            branch, _, index = key
             self._death_counts.pop(("apart", (branch, index)), None)
+            self._held.discard(key)
+            if key in self._confirming:
+                lease, by = self._confirming.pop(key)
+                element = lease.spans[0][0] >> OUTPUT_BITS
+                self.blame(lease, element, by)
+                self.found.append(FatalElement(lease, element, by))
 
     def without_fatal_elements(self, lease: Lease) -> Lease | None:
         """Return a lease without the elements that kill workers; None if nothing else is in it."""
         spans = Spans(lease.spans)
+        if (first := self._unreachable.get(_split_of(lease))) is not None:
+            begin = first << OUTPUT_BITS
+            mine = tuple((max(a, begin), b) for a, b in lease.spans if b > begin)
+            if mine:
+                spans.remove(begin, END)
+                self.found.append(FatalElement(replace(lease, spans=mine), first, CRASHED, with_rest=True))
         for element, by in sorted(self._fatal_elements.get(_split_of(lease), {}).items(), key=lambda one: one[0]):
             begin, end = element << OUTPUT_BITS, (element + 1) << OUTPUT_BITS
             mine = tuple((max(a, begin), min(b, end)) for a, b in lease.spans if a < end and b > begin)

@@ -7,8 +7,12 @@ from itertools import pairwise
 from statistics import fmean
 
 from pecan_ray.job.messages import TrainerProgress
-from pecan_ray.placement import Cost, Prices, cost_of
+from pecan_ray.placement import Prices
+from pecan_ray.placement.costs import Cost
 from pecan_ray.plan.windows import Deployment
+
+HOUR_S = 3600.0
+"""Prices are for an hour, runs in seconds."""
 
 
 def cost_between(
@@ -37,12 +41,13 @@ def cost_between(
     known = [0.0, *rates, *[None] * (len(deployments) - len(rates))]
     # `until` may lie before the last deployment, of which nothing counts then.
     ends = [start for start, _ in started[1:]] + [max(until, started[-1][0])]
-    parts = []
+    host = remote = 0.0
     for (start, deployment), end, rate in zip(started, ends, known, strict=True):
-        seconds = max(0.0, min(end, until) - max(start, since))
-        # The wait is known for the stretch as a whole, and counts as spread evenly over its deployments.
-        parts.append(cost_of(seconds, deployment, prices, hosts, waiting * seconds, rate))
-    return Cost(*(sum(getattr(part, name) for part in parts) for name in ("host", "remote", "wasted")))
+        hours = max(0.0, min(end, until) - max(start, since)) / HOUR_S
+        host += hours * prices.accelerator_host * hosts
+        remote += hours * (prices.remote_per_hour(deployment.remote) if rate is None else rate)
+    # The wait is known for the stretch as a whole, and counts as spread evenly over its deployments.
+    return Cost(host, remote, waiting * (host + remote))
 
 
 def cost_by_epoch(

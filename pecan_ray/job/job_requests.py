@@ -14,6 +14,7 @@ from pecan_ray.job.core import JobCore
 from pecan_ray.job.empty_pass_watchdog import EmptyPassWatchdog
 from pecan_ray.job.instructions import Instruction, Log, Response, UseUsersOrder
 from pecan_ray.job.lease_sizes import SideBySide
+from pecan_ray.job.ledger import Ledger
 from pecan_ray.job.ledger_shape import Assignment
 from pecan_ray.job.messages import (
     AskAssignment,
@@ -179,9 +180,7 @@ class JobRequests:
                 alike = any_will_do(asked.worker, self._ledger.shape, self._ledger.workers)
                 # A worker that is barred from some leases does not wait for the same as the others.
                 alike = alike and not self._ledger.queues.bars(asked.worker)
-                kind: Hashable = (
-                    (request.epoch, request.branch) if isinstance(request, AskLeases) else type(request).__name__
-                )
+                kind: Hashable = _kind(request, self._ledger, asked.worker)
                 if alike and kind in in_vain:
                     continue
                 reply = self._reply(asked)
@@ -360,6 +359,16 @@ def _stale_worker_reply(request: WorkerQuestion) -> Reply:
     if isinstance(request, AskLeases):
         return ()
     return "return" if isinstance(request, EndAssignment) else "noted"
+
+
+def _kind(request: WorkerQuestion, ledger: Ledger, worker: str) -> Hashable:
+    """Return what workers have in common that wait for the same."""
+    # Workers on one node serve the same ranks first.
+    state = ledger.workers.get(worker)
+    node = state.node if state is not None and ledger.rank_nodes.matter else ""
+    if isinstance(request, AskLeases):
+        return request.epoch, request.branch, node
+    return type(request).__name__, node
 
 
 def _lot_s(job: JobCore) -> float:

@@ -133,6 +133,7 @@ class JobSampler:
             lag=_lag(sums, before, dt - waited),
             start_remote_s=sum(self.starts_s) / len(self.starts_s) if self.starts_s else 0.0,
             grain=self.batch or sums.rows / max(1, sums.batches * self.trainers),
+            paid=worker_table.remote_prices(),
         )
 
     def _own_s(self, seen: Sequence[StageSeconds], worker_table: WorkerTable) -> float | None:
@@ -159,12 +160,10 @@ class JobSampler:
         nodes, usable = len(worker_table.hosts), available_cpus(trainers, worker_table)
         local = [one for one in worker_table.workers.values() if one.placement == "local" and one.running]
         each = _cpus_each(local, cpus_per_worker)
-        # Workers that sleep use next to no CPU. The bound keeps their number finite: twenty for
-        # each reserved CPU.
+        # Workers that sleep use next to no CPU: twenty for each reserved one, so that their number is finite.
         by_cpu = round((usable - self.trainer_cpus()) / max(each, 0.05 * cpus_per_worker))
         memory = [one.memory_bytes for one in hosts if one.memory_bytes is not None]
-        # Free memory has the running workers' share taken out already. The node with the least
-        # bounds all of them.
+        # Of free memory the running workers' share is taken out already; the node with the least bounds all.
         by_memory = len(local) + int(min(memory) / WORKER_BYTES) * nodes if memory else slots
         return max(1, min(slots, by_cpu, by_memory))
 

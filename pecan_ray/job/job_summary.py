@@ -64,7 +64,7 @@ def job_stats(
         op_seconds=job.placement.op_seconds,
         comparison=None
         if placing is None
-        else compare(job.placement.timeline(), placing.policy, stopped=placing.stopped),
+        else compare(job.placement.timeline(), placing.policy, stopped=job.placement.fixed is not None),
         prices=job.placement.prices,
         trainers=job.spec.shape.world_size,
         held_up=tuple(held_up.seconds) if job.spec.shape.coordinated else (),

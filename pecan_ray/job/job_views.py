@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pecan_ray.job.messages import DatasetRooms, Placement
-from pecan_ray.job.observed import ObservedWindow
 from pecan_ray.job.policy_runner import PlacementStep
 from pecan_ray.job.speed import JobSpeed
 from pecan_ray.job.stats import JobStats
+from pecan_ray.job.windows import ObservedWindow
 from pecan_ray.plan.windows import Deployment, Window
 
 if TYPE_CHECKING:

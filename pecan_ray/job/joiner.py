@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pecan_ray.job.blocks import PLACE_BITS, between
 from pecan_ray.job.delivery_log import Delivery
 from pecan_ray.job.joins import Joins
+from pecan_ray.job.pending_leases import LeaseSpans
 from pecan_ray.job.trainer_events import BlockSlice, ReceivedBatch
 from pecan_ray.plan.splits import LeaseKey
 from pecan_ray.sampling.spans import Span
@@ -64,6 +65,9 @@ class Joiner:
         # The first block of an epoch may come before the orders that tell of this epoch.
         made = [*self.end(block.epoch)]
         self.epoch = block.epoch
+        if self._is_batch(block):
+            made.append(self._made((BlockSlice(block, 0, block.rows),), block.spans, block.rows, block.nbytes))
+            return made
         at, since = 0, block.since or place_of_first(block)
         while block.rows - at >= self._joins.batch_size - self._rows:
             stop = at + self._joins.batch_size - self._rows
@@ -75,6 +79,13 @@ class Joiner:
         # Also if no row is left: what lies behind the last full batch counts as missing until the next one.
         self._take(block, at, block.rows, since, places.end)
         return made
+
+    def _is_batch(self, block: ReceivedBatch) -> bool:
+        """Tell whether a block is a batch as it is, with nothing before it or behind its last row."""
+        places = block.row_range
+        assert places is not None
+        whole = block.rows == self._joins.batch_size and not block.skip
+        return whole and not self._spans and places.end_of(block.rows - 1) == places.end
 
     def _take(self, block: ReceivedBatch, start: int, stop: int, since: int, until: int) -> None:
         """Let some rows of a block wait, and what lies between two places."""
@@ -103,13 +114,13 @@ class Joiner:
         return made
 
     def _batch(self) -> ReceivedBatch:
-        self._created += 1
-        pieces, spans = tuple(self._pending_chunks), self._spans
-        batch = ReceivedBatch(
-            self._created, pieces[0].block.worker, self.epoch, spans, self._rows, self.nbytes, slices=pieces
-        )
+        batch = self._made(tuple(self._pending_chunks), self._spans, self._rows, self.nbytes)
         self.leave()
         return batch
+
+    def _made(self, pieces: tuple[BlockSlice, ...], spans: LeaseSpans, rows: int, nbytes: int) -> ReceivedBatch:
+        self._created += 1
+        return ReceivedBatch(self._created, pieces[0].block.worker, self.epoch, spans, rows, nbytes, slices=pieces)
 
     def leave(self) -> None:
         """Forget the rows that wait."""

@@ -37,6 +37,9 @@ LEAST_LOOK = 32
 AHEAD_S = 1.0
 """The next lot is asked for while half of one is left, if a lease takes less than this: what a worker holds and has not
 begun, no other one can do at the end of an epoch."""
+ROWS_OF_THREAD = 16
+"""A run of joined rows has so many for each of several threads: at its end they wait for the last one, for half a row's
+time or so."""
 NEWEST_SHARE = 0.3
 """Of the mean of how long leases take, the share that the last one has."""
 
@@ -68,13 +71,15 @@ class Branch:
     """and how many rows the last one has: 1 where these are not numbered, and nothing is asked for by them."""
     in_rows: bool = False
     joined: bool = False
-    """What is here is a run whose rows are joined to batches: it is timed as a whole."""
+    """What came last is a run whose rows are joined to batches: it is timed as a whole."""
+    threads: int = 1
+    """Of the engine, when it asked last."""
 
     def begin(self) -> None:
         """Forget what was held for another assignment."""
         self.here.clear()
         self.given.clear()
-        self.ended, self.joined, self.peek_result = False, False, ()
+        self.ended, self.peek_result = False, ()
 
     def take_in(self, reply: Reply, *, beside: bool) -> None:
         """Take the leases of an answer; `beside`: they were asked for while others are read."""
@@ -93,11 +98,12 @@ class Branch:
         if self.joined and self.given:
             self.given_rows += elements_in(lease) or 0
             return lease
-        if now is not None:
-            self.given.append(now)
         # A mean of times for a lease says nothing about a row, and the other way round.
         if self.in_rows != (lease.row is not None):
             self.in_rows, self.lease_s = lease.row is not None, None
+        # Numbered rows are timed when they are made (`LeaseRequests._note_produced`).
+        if now is not None and (self.joined or not self.in_rows):
+            self.given.append(now)
         self.given_rows = (elements_in(lease) or 1) if self.in_rows else 1
         return lease
 
@@ -108,8 +114,11 @@ class Branch:
         """
         at_a_time = len(self.given)
         while len(self.given) > reading:
-            took = (now - self.given.popleft()) / self.given_rows / at_a_time
-            self.lease_s = took if self.lease_s is None else self.lease_s + NEWEST_SHARE * (took - self.lease_s)
+            self.note((now - self.given.popleft()) / self.given_rows / at_a_time)
+
+    def note(self, took: float) -> None:
+        """Note how long a lease, or a row, took."""
+        self.lease_s = took if self.lease_s is None else self.lease_s + NEWEST_SHARE * (took - self.lease_s)
 
     def wants_more(self) -> bool:
         """Tell whether to ask for the next lot: its files come while the other half of this one is read."""
@@ -117,11 +126,23 @@ class Branch:
         return soon and self.requested_for is None and not self.ended and len(self.here) <= self.lot // 2
 
 
+@dataclass(frozen=True)
+class UnmadeRows:
+    """Numbered rows of a lease that are in no batch yet."""
+
+    branch: int
+    first: int
+    rows: int
+    since: float
+    """When the engine was given them."""
+
+
 def lot_of(mine: Branch, lot_s: float) -> int:
     """Return how many leases (or rows) to ask for at a time, so that they take so long; 1 while that is not known."""
     if mine.lease_s is None:
         return 1
-    return max(1, min(MOST_IN_RUN if mine.in_rows else MOST_IN_LOT, int(lot_s / max(mine.lease_s, 1e-9))))
+    least = ROWS_OF_THREAD * mine.threads if mine.joined and mine.threads > 1 else 1
+    return max(least, min(MOST_IN_RUN if mine.in_rows else MOST_IN_LOT, int(lot_s / max(mine.lease_s, 1e-9))))
 
 
 def next_splits(reply: Reply) -> tuple[Split, ...]:
@@ -149,8 +170,10 @@ class LeaseRequests:
         self._branches: dict[int, Branch] = {}
         self._rows: dict[LeaseKey, tuple[int, int]] = {}
         """Of the splits of this assignment, the row that their first element is, and how many there are."""
-        self._in_line: deque[tuple[int, int]] = deque()
-        """Rows that were taken and are in no batch yet: where runs begin, and how many they have."""
+        self._in_line: deque[UnmadeRows] = deque()
+        """Rows that were taken and are in no batch yet."""
+        self._made_rows, self._made_at = 0, 0.0
+        """So many rows were made, of leases whose rows are not all made, since this moment."""
         self.blocks: RunBlocks | None = None
         """The run of this assignment, where rows are joined to batches,"""
         self.has_rejected = False
@@ -165,6 +188,7 @@ class LeaseRequests:
         self._assignments += 1
         self._rows.clear()
         self._in_line.clear()
+        self._made_rows = 0
         self.blocks, self.has_rejected = None, False
         self.take_notes()
         self._epoch, self.lot_s = assigned.assignment.epoch, assigned.lot_s
@@ -189,7 +213,7 @@ class LeaseRequests:
             event = replace(event, side=ONE_BY_ONE)
         if not branch.joined:
             branch.time(event.side.reading, now)
-        branch.pending_request = event
+        branch.pending_request, branch.threads = event, event.threads
         self._serve(event.branch, branch, now, done)
 
     def found(self, number: int, indices: tuple[int, ...] | None, now: float, done: list[WorkerInstruction]) -> None:
@@ -250,12 +274,12 @@ class LeaseRequests:
             if branch.joined:
                 branch.time(0, now)
 
-    def row_range(self, batch: EngineBatch) -> RowRange | None:
+    def row_range(self, batch: EngineBatch, now: float) -> RowRange | None:
         """Return which rows of the epoch a batch has; None where they are not numbered, or others come between.
 
         A split that is longer than it told has rows with the numbers of others: these count as not numbered.
         """
-        self._note_produced(batch.rows)
+        self._note_produced(batch.rows, now)
         if not all(key in self._rows for key in batch.spans):
             return None
         begins: list[int] = []
@@ -273,13 +297,24 @@ class LeaseRequests:
         first = min(begins, default=0)
         return RowRange(first, first + batch.rows) if begins and max(ends) - first == batch.rows else None
 
-    def _note_produced(self, rows: int) -> None:
-        """Note that so many of the rows that were taken first are in batches."""
+    def _note_produced(self, rows: int, now: float) -> None:
+        """Note that so many of the rows that were taken first are in batches, and how long a row took.
+
+        By what is made and not by what is read: an engine reads rows long before it has made those before them.
+        """
+        if not self._in_line:
+            return
+        self._made_at = max(self._made_at, self._in_line[0].since) if not self._made_rows else self._made_at
+        branch, left = self._branches[self._in_line[0].branch], len(self._in_line)
         while self._in_line and rows:
-            first, count = self._in_line.popleft()
-            if rows < count:
-                self._in_line.appendleft((first + rows, count - rows))
-            rows -= min(rows, count)
+            taken = self._in_line.popleft()
+            made = min(rows, taken.rows)
+            if made < taken.rows:
+                self._in_line.appendleft(replace(taken, first=taken.first + made, rows=taken.rows - made))
+            self._made_rows, rows = self._made_rows + made, rows - made
+        if len(self._in_line) < left:
+            branch.note((now - self._made_at) / self._made_rows)
+            self._made_rows, self._made_at = 0, now
 
     def failing_row(self) -> int | None:
         """Return the first row that is in no batch, where order is kept; None where rows are not numbered.
@@ -288,7 +323,7 @@ class LeaseRequests:
         """
         if self.blocks is not None:
             return self.blocks.first_element
-        return self._in_line[0][0] if self._in_line else None
+        return self._in_line[0].first if self._in_line else None
 
     def _serve(self, number: int, branch: Branch, now: float, done: list[WorkerInstruction]) -> None:
         """Give the engine what it waits for, or ask for it."""
@@ -300,7 +335,7 @@ class LeaseRequests:
             # an empty block for it.
             left_out = branch.here[0].left_out
             lease = branch.pop_lease(None if unread or left_out else now)
-            self._note_rows(lease)
+            self._note_rows(number, lease, now)
             done.append(ProvideLease(number, None if left_out else lease))
             if self._prefetch and branch.wants_more():
                 # Leases that lie here unread count as read beside each other, or this worker would
@@ -318,14 +353,15 @@ class LeaseRequests:
             else:
                 self._look(number, branch, side, done)
 
-    def _note_rows(self, lease: Lease) -> None:
+    def _note_rows(self, branch: int, lease: Lease, now: float) -> None:
         """Note which rows of the epoch a lease has, where they are numbered."""
         if lease.place is not None:
             self.blocks = self.blocks or RunBlocks()
             self.blocks.add(lease)
         elif lease.row is not None:
             self._rows[lease.key] = lease.row, lease.split.elements or 0
-            self._in_line.append((lease.row + (lease.spans[0][0] >> OUTPUT_BITS), elements_in(lease) or 0))
+            first, rows = lease.row + (lease.spans[0][0] >> OUTPUT_BITS), elements_in(lease) or 0
+            self._in_line.append(UnmadeRows(branch, first, rows, now))
 
     def _look(self, number: int, branch: Branch, side: SideBySide, done: list[WorkerInstruction]) -> None:
         # Decision 157: the number, and no flag, because an answer may come after its assignment was left. It must not

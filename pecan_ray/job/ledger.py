@@ -15,7 +15,7 @@ Decisions: docs/decisions/exactly-once.md.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias
 
 from pecan_ray.job.assign_leases import assigned, elsewhere, has_work, next_lease, return_leases
@@ -49,12 +49,12 @@ class Ledger(LedgerState):
         self.changes += 1
         self._advance()
 
-    def join(self, worker: str) -> None:
-        """Register a worker."""
+    def join(self, worker: str, node: str = "") -> None:
+        """Register a worker, and where it runs."""
         # While ranks even out, a latecomer counts as done with the epoch: under sharding="off" it would begin one that
         # ranks give back.
         late = self._end.level is not None
-        self.workers[worker] = WorkerLeaseState(finished_epoch=self.epoch if late else -1)
+        self.workers[worker] = WorkerLeaseState(node, finished_epoch=self.epoch if late else -1)
         (self._end.late_workers.append if late else self.queues.join)(worker)
         self.changes += 1
         self._advance()
@@ -66,8 +66,7 @@ class Ledger(LedgerState):
 
     def next_assignment(self, worker: str) -> Assignment | Literal["wait", "stop"]:
         """Answer a worker that is idle: an assignment, "wait" for a change, or "stop"."""
-        state = self._living(worker)
-        if state is None:
+        if (state := self._living(worker)) is None:
             return "stop"
         if self._end.left:
             return "wait"
@@ -76,7 +75,7 @@ class Ledger(LedgerState):
         if self.leftovers.groups and sees:
             state.begin((group := self.leftovers.groups.popleft()).leases, group.rank)
             return Assignment(self.epoch, group.rank)
-        if not self.runs.may_begin(worker, state, self.rows_in_turn, len(self.workers)):
+        if not self.runs.may_begin(worker, state, self.rows_in_turn, len(self.workers), self._own_ranks(worker)):
             return "wait"
         taken = elsewhere(worker, self.shape, self._whole, self.workers)
         # Decision 98: what is suspected stays apart, and waits for a worker that can open it.
@@ -84,6 +83,8 @@ class Ledger(LedgerState):
         if not suspects and (taken or not has_work(worker, state, self.epoch, self.queues)):
             return "wait"
         state.begin(suspects, apart=bool(suspects))
+        # Workers of other nodes may help its ranks, now that it does not stand by for them.
+        self.changes += self.rank_nodes.matter
         if self.shape.runs_whole:
             self._whole.begin(worker)
         return assigned(self.shape, self.epoch, self.produced, self.counts)
@@ -107,7 +108,7 @@ class Ledger(LedgerState):
             return ()
         # The first worker that comes leaves something for those that are being started: a short epoch is one run else.
         there = self.rows_in_turn, max(len(self.workers), expected)
-        run = self.runs.take(worker, state, most, *there, self.fatal_elements)
+        run = self.runs.take(worker, state, most, *there, self.fatal_elements, self._own_ranks(worker))
         return None if run is None else tuple(map(state.assign, run))
 
     def ended(self, worker: str, epoch: int, key: LeaseKey, elements: int) -> None:
@@ -115,6 +116,8 @@ class Ledger(LedgerState):
         if epoch == self.epoch and worker in self.workers:
             self.fatal_elements.ended(key, elements)
             self.runs.ended(key, elements)
+        if self.shape.visitation == "at_most_once":
+            self.dropped.ended(key, elements)
         # Decision 5: a fresh lease reaches to END. Without this the epoch waits for positions behind the last element.
         if not self.runs.joins:  # else blocks stand for it
             self.consumed(worker, epoch, {key: [(elements << OUTPUT_BITS, END)]})
@@ -152,10 +155,11 @@ class Ledger(LedgerState):
         rest = rows if self.shape.serial and self.shape.drop_remainder else 0
         self.left_out_elements += self._whole.ended(worker, batches, rest)
         # Decision 4: a worker may flush only if nobody else holds anything, so an epoch has at most one smaller batch.
-        others = self.leftovers or any(other.holds for name, other in self.workers.items() if name != worker)
+        others = self.leftovers or _others_hold(self.workers, worker)
         alone = self.shape.may_flush_partial and self.closing() and not (others or self.rounds.lost_workers)
         flush = alone or state.rank is not None or self.shape.one_at_a_time or self.shape.sharding == "off"
-        flush = flush or (self.runs.kept and state.ends)
+        # Elements that were filtered out need no batch, so nobody has to read them again.
+        flush = flush or (self.runs.kept and state.ends) or not (rows or self.shape.serial)
         # Decision 98: if it could not open a part of a group, another worker gets all of the group.
         returns = bool(state.rejected) or not flush
         if returns:
@@ -253,7 +257,7 @@ class Ledger(LedgerState):
                     return  # ranks must say first that they take nothing more
                 self._next_epoch()
                 continue
-            self.runs.share_rest(self.leftovers)
+            self.runs.leave_rest(self.leftovers)
             if not self._drained() or not self._end.even(self.counts):
                 return  # the richer ranks give back first
             self.left_out_elements += self.leftovers.distribute()
@@ -304,3 +308,7 @@ class Ledger(LedgerState):
         self.finished = self.epoch == self.shape.end_epoch or self.ran_dry or empty
         if not self.finished:
             self.queues.begin_epoch(self.epoch)
+
+
+def _others_hold(workers: Mapping[str, WorkerLeaseState], worker: str) -> bool:
+    return any(other.holds for name, other in workers.items() if name != worker)

@@ -29,6 +29,8 @@ class LedgerShape:
     drop_remainder: bool = False
     split_order: tuple[SplitOrder | None, ...] = ()
     """How the splits of each branch are shuffled; None: as listed, and so are all where there are no orders."""
+    from_front: tuple[int, ...] = ()
+    """Branches whose elements are reached only through those before them, which are computed again."""
     serial: bool = False
     """The plan cannot be cut: one worker gets every split of an epoch, in order."""
     in_order: bool = False
@@ -49,6 +51,8 @@ class LedgerShape:
     what they make of these to batches (`pecan_ray.job.joiner`)."""
     order_required: bool = False
     """This order is never given up: the job fails where it cannot be kept."""
+    seeks: bool = False
+    """Any element is read without those before it, so that rows of a split may go to several nodes in turn."""
 
     @property
     def joins(self) -> Joins | None:

@@ -9,6 +9,7 @@ from pecan_ray.job.fatal_elements import FatalElementTracker
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.left_epochs import LeftEpochs
 from pecan_ray.job.leftovers import Leftovers
+from pecan_ray.job.own_ranks import OwnRanks, RankNodes
 from pecan_ray.job.pending_leases import WorkerLeaseState
 from pecan_ray.job.queues import Queues
 from pecan_ray.job.resume_point import ResumePoint
@@ -29,6 +30,7 @@ class LedgerState:
         self.queues = Queues(shape, start)
         self.runs = RowRuns(shape, self.queues, continues=start is not None)
         self.seconds = SecondWorkers(self.queues, self.runs)
+        self.rank_nodes = RankNodes(shape)
         self.produced = ProducedBatches({} if start is None else {start.epoch: start.used_batches})
         self.workers: dict[str, WorkerLeaseState] = {}
         self.leftovers = Leftovers(shape.groups, shape.batch_size, only_full=shape.drop_remainder)
@@ -42,7 +44,7 @@ class LedgerState:
         self._lost: dict[str, WorkerLeaseState] = {}
         """Of the workers those that are gone, and about which ranks have yet to settle."""
         self._end, self._whole = EpochEnd(), WholePlan()
-        self.fatal_elements = FatalElementTracker()
+        self.fatal_elements = FatalElementTracker(shape.from_front)
 
     def _living(self, worker: str) -> WorkerLeaseState | None:
         state = self.workers.get(worker)
@@ -56,6 +58,10 @@ class LedgerState:
         # Rank r of w gets batches r, r + w and so on. The first one that its rank has not received ends what has come.
         ranks = self.shape.world_size
         return min(count * ranks + rank for rank, count in enumerate(self.counts)) * self.shape.batch_size
+
+    def _own_ranks(self, worker: str) -> OwnRanks | None:
+        """Return the ranks that a worker serves first; None: none before others."""
+        return self.rank_nodes.own(worker, self.workers, self.runs.window(len(self.workers)))
 
     def share(self, worker: str, branch: int = 0) -> int:
         """Return how many leases of a branch a worker may take at a time, so that all have work to the end."""

@@ -3,23 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 
 from pecan_ray.job.policy_runner import MOST_STEPS
-from pecan_ray.job.windows import StepTotals, WindowMeter
+from pecan_ray.job.windows import ObservedWindow, WindowMeter
 from pecan_ray.options import AutoWorkers
 from pecan_ray.placement.policy import WINDOW_BATCHES
-from pecan_ray.plan.windows import Deployment, Window
-
-
-@dataclass(frozen=True)
-class ObservedWindow:
-    """A window, and what ran meanwhile."""
-
-    seconds: float
-    """Since the job began."""
-    deployment: Deployment
-    window: Window
+from pecan_ray.plan.windows import Deployment
 
 
 class Observed:
@@ -30,12 +19,8 @@ class Observed:
         self.meter = WindowMeter(trainers, WINDOW_BATCHES["auto"], AutoWorkers().window_s)
         self.windows: deque[ObservedWindow] = deque(maxlen=MOST_STEPS)
 
-    def report(self, rank: int, totals: StepTotals) -> None:
-        """Take over a trainer's totals."""
-        self.meter.add(rank, totals)
-
     def look(self, running: Deployment, seconds: float) -> None:
         """Keep the window if one has ended."""
         window = self.meter.close()
         if window is not None and running.workers and not window.invalid_reason():
-            self.windows.append(ObservedWindow(seconds, running, window))
+            self.windows.append(ObservedWindow(seconds, window, running))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pecan_ray.job.delivery_log import MOST_UNUSED, Delivery
 from pecan_ray.job.left_epochs import NOWHERE, LoopPlace
@@ -15,49 +15,36 @@ from pecan_ray.job.messages import (
     TrainerReport,
     TrainerUpdate,
 )
+from pecan_ray.job.report_pace import CLOSING, NO_NEED, Need, ReportPace
 from pecan_ray.job.trainer_events import ReceivedBatch
 from pecan_ray.plan.splits import LeaseKey
 from pecan_ray.sampling.spans import Span, Spans, one_after_the_other
 
-REPORT_S = 0.25
-"""Shortest time between two reports while nobody waits for them."""
-# docs/scaling.md: a call costs the controller about 1 ms of CPU, so calls become rarer where members are many.
-REPORT_PER_TRAINER_S = 0.01
-"""With many trainers a longer one: the job hears of no more than 100 a second that nobody waits for."""
-HARDLY_ANY = 4
-"""Of many trainers each tells when it has received so many batches for each that it may still use."""
-TOLD_AT_ONCE = 100
-"""So many trainers tell at once what others wait for;"""
-CLOSING_PER_TRAINER_S = 0.001
-"""with each one more, at an epoch's end this much after their last report at the earliest (about 1,000 a second),"""
-PRESSING_PER_TRAINER_S = 0.011
-"""and in an epoch's middle so much, where queues have room for the batches of the meantime (about 100 a second)."""
-IDLE_REPORT_S = 1.0
-"""Longest time without a report, with few trainers."""
 REPEAT_S = 5.0
 """A report that was not answered for so long is sent again."""
 
 
-def longest_silence(world_size: int) -> float:
-    """Return the longest time between two reports of a trainer that has nothing to tell."""
-    return max(IDLE_REPORT_S, REPORT_PER_TRAINER_S * world_size)
+@dataclass
+class _News:
+    """What has happened since the last report."""
 
+    batches_to_acknowledge: dict[tuple[str, int], list[ReceivedBatch]] = field(default_factory=dict)
+    """By worker and epoch."""
+    delivered: list[ReceivedBatch] = field(default_factory=list)
+    given_back: GivenBack | None = None
+    settled: list[str] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)
+    left_out: list[LeftOutElement] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
-@dataclass(frozen=True)
-class Need:
-    """Who waits for a trainer's next report."""
+    @property
+    def is_urgent(self) -> bool:
+        """Whether the job, or other ranks, cannot go on before they know of it."""
+        return bool(self.settled or self.given_back or self.broken)
 
-    closing: bool = False
-    """The job does, to end an epoch or to settle about a lost worker."""
-    others_may_wait: bool = False
-    """Other trainers do, that may use only what all have received."""
-    held: bool = False
-    """This one does, which may not use what it has,"""
-    full: bool = False
-    """and can take no more meanwhile."""
-
-
-NO_NEED, CLOSING = Need(), Need(closing=True)
+    def __bool__(self) -> bool:
+        came = self.batches_to_acknowledge or self.delivered
+        return bool(came or self.broken or self.notes or self.given_back or self.settled or self.left_out)
 
 
 class Outgoing:
@@ -65,10 +52,7 @@ class Outgoing:
 
     def __init__(self, rank: int, world_size: int, incarnation: str, now: float) -> None:
         self._rank, self._incarnation = rank, incarnation
-        self._report_s = max(REPORT_S, REPORT_PER_TRAINER_S * world_size)
-        self._closing_s = CLOSING_PER_TRAINER_S * max(0, world_size - TOLD_AT_ONCE)
-        self._others_wait_delay_s = PRESSING_PER_TRAINER_S * max(0, world_size - TOLD_AT_ONCE)
-        self._idle_s = longest_silence(world_size)
+        self._pace = ReportPace(world_size)
         self._number = self._kept = 0
         self.acknowledged = 0
         """The newest report that the job is known to have."""
@@ -79,41 +63,30 @@ class Outgoing:
         self.cut_off = False
         """Something has failed, and perhaps no report is answered any more."""
         self._report_requested = False
-        self._alone = world_size == 1
         self._pending_report: TrainerReport | None = None
         self._first_sent = now
         """When it was sent first."""
         self._sent = now
-        self._reported_held = self._reported_full = False
-        self._clear()
-
-    def _clear(self) -> None:
-        self._batches_to_acknowledge: dict[tuple[str, int], list[ReceivedBatch]] = {}
-        self._batches: list[ReceivedBatch] = []
-        self._given_back: GivenBack | None = None
-        self._settled: list[str] = []
-        self._broken: list[str] = []
-        self._left_out: list[LeftOutElement] = []
-        self._notes: list[str] = []
-        self.pending_batches = 0
+        self._told = NO_NEED
+        """What the last report said of this rank."""
+        self._news = _News()
 
     def acknowledge(self, *batches: ReceivedBatch) -> None:
         """Note batches that were received, or blocks of rows that are joined to batches."""
         for batch in batches:
-            self._batches_to_acknowledge.setdefault((batch.worker, batch.epoch), []).append(batch.without_rows)
+            self._news.batches_to_acknowledge.setdefault((batch.worker, batch.epoch), []).append(batch.without_rows)
         # Blocks become batches later: those are delivered then.
         self.deliver([batch for batch in batches if batch.row_range is None or not batch.row_range.are_joined])
 
     def deliver(self, batches: Sequence[ReceivedBatch]) -> None:
         """Note batches that the training loop is going to have."""
-        self._batches += [batch.without_rows for batch in batches]
+        self._news.delivered += [batch.without_rows for batch in batches]
         self._kept += len(batches)
-        self.pending_batches += len(batches)
 
     def return_batches(self, epoch: int, batches: Sequence[ReceivedBatch]) -> None:
         """Note batches that will not be used."""
         # Of one epoch alone: the job begins the next one when it has all that is given back of this one.
-        before = self._given_back
+        before = self._news.given_back
         spans = dict(before.spans) if before is not None and before.epoch == epoch else {}
         count, rows = (before.batches, before.rows) if before is not None and before.epoch == epoch else (0, 0)
         ids = before.ids if before is not None and before.epoch == epoch else ()
@@ -123,7 +96,7 @@ class Outgoing:
         merged = {
             key: [*spans.get(key, ()), *more.get(key, ())] for key in (*spans, *(k for k in more if k not in spans))
         }
-        self._given_back = GivenBack(
+        self._news.given_back = GivenBack(
             epoch,
             merged,
             count + len(batches),
@@ -133,16 +106,16 @@ class Outgoing:
 
     def settle(self, worker: str) -> None:
         """Note that nothing more will be accepted from a worker."""
-        if worker not in self._settled:
-            self._settled.append(worker)
+        if worker not in self._news.settled:
+            self._news.settled.append(worker)
 
     def broken(self, worker: str) -> None:
         """Note that a worker's stream broke."""
-        self._broken.append(worker)
+        self._news.broken.append(worker)
 
     def left_out(self, elements: Iterable[LeftOutElement]) -> None:
         """Note elements that were left out."""
-        self._left_out.extend(elements)
+        self._news.left_out.extend(elements)
 
     def to_keep(self, update: TrainerUpdate) -> tuple[LeftOutElement, ...]:
         """Return the bad elements of orders that are new, and tell at once that they are here."""
@@ -156,7 +129,7 @@ class Outgoing:
 
     def note(self, text: str) -> None:
         """Note something for the job's events."""
-        self._notes.append(text)
+        self._news.notes.append(text)
 
     def note_acknowledged(self, number: int, now: float) -> None:
         """Note that the job has taken a report."""
@@ -174,17 +147,11 @@ class Outgoing:
         For a rank that is alone nobody waits but the job, which ends an epoch with it.
         """
         closing = update.closing or bool(update.settle)
-        if self._alone:
+        if self._pace.alone:
             return CLOSING if closing else NO_NEED
         headroom = update.allowed - used  # batches that may be used and were not
-        return Need(closing, others_may_wait=self.others_may_wait(headroom), held=held, full=full)
-
-    def others_may_wait(self, headroom: int) -> bool:
-        """Tell whether others may soon wait for what was received here, with so many batches left that may be used.
-
-        Ranks use batches in step.  Many of them tell later, when hardly any is left: else all would tell all the time.
-        """
-        return self.pending_batches >= max(1, headroom * (HARDLY_ANY if self._others_wait_delay_s else 1))
+        others_may_wait = self._pace.others_may_wait(len(self._news.delivered), headroom)
+        return Need(closing, others_may_wait=others_may_wait, held=held, full=full)
 
     @property
     def awaiting_reply_since(self) -> float | None:
@@ -194,45 +161,21 @@ class Outgoing:
     @property
     def has_pending(self) -> bool:
         """Whether the job may not know of all batches that were received."""
-        return bool(self._batches_to_acknowledge) or self._pending_report is not None
-
-    @property
-    def _updates(self) -> bool:
-        came = self._batches_to_acknowledge or self._batches
-        return bool(came or self._broken or self._notes or self._given_back or self._settled or self._left_out)
+        return bool(self._news.batches_to_acknowledge) or self._pending_report is not None
 
     @property
     def complete_report(self) -> int:
         """The report in which the job hears of all that has happened so far."""
-        return self._number + self._updates
+        return self._number + bool(self._news)
 
     def due(self, need: Need) -> float:
         """Return the time at which a report must be sent at the latest."""
         if self._pending_report is not None:
             return self._sent + REPEAT_S
-        return self._sent + self._report_delay(need)
-
-    def _report_delay(self, need: Need) -> float:
-        """Return how long after the last report the next one is sent, which was answered."""
-        if self._immediate_report or self._report_requested or self._should_report_full(need):
-            return 0.0
-        tells_held = need.held and not self._reported_held
-        if need.closing and (self._updates or tells_held):
-            return self._closing_s
-        if tells_held or (need.others_may_wait and self._updates):
-            return self._others_wait_delay_s
-        return self._report_s if self._updates else self._idle_s
-
-    def _should_report_full(self, need: Need) -> bool:
-        """Tell whether the job has yet to hear that this rank can take no more while it waits for others."""
-        # Of many trainers only those with a full queue hear at once that they may use more, so the job must know of it.
-        known = self._reported_full if self._others_wait_delay_s else self._reported_held
-        return need.held and need.full and not known
-
-    @property
-    def _immediate_report(self) -> bool:
-        # The job, or other ranks, cannot go on before they know of these.
-        return bool(self._settled or self._given_back or self._broken)
+        # The job, or other ranks, may wait for some news whatever the pace is.
+        if self._report_requested or self._news.is_urgent:
+            return self._sent
+        return self._sent + self._pace.delay(need, self._told, bool(self._news))
 
     def next(
         self,
@@ -252,21 +195,22 @@ class Outgoing:
             self._sent = now
             return self._pending_report
         self._number += 1
+        news = self._news
         report = TrainerReport(
             rank=self._rank,
             incarnation=self._incarnation,
             number=self._number,
             received_batches=tuple(
-                _build_ack(worker, epoch, batches) for (worker, epoch), batches in self._batches_to_acknowledge.items()
+                _build_ack(worker, epoch, batches) for (worker, epoch), batches in news.batches_to_acknowledge.items()
             ),
             kept=self._kept,
             delivery_records=tuple(map(_delivery, self._not_used(progress.queued))),
             rest=rest,
-            settled=tuple(self._settled),
-            given_back=self._given_back,
-            broken=tuple(self._broken),
-            left_out=tuple(self._left_out),
-            notes=tuple(self._notes),
+            settled=tuple(news.settled),
+            given_back=news.given_back,
+            broken=tuple(news.broken),
+            left_out=tuple(news.left_out),
+            notes=tuple(news.notes),
             progress=progress,
             met=met,
             held=need.held,
@@ -274,15 +218,16 @@ class Outgoing:
             quarantined=self._quarantined,
             place=place,
         )
-        self._clear()
+        self._news = _News()
         self._sent = self._first_sent = now
         self._pending_report, self._report_requested = report, False
-        self._reported_held, self._reported_full = report.held, report.full
+        self._told = Need(held=report.held, full=report.full)
         return report
 
     def _not_used(self, queued: int) -> Sequence[ReceivedBatch]:
         """Return the batches that some rank may not have used: all, unless this rank is alone."""
-        return self._batches[max(0, len(self._batches) - queued - MOST_UNUSED) :] if self._alone else self._batches
+        delivered = self._news.delivered
+        return delivered[max(0, len(delivered) - queued - MOST_UNUSED) :] if self._pace.alone else delivered
 
 
 def _delivery(batch: ReceivedBatch) -> Delivery:

@@ -31,6 +31,8 @@ class PendingLease:
 class WorkerLeaseState:
     """What the ledger knows of one worker."""
 
+    node: str = ""
+    """Where it runs; empty: not known."""
     pending_leases: dict[LeaseKey, PendingLease] = field(default_factory=dict)
     group: list[Lease] = field(default_factory=list)
     """What it has not taken of the group that it works on,"""

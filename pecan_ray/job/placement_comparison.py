@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pecan_ray.job.policy_runner import PlacementStep
-from pecan_ray.placement import AutoPlacement, DeploymentComparison, DeploymentEstimate, rank
-from pecan_ray.placement.window_mean import KEPT, Reading, pooled
+from pecan_ray.placement import AutoPlacement
+from pecan_ray.placement.objective import DeploymentComparison, DeploymentEstimate, rank
 from pecan_ray.plan.windows import Deployment
 
 
@@ -16,12 +16,8 @@ class DeploymentMeasurement:
     """A deployment that ran, as it was measured last."""
 
     comparison: DeploymentComparison
-    windows: int
-    """Windows that count,"""
     seconds: float
-    """the newest of them so long after the job began."""
-    error: float
-    """Relative standard error of the time of a batch."""
+    """The newest of its windows ended so long after the job began."""
 
 
 @dataclass(frozen=True)
@@ -47,21 +43,15 @@ def usable(timeline: Sequence[PlacementStep]) -> dict[Deployment, list[Placement
     return seen
 
 
-def measured(seen: Mapping[Deployment, Sequence[PlacementStep]]) -> dict[Deployment, Reading]:
-    """Return what the newest windows of each deployment say together."""
-    return {at: pooled(at, [step.window for step in steps[-KEPT:]]) for at, steps in seen.items()}
-
-
 def compare(timeline: Sequence[PlacementStep], policy: AutoPlacement, *, stopped: bool = False) -> PlacementComparison:
     """Compare the deployments of a timeline by what their newest windows say; `stopped`: the policy decides no more."""
     seen = usable(timeline)
-    readings = measured(seen)
-    projected = [
-        DeploymentEstimate(at, reading.batch_time, reading.own_time, policy.per_hour(at))
-        for at, reading in readings.items()
+    estimates = [
+        DeploymentEstimate.of(at, [step.window for step in steps], policy.setting.per_hour(at))
+        for at, steps in seen.items()
     ]
-    rivals = []
-    for one in rank(policy.objective, projected):
-        at = one.projected.deployment
-        rivals.append(DeploymentMeasurement(one, readings[at].windows, seen[at][-1].seconds, readings[at].error))
+    rivals = [
+        DeploymentMeasurement(one, seen[one.projected.deployment][-1].seconds)
+        for one in rank(policy.objective, estimates)
+    ]
     return PlacementComparison(policy.objective.most_wait, policy.objective.longest_s, tuple(rivals), stopped)

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from pecan_ray.job.deadline_budget import DeadlineBudget
 from pecan_ray.job.messages import Placement, PlacingNow, TrainerProgress
 from pecan_ray.job.observed import Observed
-from pecan_ray.job.policy_runner import TRIES_BOTH_SIDES, PlacementStep, PolicyRunner, begin
+from pecan_ray.job.policy_runner import PlacementStep, PolicyRunner, begin
 from pecan_ray.job.room import Room
 from pecan_ray.job.sharing import PoolBid
 from pecan_ray.job.spec import JobSpec
 from pecan_ray.job.windows import StepTotals
 from pecan_ray.job.worker_table import WorkerRecord, WorkerTable
 from pecan_ray.options import AutoWorkers, Workers
-from pecan_ray.placement import Objective, Prices
-from pecan_ray.placement.objective import NO_WAIT_SHARE
+from pecan_ray.placement import Prices
+from pecan_ray.placement.objective import NO_WAIT_SHARE, Objective
 from pecan_ray.placement.pool import Demand, WorkerValue, estimate_worker_value, min_required_workers
 from pecan_ray.plan.windows import Deployment
 
@@ -68,30 +68,27 @@ class PlacementLoop:
     ) -> Deployment | None:
         """Return what to begin with, by a sample's seconds of a row; None: as it is."""
         self.row_s = row_s
-        if self.policy_runner is None or self.policy_runner.stopped:
-            return None
-        return self.policy_runner.begin_with_sample(row_s, trainers, worker_table, self.spec.cpus_per_worker)
+        args = row_s, trainers, worker_table, self.spec.cpus_per_worker
+        return None if self.active is None else self.active.begin_with_sample(*args)
 
     @property
-    def decides(self) -> bool:
-        """Whether AutoPlacement decides about the numbers of workers."""
-        return self.policy_runner is not None and not self.policy_runner.stopped
+    def active(self) -> PolicyRunner | None:
+        """What decides about the numbers of workers; None: they are fixed."""
+        return self.policy_runner if self.fixed is None else None
 
     @property
     def now(self) -> PlacingNow:
         """What AutoPlacement does about the workers that are wanted."""
-        if self.policy_runner is None or self.policy_runner.stopped:
+        if self.active is None:
             return ""
-        return "keeps" if self.policy_runner.policy.converged else "measures"
+        return "keeps" if self.active.policy.converged else "measures"
 
     def fix(self, workers: Workers) -> bool:
         """Let a trainer decide from now on; tell whether AutoPlacement did until now."""
-        self.fixed, self.fast_removal = workers, False
-        if self.policy_runner is None or self.policy_runner.stopped:
-            return False
-        self.policy_runner.stopped = True
-        self.observed = Observed(self.spec.shape.world_size)
-        return True
+        decided, self.fixed, self.fast_removal = self.active is not None, workers, False
+        if decided:
+            self.observed = Observed(self.spec.shape.world_size)
+        return decided
 
     @property
     def prices(self) -> Prices | None:
@@ -99,23 +96,23 @@ class PlacementLoop:
         workers = self.spec.workers
         return workers.prices if isinstance(workers, AutoWorkers) else None
 
-    def take_messages(self) -> list[str]:
-        """Return what must be told about a deadline, each thing once."""
-        return self.deadline_budget.take_messages() if self.deadline_budget is not None else []
-
     def reported(self, rank: int, totals: StepTotals, now: float) -> None:
         """Take over what a trainer has measured."""
         if self.deadline_budget is not None:
             self.deadline_budget.report(rank, totals, now - self.start_time)
         if self.observed is not None:
-            self.observed.report(rank, totals)
+            self.observed.meter.add(rank, totals)
         if self.policy_runner is not None:
-            self.policy_runner.report(rank, totals)
+            self.policy_runner.meter.add(rank, totals)
 
     def shares_nodes(self, placement: Placement) -> bool:
         """Tell whether a share may bound its workers: where AutoPlacement decides, and the user has set no bound."""
         workers = self.spec.workers
-        return self.decides and isinstance(workers, AutoWorkers) and getattr(workers, f"max_{placement}") is None
+        return (
+            self.active is not None
+            and isinstance(workers, AutoWorkers)
+            and getattr(workers, f"max_{placement}") is None
+        )
 
     def pool_requests(
         self, worker_table: WorkerTable, nodes: Mapping[Placement, tuple[str, ...]]
@@ -154,28 +151,24 @@ class PlacementLoop:
         than one element is done would move it again and again, and one that hangs would not be noticed.  Where each
         worker gives all data it stays, since another one begins the epoch anew.
         """
-        if self.policy_runner is None or self.policy_runner.stopped:
+        runner = self.active
+        if runner is None:
             return None
-        wanted, kept = self.policy_runner.target, dict(shares)
+        wanted, kept = runner.target, dict(shares)
         if wanted.workers == 1:
             side: Placement = "local" if wanted.local else "remote"
             if kept.get(side) == 0 and not self._may_move_only_worker(side, worker_table):
                 kept[side] = 1
-        limits = self.policy_runner.policy.restrict(kept.get("local"), kept.get("remote"))
+        limits = runner.policy.restrict(kept.get("local"), kept.get("remote"))
         fewer = limits.clamp(wanted.local, wanted.remote)
         if fewer == wanted:
             return None
-        self.policy_runner.target = fewer
+        runner.target = fewer
         return fewer
 
     def _may_move_only_worker(self, side: Placement, worker_table: WorkerTable) -> bool:
         here = [one for one in worker_table.workers.values() if one.placement == side and not one.draining]
         return self.spec.shape.sharding != "off" and any(one.delivered.batches for one in here)
-
-    def limit_local(self, count: int, now: float) -> None:
-        """Have no more local workers than these for a while: another job waits for CPUs."""
-        if self.policy_runner is not None:
-            self.policy_runner.pause_requests("local", count, now - self.start_time)
 
     def started(self, worker: WorkerRecord, now: float) -> None:
         """Note that a worker runs, and how long it took."""
@@ -201,10 +194,10 @@ class PlacementLoop:
         self, worker_table: WorkerTable, now: float, trainers: Sequence[TrainerProgress], epochs: float = 0.0
     ) -> PlacementStep | None:
         """Return what was decided or measured, if anything was; `epochs`: so many are done."""
-        placing, seconds = self.policy_runner, now - self.start_time
+        placing, seconds = self.active, now - self.start_time
         if self.observed is not None:
             self.observed.look(worker_table.running(), seconds)
-        if placing is None or placing.stopped:
+        if placing is None:
             return None
         awaited = self._awaited(placing, worker_table, now)
         # Nodes take minutes and windows seconds, so the papers' modes decide nothing while workers are awaited.
@@ -229,9 +222,10 @@ class PlacementLoop:
 
     def other_side(self, waiting: WorkerRecord, worker_table: WorkerTable) -> str | None:
         """Return the host ("" for remote) on which to try as well, where a job has not a single worker."""
-        placing = self.policy_runner
+        placing = self.active
         others = any(w.running or w.host != waiting.host for w in worker_table.workers.values() if not w.draining)
-        if placing is None or placing.stopped or others or placing.policy.mode not in TRIES_BOTH_SIDES:
+        # The other modes run workers of one side only, or begin with both.
+        if placing is None or others or not placing.policy.mode.startswith(("auto", "pecan")):
             return None
         host = "" if waiting.host else next(iter(worker_table.hosts))
         limits = placing.policy.limits

@@ -11,32 +11,31 @@ from pecan_ray.errors import PlanError
 from pecan_ray.job.job_sampler import JobSampler
 from pecan_ray.job.messages import TrainerProgress
 from pecan_ray.job.room import Placement, Room
-from pecan_ray.job.windows import StepTotals, WindowMeter
+from pecan_ray.job.windows import ObservedWindow, WindowMeter
 from pecan_ray.job.worker_table import WorkerTable
 from pecan_ray.options import AutoWorkers, Visitation
-from pecan_ray.placement import COST, NO_WAIT, AutoPlacement
+from pecan_ray.placement import AutoPlacement
+from pecan_ray.placement.objective import COST, NO_WAIT
 from pecan_ray.placement.trial_history import MAX_QUIET_S
+from pecan_ray.placement.trials import SETTLED_S
 from pecan_ray.plan.prices import GCP_TPU_V2
 from pecan_ray.plan.windows import Decision, Deployment, Window
 
 MOST_STEPS = 10_000
 """Newest windows and decisions of a job that are kept."""
-LOCAL_PATIENCE_S = 30.0
-"""How long a local worker may wait for CPUs of its node: no autoscaler can bring them."""
-TRIES_BOTH_SIDES = ("auto", "pecan", "pecan-code")
-"""Modes that may begin on the other side where the one they begin with has no room at all."""
 DISCARDED = 150
 """Batches that the papers' modes do not measure after workers came or went (Cachew §4.3)."""
 
+NO_NODE = (
+    " No node but the trainers' own holds a worker: where the job needs one there, add nodes to the cluster (or lower "
+    "cpus_per_worker, if theirs are too few), or give max_remote=N where an autoscaler brings nodes up."
+)
+
 
 @dataclass(frozen=True)
-class PlacementStep:
+class PlacementStep(ObservedWindow):
     """A decision and what it was made from; the timeline of a job is a list of them."""
 
-    seconds: float
-    """Since the job began."""
-    window: Window
-    deployment: Deployment
     decision: Decision
 
 
@@ -51,8 +50,6 @@ class PolicyRunner:
     target: Deployment
     """What was asked for last."""
     job_sampler: JobSampler
-    stopped: bool = False
-    """The user has fixed the numbers of workers."""
     timeline: deque[PlacementStep] = field(default_factory=lambda: deque(maxlen=MOST_STEPS))
     steps: int = 0
     """Windows and changes so far, those included that the timeline has forgotten."""
@@ -63,11 +60,8 @@ class PolicyRunner:
 
     def patience(self, placement: str) -> float:
         """Return for how many seconds a worker may wait for a place before less is taken for an answer."""
-        return self.patience_s if placement == "remote" else min(LOCAL_PATIENCE_S, self.patience_s)
-
-    def report(self, rank: int, totals: StepTotals) -> None:
-        """Take over a trainer's totals."""
-        self.meter.add(rank, totals)
+        # No autoscaler can bring CPUs of the trainer's node: after that long, a start of a local worker is over.
+        return self.patience_s if placement == "remote" else min(SETTLED_S, self.patience_s)
 
     def begin_with_sample(
         self,
@@ -80,7 +74,7 @@ class PolicyRunner:
         # Infinity is a sample that has not ended in time. It says that elements are slow, and not how slow.
         self.job_sampler.row_s = None if row_s == math.inf else row_s
         batch = self.job_sampler.batch
-        if self.policy.mode != "auto" or self.stopped or self.steps or row_s is None or batch is None:
+        if self.policy.mode != "auto" or self.steps or row_s is None or batch is None:
             return self.target
         room = self.job_sampler.room(trainers, worker_table, cpus_per_worker)
         # `row_s` is of one thread, and a worker has a thread for each of its CPUs.
@@ -103,27 +97,19 @@ class PolicyRunner:
     ) -> PlacementStep | None:
         """Return what has changed or was measured by mode "auto"; None: nothing."""
         running, wanted = worker_table.running(), worker_table.target
-        # The policy waits only for what may still come, and not for workers that find no place.
-        asked = Deployment(
-            min(wanted.local, running.local + awaited.local), min(wanted.remote, running.remote + awaited.remote)
-        )
-        if not asked.workers:  # a job needs one, however long it takes
-            asked = wanted
+        asked = _that_may_come(wanted, running, awaited)
         o = self.job_sampler.look(trainers, worker_table, asked)
         if o is None:
             return None
-        # What has not come within its patience is not asked for again for a while: else each look
-        # would ask for it.
-        if asked.local < wanted.local:
-            self.pause_requests("local", asked.local, seconds)
-        if asked.remote < wanted.remote:
-            self.pause_requests("remote", asked.remote, seconds)
+        self._pause_missing(asked, wanted, seconds)
         local = min(self.job_sampler.room(trainers, worker_table, cpus_per_worker), self._most("local", seconds))
         remote = min(self.policy.limits.max_remote, self._most("remote", seconds))
         pace = math.inf if longest_s is None else self.job_sampler.trainers * o.grain / longest_s
         o = replace(o, room=Deployment(int(local), int(remote)), required_rate=pace)
-        decision = self._safely(lambda: self.policy.look(o, seconds))
+        decision = self._within_budget(self._safely(lambda: self.policy.look(o, seconds)), seconds)
         changed = decision.target != wanted
+        if changed and decision.target == asked:
+            decision = replace(decision, reason=f"no more than {asked} of {wanted} came in time: {decision.reason}")
         # A change ends the window, which belongs to the deployment before it.
         window = self.meter.cut() if changed else self.meter.close()
         self.target = decision.target
@@ -132,6 +118,23 @@ class PolicyRunner:
         if window is None and not changed and not fails_first:
             return None
         return self._note(PlacementStep(seconds, window or Window(0.0, 0.0, 0), running, decision))
+
+    def _pause_missing(self, asked: Deployment, wanted: Deployment, seconds: float) -> None:
+        """Ask for no workers that have not come within their patience: else each look would ask again."""
+        if asked.local < wanted.local:
+            self.pause_requests("local", asked.local, seconds)
+        if asked.remote < wanted.remote:
+            self.pause_requests("remote", asked.remote, seconds)
+
+    def _within_budget(self, decision: Decision, seconds: float) -> Decision:
+        """Let remote workers go that the budget does not pay for: they are on dearer nodes than was forecast."""
+        target, affordable = decision.target, self.policy.affordable_remote()
+        if target.remote <= affordable:
+            return decision
+        # The nodes that were forecast may have room again later.
+        self.pause_requests("remote", affordable, seconds)
+        why = f"the budget pays for {affordable} remote workers on the nodes that have room"
+        return Decision(Deployment(target.local, affordable), "budget", f"{why}, in place of {target.remote}.")
 
     def _most(self, placement: Placement, seconds: float) -> float:
         count, until = self.given_up.get(placement, (0, -math.inf))
@@ -142,7 +145,7 @@ class PolicyRunner:
 
         While `awaited` workers may still come, the policy is not asked: nodes take minutes, windows seconds.
         """
-        window = None if self.stopped else self.meter.close()
+        window = self.meter.close()
         if window is None:
             return None
         if awaited:
@@ -179,20 +182,28 @@ def begin(
     batch: int | None = None,
 ) -> PolicyRunner:
     """Return the placing of a new job; bounds that the user left open follow from the room that there is."""
-    max_remote = (
-        worker_capacity(room.remote_cpus, cpus_per_worker) if options.max_remote is None else options.max_remote
-    )
-    check_room(options, max_remote)
-    policy = AutoPlacement(
+    no_node = options.max_remote is None and not worker_capacity(room.remote_cpus, cpus_per_worker)
+    try:
+        policy = _policy(options, room, cpus_per_worker, visitation)
+    except PlanError as error:
+        raise PlanError(f"{error}{NO_NODE if no_node else ''}") from None
+    batches = options.window_batches or policy.window_batches
+    # Decision 9: mode "auto" decides without windows, which are for its reports alone.
+    seconds, discarded = (options.window_s, 0) if options.mode == "auto" else (math.inf, DISCARDED)
+    meter = WindowMeter(trainers, batches, seconds, discarded)
+    return PolicyRunner(policy, meter, options.patience_s, policy.start, JobSampler(trainers, batch))
+
+
+def _policy(options: AutoWorkers, room: Room, cpus_per_worker: float, visitation: Visitation) -> AutoPlacement:
+    most_local, most_remote = (worker_capacity(cpus, cpus_per_worker) for cpus in (room.host_cpus, room.remote_cpus))
+    return AutoPlacement(
         options.mode,
         GCP_TPU_V2 if options.prices is None else options.prices,
         len(room.host_cpus),
         options.threshold,
         # A host with too few CPUs for a worker runs one all the same: see `StartWorker.reserve`.
-        max_local=max(1, worker_capacity(room.host_cpus, cpus_per_worker))
-        if options.max_local is None
-        else options.max_local,
-        max_remote=max_remote,
+        max_local=max(1, most_local) if options.max_local is None else options.max_local,
+        max_remote=most_remote if options.max_remote is None else options.max_remote,
         min_local=options.min_local,
         min_remote=options.min_remote,
         max_per_hour=options.max_per_hour,
@@ -205,36 +216,15 @@ def begin(
         priced=options.prices is not None,
         patience=1,  # the wait is over when the policy first sees less than it asked for
     )
-    batches = options.window_batches or policy.window_batches
-    # Decision 9: mode "auto" decides without windows, which are for its reports alone.
-    if options.mode == "auto":
-        meter = WindowMeter(trainers, batches, options.window_s)
-    else:
-        meter = WindowMeter(trainers, batches, discarded=DISCARDED)
-    return PolicyRunner(policy, meter, options.patience_s, policy.start, JobSampler(trainers, batch))
-
-
-def check_room(options: AutoWorkers, max_remote: int) -> None:
-    """Refuse at once a job that needs workers on other nodes, where none has a place: it would wait for ever."""
-    if max_remote or options.mode == "collocated":
-        return
-    needs = {
-        f"mode={options.mode!r} runs remote workers only": options.mode.startswith("cachew"),
-        "max_local=0 allows remote workers only": options.max_local == 0,
-        "max_local_cpu_fraction=0 allows remote workers only": options.max_local_cpu_fraction == 0,
-        f"min_remote={options.min_remote} asks for remote workers": options.min_remote > 0,
-    }
-    why = next((need for need, there in needs.items() if there), "")
-    if why:
-        where = (
-            "max_remote=0 allows none" if options.max_remote == 0 else "no node but the trainers' own holds a worker"
-        )
-        raise PlanError(
-            f"{why}, and {where}: change that, add nodes to the cluster (or lower cpus_per_worker, if theirs are too "
-            "few), or give max_remote=N where an autoscaler brings nodes up."
-        )
 
 
 def worker_capacity(nodes: Iterable[float], cpus_per_worker: float) -> int:
     """Return how many workers fit on nodes of so many CPUs."""
     return sum(math.floor(cpus / cpus_per_worker) for cpus in nodes)
+
+
+def _that_may_come(wanted: Deployment, running: Deployment, awaited: Deployment) -> Deployment:
+    """Return the workers that run or may still come, of those that are wanted: the policy waits for no others."""
+    local, remote = running.local + awaited.local, running.remote + awaited.remote
+    coming = Deployment(min(wanted.local, local), min(wanted.remote, remote))
+    return coming if coming.workers else wanted  # a job needs one, however long it takes

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pecan_ray.options import IterOptions, Workers
+from pecan_ray.options import EngineName, IterOptions, Workers
 from pecan_ray.plan.shape import PlanShape
 
 
@@ -51,6 +51,11 @@ def row_order(options: IterOptions, shape: PlanShape, workers: int | None = None
     if not (unordered_reason := why_row_unknown(options, shape)):
         in_order = "rows come in the order of the source, whatever the workers: no operator shuffles"
         return RowOrder(True, f"{in_order}{_dealt(options.world_size)}.")
+    return _order_of_one_worker(options, workers, unordered_reason, finished)
+
+
+def _order_of_one_worker(options: IterOptions, workers: int | None, unordered_reason: str, finished: str) -> RowOrder:
+    """Return the order where several workers cannot keep that of the source, and one can."""
     if options.world_size > 1:
         why = f"several ranks share them and {unordered_reason}"
         return RowOrder(False, f"{finished}, since {why}: {STRICT}, in turn to each rank.")
@@ -91,7 +96,7 @@ def why_row_unknown(options: IterOptions, shape: PlanShape) -> str:
     # Decision 175: with elements left out rows have no fixed numbers, so they would have to be joined.
     if options.on_error != "raise" and shape.unjoinable:
         return f"on_error={options.on_error!r} leaves bad elements out, and {shape.unjoinable}"
-    if options.world_size > 1 and joins_rows(options, shape):
+    if options.world_size > 1 and _must_join(options, shape):
         left_out = f"on_error={options.on_error!r}" if options.on_error != "raise" else "a filter or flat_map"
         return f"{left_out} decides late which row an element becomes, and so which rank gets it"
     if options.world_size > 1 and options.coordinated:
@@ -101,10 +106,24 @@ def why_row_unknown(options: IterOptions, shape: PlanShape) -> str:
     return "" if options.visitation == "exactly_once" else f"visitation={options.visitation!r} promises less"
 
 
-def joins_rows(options: IterOptions, shape: PlanShape) -> bool:
-    """Tell whether the trainer joins rows to batches: it is not known beforehand which row an element becomes."""
+def _must_join(options: IterOptions, shape: PlanShape) -> bool:
+    """Tell whether it is not known beforehand which row an element becomes."""
     # Decision 175: an element that is left out leaves no gap if rows are known by places and not by numbers.
     return shape.joined or options.on_error != "raise"
+
+
+def joins_rows(options: IterOptions, shape: PlanShape, engine: EngineName) -> bool:
+    """Tell whether the trainer joins rows to batches: it must, or several workers shall make those of one batch."""
+    return _must_join(options, shape) or _divides_batches(options, shape, engine)
+
+
+# Which of both, and why not always: docs/decisions/order-and-rows.md#220-a-batch-of-several-workers
+def _divides_batches(options: IterOptions, shape: PlanShape, engine: EngineName) -> bool:
+    """Tell whether several workers make the rows of one batch, where it is known which rows it has."""
+    workers = options.workers
+    alone = isinstance(workers, Workers) and workers.local + workers.remote == 1
+    # Rows on which no function runs take next to nothing, and the tensorflow engine builds its graph for each run.
+    return options.world_size == 1 and not (alone or shape.unjoinable) and shape.computes and engine == "python"
 
 
 def runs_in_order(options: IterOptions, shape: PlanShape) -> bool:

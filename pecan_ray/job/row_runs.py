@@ -6,8 +6,9 @@ of B, but for the one that ends the epoch.  So all batches are those that one wo
 them, and each is known by its first row: the trainer puts them in order (`pecan_ray.job.row_sequence`), and
 acknowledges none before its turn.
 
-With several ranks, rank r of w gets batches r, r + w, r + 2w and so on.  If the last round
-lacks a batch, its rows are no runs: ranks share them evenly, as leftovers (`pecan_ray.job.leftovers`).
+With several ranks, rank r of w gets batches r, r + w, r + 2w and so on.  If the last round lacks a batch, its runs are
+even shares of its rows, one for each rank (`pecan_ray.job.last_round`).  A worker is given batches of ranks on its own
+node first (`pecan_ray.job.own_ranks`): its run may leave out rows, which wait for others.
 
 What a lost worker held begins and ends between batches, too, and is given out before anything new.  New rows are given
 out up to a *window* beyond those that have had their turn.  A worker that can get none ends its assignment, so that it
@@ -27,20 +28,22 @@ was promised, the job ends with an error instead.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
+from functools import partial
 
 from pecan_ray.job.epoch_rows import MANY, EpochRows
 from pecan_ray.job.fatal_batches import FatalBatches
 from pecan_ray.job.fatal_elements import FatalElementTracker
 from pecan_ray.job.lease_rows import is_next, rows_of
-from pecan_ray.job.lease_sizes import cut, elements_in
+from pecan_ray.job.lease_sizes import elements_in
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.leftovers import Leftovers
+from pecan_ray.job.own_ranks import MANY_BATCHES, OwnRanks, RowsToGive, run_begin
 from pecan_ray.job.pending_leases import LeaseSpans, WorkerLeaseState
 from pecan_ray.job.queues import Queues
 from pecan_ray.job.skipped_rows import SkippedRows
+from pecan_ray.job.waiting_rows import WaitingRows
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, LeaseKey
 
 WINDOW_BATCHES = 4
@@ -50,6 +53,11 @@ LEAST_SHARE = 1 / 64
 that let more of them through later do not fill memory."""
 
 
+def _ends_within_batch(shape: LedgerShape, rows: int, state: WorkerLeaseState) -> bool:
+    """Tell whether an assignment ends with a run of so many rows: its last batch is not full, or it is alone."""
+    return shape.joined or rows % shape.batch_size > 0 or state.alone is not None
+
+
 class RowRuns:
     """Which rows of an epoch were given out."""
 
@@ -57,16 +65,13 @@ class RowRuns:
         """`continues`: a run before this one has used a part of the epoch."""
         self._shape, self._queues = shape, queues
         self._epoch_rows = EpochRows(shape, queues, continues=continues)
-        self._given = 0
-        """Rows before this one were given out."""
+        self._waiting = WaitingRows(shape, queues, self._epoch_rows)
         self.max_within_budget = 0
         """So many rows the trainer has memory for."""
         self.elements = self.rows = 0
         """Elements of the epoch that have had their turn, where rows are joined, and rows that they have become."""
         self._in_all = 0, 0
         """The same of all epochs before this one."""
-        self.fatal_batches = FatalBatches(shape.batch_size, divides=shape.joined)
-        self.skipped_rows = SkippedRows()
         self.fatal_reason = ""
         """Why the order cannot be kept, where it was promised."""
         self.given_up = ""
@@ -84,10 +89,20 @@ class RowRuns:
         """Whether the trainer joins rows to batches."""
         return self._shape.joined and self.kept
 
+    @property
+    def fatal_batches(self) -> FatalBatches:
+        """How many workers have died with each batch."""
+        return self._waiting.fatal_batches
+
+    @property
+    def skipped_rows(self) -> SkippedRows:
+        """Which rows nobody can make."""
+        return self._waiting.skipped_rows
+
     def drop_order(self, why: str) -> None:
         """Let rows come as workers finish them from now on; where the order was promised, say why it is not kept."""
         # Decision 175: without the order, blocks and whole batches of the same rows would be under way together.
-        if self._shape.order_required or (self._shape.joined and self._given):
+        if self._shape.order_required or (self._shape.joined and self._waiting.given):
             self.fatal_reason = self.fatal_reason or why
         elif self.kept:
             self.given_up = why
@@ -100,65 +115,81 @@ class RowRuns:
     def begin_epoch(self) -> None:
         """Begin an epoch at its first row."""
         self._in_all = self._in_all[0] + self.elements, self._in_all[1] + self.rows
-        self._given = self.elements = self.rows = 0
+        self.elements = self.rows = 0
         self._epoch_rows.begin_epoch()
-        self.fatal_batches.clear()
-        self.skipped_rows.clear()
+        self._waiting.begin_epoch()
 
-    def may_begin(self, worker: str, state: WorkerLeaseState, received: int, workers: int) -> bool:
-        """Tell whether a worker could be given something; `received`: so many rows have had their turn."""
+    def may_begin(
+        self, worker: str, state: WorkerLeaseState, received: int, workers: int, own: OwnRanks | None = None
+    ) -> bool:
+        """Tell whether a worker could be given something.
+
+        `received`: so many rows have had their turn.  `own`: the ranks that it serves first.
+        """
         self._go_on()
         if not self.kept:
             return True
         # Decision 152: what comes next is for a second worker. The late one works on it already, and stands back.
         if self.should_wait(worker, state):
             return False
-        return self._epoch_rows.known and self._room(received, workers) > 0
+        return self._epoch_rows.known and run_begin(self._rows_to_give(received, workers), own) is not None
 
     def _go_on(self) -> None:
         if self._epoch_rows.find():
             self.drop_order("the run goes on from a state of one whose rows came as workers finished them")
 
-    def share_rest(self, leftovers: Leftovers) -> None:
-        """Let ranks share the rows of the last round evenly, where it lacks a batch for some of them."""
+    def leave_rest(self, leftovers: Leftovers) -> None:
+        """Leave over the rows that are in no run, once all others were given out."""
         if self._shape.world_size == 1 or not (self.kept and self._queues.is_complete):
             return
         self._go_on()
-        queue = self._queues.common[0]
-        came_back = bool(queue.returned) and rows_of(self._epoch_rows.number(queue.returned[0]))[0] < self._given
-        if not self.kept or came_back or self._given < self._epoch_rows.end_of_rounds():
-            return
-        while (lease := queue.take()) is not None:
-            if elements_in(lease):
-                leftovers.add(self._epoch_rows.number(lease), lease.spans)
+        if self.kept:
+            self._waiting.leave_rest(leftovers)
 
     def without_row(self, lease: Lease) -> Lease:
         """Return a lease without its row if the order is given up: its batches may begin anywhere then."""
         return replace(lease, row=None) if self.given_up else lease
 
     def take(
-        self, worker: str, state: WorkerLeaseState, most: int, received: int, workers: int, fatal: FatalElementTracker
+        self,
+        worker: str,
+        state: WorkerLeaseState,
+        most: int,
+        received: int,
+        workers: int,
+        fatal: FatalElementTracker,
+        own: OwnRanks | None = None,
     ) -> tuple[Lease, ...] | None:
         """Return the next run, of about `most` rows; none where the worker must end its assignment first.
 
         None: it must wait for the listing, or the order was given up.
         """
-        room = self._room(received, workers)
-        if state.ends or room <= 0 or self.should_wait(worker, state):
+        rows_to_give = self._rows_to_give(received, workers)
+        begin = run_begin(rows_to_give, own)
+        if state.ends or begin is None or self.should_wait(worker, state):
             return ()
-        barred = self._queues.excluded(worker)
-        run = self._next_run(state, self._run_size(min(most, room), workers), fatal, barred)
+        wanted = self._run_size(min(most, self._room(rows_to_give)), workers, rows_to_give)
+        few = wanted <= MANY_BATCHES * self._shape.batch_size
+        passed: list[Lease] = []
+        limit = max(rows_to_give.limit, rows_to_give.fresh)
+        following = partial(self._waiting.next_of, begin.own if few else None, limit, fatal, passed)
+        run = self._next_run(state, wanted, following, self._queues.excluded(worker))
+        self._waiting.put_back(passed)
         if run is None:
             return None
+        self._note_given(run, state, fatal)
+        return tuple(map(self._placed, run)) if self._shape.joined else tuple(run)
+
+    def _note_given(self, run: Sequence[Lease], state: WorkerLeaseState, fatal: FatalElementTracker) -> None:
         rows = sum(elements_in(lease) or 0 for lease in run)
         state.taken += rows
-        state.ends = self._shape.joined or rows % self._shape.batch_size > 0 or state.alone is not None
+        share = bool(run) and self._epoch_rows.share(run[0]) is not None
+        state.ends = share or _ends_within_batch(self._shape, rows, state)
         for lease in run:
             # What came back lies before rows that others were given.
-            self._given = max(self._given, rows_of(lease)[1])
+            self._waiting.given = max(self._waiting.given, rows_of(lease)[1])
             if lease.left_out:
                 fatal.note_left_out(lease)
-        return tuple(map(self._placed, run)) if self._shape.joined else tuple(run)
 
     def should_wait(self, worker: str, state: WorkerLeaseState) -> bool:
         """Tell whether what comes next is for another worker: this one has it already, or cannot open it."""
@@ -167,37 +198,40 @@ class RowRuns:
         return state.is_waiting_for(returned) or (cannot and not self.skipped_rows.has(returned[0]))
 
     def _next_run(
-        self, state: WorkerLeaseState, wanted: int, fatal_elements: FatalElementTracker, barred: Set[LeaseKey]
+        self, state: WorkerLeaseState, wanted: int, following: Callable[[], Lease | None], barred: Set[LeaseKey]
     ) -> list[Lease] | None:
-        """Return the leases of the next `wanted` rows; fewer where a run has to end, None as `take` does."""
+        """Return the leases of the next `wanted` rows; fewer where a run has to end, None as `take` does.
+
+        `following`: returns the next lease, or None if there is none.
+        """
         run: list[Lease] = []
         rows = 0
         while rows < wanted:
-            lease = self._next(fatal_elements)
+            lease = following()
             if lease is None:
                 # A run may end within a batch only if the epoch does, which the listing has yet to tell.
-                if self._queues.is_complete:
+                if self._queues.is_complete or rows % self._shape.batch_size == 0 < rows:
                     break
-                self.put_back(run)
+                self._waiting.put_back(run)
                 return None
             elements = elements_in(lease)
             if elements is None or lease.split.elements is None:
                 # Without a row number it is a lease as in any other job, because the order is given up with it.
-                self.put_back([*run, replace(lease, row=None)])
+                self._waiting.put_back([*run, replace(lease, row=None)])
                 self.drop_order(f"{lease.split.where(0)} and what follows are not counted before they are read")
                 return None
             alone = self._needs_own_worker(lease, rows)
             # Rows of a run must follow each other, and a split that this worker cannot open begins
             # a run of another worker.
             parted = self._shape.joined and (not is_next(run, lease) or (bool(run) and lease.key in barred))
-            if parted or (alone and (run or state.taken)):
-                self.put_back([lease])
+            if parted or ((alone or self._epoch_rows.is_apart(lease, run)) and (run or state.taken)):
+                self._waiting.put_back([lease])
                 break
             if alone:
                 first = rows_of(lease)[0]
                 state.alone = self.fatal_batches.unit(first)
                 wanted = state.alone[1] - first
-            run.append(self._cut(lease, wanted - rows))
+            run.append(self._waiting.cut(lease, wanted - rows))
             if lease.left_out:
                 break
             rows += elements_in(run[-1]) or 0
@@ -208,25 +242,16 @@ class RowRuns:
         begins = self._shape.joined or rows % self._shape.batch_size == 0
         return begins and bool(elements_in(lease)) and self.fatal_batches.is_suspected(rows_of(lease)[0])
 
-    def _cut(self, lease: Lease, most: int) -> Lease:
-        """Return at most so many elements of a lease, and put back the rest."""
-        # Decision 151: a batch with which two workers have died is a run of its own, so the one before ends there.
-        first = rows_of(lease)[0]
-        suspected = self.fatal_batches.next_suspected_row(first)
-        most = most if suspected is None else min(most, suspected - first)
-        if (elements_in(lease) or 0) <= most:
-            return lease
-        part, rest = cut(lease, most)
-        self.put_back([rest])
-        return part
-
-    def _run_size(self, most: int, workers: int) -> int:
+    def _run_size(self, most: int, workers: int, rows: RowsToGive) -> int:
         """Return how many rows, or elements, a run has: no more than half of an even share (guided self-scheduling)."""
-        size, even_share = self._shape.batch_size, self._epoch_rows.left(self._given) // (2 * max(1, workers))
+        left = self._epoch_rows.left(self._waiting.given) + rows.passed_rows
+        size, even_share = self._shape.batch_size, left // (2 * max(1, workers))
         # One worker alone must not use up the window: the others would stand by until its rows have come.
-        most = min(most, even_share, self._window(workers) // (2 * workers)) if workers > 1 else most
+        most = min(most, even_share, self.window(workers) // (2 * workers)) if workers > 1 else most
         if not self._shape.joined:
             return max(1, min(most, even_share) // size) * size
+        # A block that is a batch is not copied.
+        most = most // size * size if most > size else most
         # Nobody waits for the end of an only worker's run, so no share is left for others.
         if workers == 1:
             return max(size, most)
@@ -267,40 +292,33 @@ class RowRuns:
                 self.elements += max(0, end - (start >> OUTPUT_BITS))
         return self.rows // self._shape.batch_size - before // self._shape.batch_size
 
-    def put_back(self, leases: Iterable[Lease]) -> None:
-        """Let leases be the next ones, together with those that came back before, in the order of the source."""
-        queue = self._queues.common[0]
-        # One interval a lease, because what came back from others may lie between two of them.
-        # Whether a lease is left out is asked anew when it is taken (`SkippedRows.first_part`).
-        each = (replace(lease, spans=(span,), left_out=False) for lease in leases for span in lease.spans)
-        back = sorted((*queue.returned, *each), key=lambda one: (one.pass_index, one.split.index, one.spans))
-        queue.returned = deque(back)
+    def put_back(self, leases: Sequence[Lease]) -> None:
+        """Let leases that came back be the next ones, for any worker."""
+        self._waiting.put_back(leases)
+        if self.kept:
+            self._waiting.open_leases(leases)
 
-    def _room(self, received: int, workers: int) -> int:
-        """Return how many rows may be given out: what came back in any case, else up to the end of the window."""
-        size, returned = self._shape.batch_size, self._queues.common[0].returned
-        # Decision 135: what came back needs no room in the window. Else the next rows might have no worker.
-        if returned and rows_of(self._epoch_rows.number(returned[0]))[0] < self._given:
-            return size
-        if self._shape.joined and workers == 1:
-            return MANY  # nothing comes before its turn: what it makes waits with it
-        return min(self._epoch_rows.end_of_rounds(), received + self._window(workers)) - self._given
+    def open_before(self, row: int) -> None:
+        """Let all rows before one that nobody has be for any worker."""
+        self._waiting.open_before(row)
 
-    def _window(self, workers: int) -> int:
+    def _rows_to_give(self, received: int, workers: int) -> RowsToGive:
+        """Return which rows may be given out: new ones up to the end of the window."""
+        # With joined rows and one worker nothing comes before its turn: what it makes waits with it.
+        return self._waiting.to_give(MANY if self._shape.joined and workers == 1 else received + self.window(workers))
+
+    def _room(self, rows: RowsToGive) -> int:
+        """Return how many rows a run may have: of what came back to one rank a batch, so that all workers make it."""
+        if rows.passed and self._shape.world_size == 1:
+            return self._shape.batch_size
+        return rows.passed_rows + max(0, rows.limit - rows.fresh)
+
+    def window(self, workers: int) -> int:
         """Return how many rows, or elements that become so many, may be with workers and wait for their turn."""
-        rows = max(self.max_within_budget, WINDOW_BATCHES * workers * self._shape.batch_size)
+        size = self._shape.batch_size
+        rows = max(self.max_within_budget, WINDOW_BATCHES * workers * size)
         if not self._shape.joined:
-            return rows
+            return rows // size * size  # a run ends with a batch
         # Over all epochs, because the beginning of one says little about the share that is let through.
         elements, made = self._in_all[0] + self.elements, self._in_all[1] + self.rows
         return int(rows / max(LEAST_SHARE, made / elements if elements else 1.0))
-
-    def _next(self, fatal_elements: FatalElementTracker) -> Lease | None:
-        while (lease := self._queues.common[0].take()) is not None:
-            if self._shape.joined:
-                first, behind = self.skipped_rows.first_part(self._epoch_rows.number(lease), fatal_elements)
-                self.put_back(behind)
-                return first
-            if (rest := fatal_elements.without_fatal_elements(lease)) is not None:
-                return self._epoch_rows.number(rest)
-        return None

@@ -67,7 +67,8 @@ class Scaling:
             self._job.ledger.queues.share_taken() or 0.0
         )
         step = self._placement.decide(self._worker_table, now, self._job.trainers.progress, epochs)
-        for message in self._placement.take_messages():
+        deadline = self._placement.deadline_budget
+        for message in deadline.take_messages() if deadline is not None else ():
             self._say(message, now, done, "warning")
         if step is None:
             return
@@ -95,12 +96,12 @@ class Scaling:
         """Give up a local worker for a job that has no place, where the user's bounds and the work allow it."""
         wanted, workers = self._worker_table.target, self._job.spec.workers
         # A job's only worker stays: the room would be bought with a job that stands still.
-        if not (isinstance(workers, AutoWorkers) and self._placement.decides) or wanted.workers < 2:
+        if not (isinstance(workers, AutoWorkers) and (placing := self._placement.active)) or wanted.workers < 2:
             return
         if wanted.local > workers.min_local:
             fewer = Deployment(wanted.local - 1, wanted.remote)
             self._job.tell("placement", f"{wanted} -> {fewer}: job {event.job} waits for CPUs of this node", now)
-            self._placement.limit_local(fewer.local, now)
+            placing.pause_requests("local", fewer.local, now - self._placement.start_time)
             self.scale(fewer, now, done)
 
     def _on_bid_update(self, event: events.PoolRequestsReceived, now: float, done: Instructions) -> None:

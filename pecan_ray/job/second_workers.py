@@ -47,6 +47,8 @@ class SecondWorkers:
             if any(has_row(lease, row) for lease in mine):
                 self._reassign_leases(state, mine)
                 return name
+        # Nobody has the row, because it is for ranks of a node whose workers do not ask for it.
+        self._runs.open_before(row + 1)
         return ""
 
     def replace(self, state: WorkerLeaseState) -> None:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Generic, TypeAlias, TypeVar
 
 from pecan_ray.cache import SlidingWindow
 from pecan_ray.errors import PlanError
+from pecan_ray.job.share_trials import IncompleteTrials, RankTurns, TrialMember, TrialRank
 
 SharedEntry = TypeVar("SharedEntry")
 
@@ -110,6 +112,7 @@ class _Reader:
     since: Place
     """Where its epochs begin."""
     waiting: bool
+    turns: RankTurns
     requests: int = 0
     read: int = 0
 
@@ -178,45 +181,64 @@ class ShareGroup(Generic[SharedEntry]):
         self._held: tuple[SharedEntry, int, Place] | None = None
         """What was produced and may not be pushed yet."""
         self._readers: dict[str, _Reader] = {}
+        self._trials = IncompleteTrials()
         self._waiting = _ReaderTimeouts(linger_s)
         self.ended = False
 
     # --- what happens --------------------------------------------------------------------------------------
 
-    def join(self, reader: str, epochs: int | None, *, behind: int = -1) -> Place:
+    def join(self, reader: str, epochs: int | None, *, behind: int = -1, of: TrialRank | None = None) -> Place:
         """Let a reader in, that wants so many epochs (None: without end); return where these begin.
 
-        Raises PlanError if the group has ended.
+        Args:
+            reader: A name that no other reader has.
+            epochs: How many.
+            behind: The last epoch of this group that the same program has read before: it gets later ones.
+            of: Its trial, if that has several ranks. They begin together, at the same entry, once all have come.
 
-        `behind`: the last epoch of this group that the same program has read before: it gets later ones.
+        Raises:
+            PlanError: The group has ended, or the reader does not fit to the other ranks of its trial.
         """
         if self.ended or reader in self._readers:
             raise PlanError(f"{reader} cannot join: {'the group has ended' if self.ended else 'it has before'}.")
+        if of is None:
+            return self._admit(TrialMember(reader, epochs, behind, TrialRank()))
+        complete = self._trials.add(TrialMember(reader, epochs, behind, of))
+        return [self._admit(one) for one in complete][-1] if complete else self._next
+
+    def _admit(self, member: TrialMember) -> Place:
+        reader = member.reader
+        new = partial(_Reader, member.epochs, turns=RankTurns(member.of), requests=member.requests)
         oldest = self._positions[0] if self._positions else None
         # Decision 44: with `max_lag` no reader begins in the middle of an epoch.
-        if oldest is not None and oldest.epoch > behind and (not self._exact or oldest.index == 0):
+        if oldest is not None and oldest.epoch > member.behind and (not self._exact or oldest.index == 0):
             self.window.attach(reader, at="oldest")
-            self._readers[reader] = _Reader(epochs, oldest, waiting=False)
+            self._readers[reader] = new(oldest, waiting=False)
         # Between two epochs of the run: the reader begins at the front, with the next one.
         elif self._next.index == 0:
             self.window.attach(reader, at="newest")
-            self._readers[reader] = _Reader(epochs, self._next, waiting=False)
+            self._readers[reader] = new(self._next, waiting=False)
         else:
-            self._readers[reader] = _Reader(epochs, Place(self._next.epoch + 1), waiting=True)
+            self._readers[reader] = new(Place(self._next.epoch + 1), waiting=True)
         return self._readers[reader].since
 
     def request(self, reader: str, count: int = 1) -> list[GroupInstruction[SharedEntry]]:
         """A reader has room for so many more entries."""
+        if (member := self._trials.find(reader)) is not None:
+            member.requests += count
         if reader not in self._readers:
-            return []  # it has had all meanwhile
+            return []  # it has had all meanwhile, or its trial is not complete
         self._readers[reader].requests += count
-        return [*self._serve(reader), *self._go_on()]
+        served, self._trials.to_serve = (*self._trials.to_serve, reader), ()
+        done = [one for name in served if name in self._readers for one in self._serve(name)]
+        return [*done, *self._go_on()]
 
     def leave(self, reader: str) -> list[GroupInstruction[SharedEntry]]:
         """A reader is gone, or wants no more."""
         if reader in self._readers:
             # The reader that goes may have held the front back.
             self._remove(reader)
+        self._trials.remove(reader)
         return self._go_on()
 
     def produced(self, entry: SharedEntry, nbytes: int, epoch: int) -> list[GroupInstruction[SharedEntry]]:
@@ -254,13 +276,13 @@ class ShareGroup(Generic[SharedEntry]):
         # Time in which nobody waits for the slowest readers does not count against them.
         waiting = any(reader.requests for name, reader in self._readers.items() if name not in waited_for)
         holders = tuple((name, self._readers[name].read) for name in waited_for) if waiting else ()
-        self._waiting.passes(now, holders, empty=not self._readers)
+        self._waiting.passes(now, holders, empty=not self.readers)
         if self._waiting.is_over(now) and not self.ended:
             self.ended = True
             return [EndGroup()]
         done: list[GroupInstruction[SharedEntry]] = []
         for name in self._waiting.left_behind:
-            done.append(LeaveBehind(name, self.window.skipped(name), HOLD_S))
+            done.append(LeaveBehind(name, self._skipped(name), HOLD_S))
             self._remove(name)
         return [*done, *self._go_on()] if done else []
 
@@ -269,14 +291,15 @@ class ShareGroup(Generic[SharedEntry]):
     @property
     def readers(self) -> tuple[ReaderStats, ...]:
         """How the readers are doing, in the order in which they came."""
-        return tuple(self.stats(name) for name in self._readers)
+        coming = (ReaderStats(one.reader, waiting=True) for one in self._trials.members())
+        return (*(self.stats(name) for name in self._readers), *coming)
 
     def stats(self, name: str) -> ReaderStats:
         """Return how one reader is doing."""
         reader = self._readers[name]
         if reader.waiting:
             return ReaderStats(name, waiting=True)
-        return ReaderStats(name, reader.read, self.window.skipped(name), self.window.lag(name))
+        return ReaderStats(name, reader.read, self._skipped(name), self.window.lag(name))
 
     @property
     def held_back_by(self) -> tuple[str, ...]:
@@ -289,6 +312,9 @@ class ShareGroup(Generic[SharedEntry]):
         return self._next
 
     # --- inside --------------------------------------------------------------------------------------------
+
+    def _skipped(self, name: str) -> int:
+        return self.window.skipped(name) + self._readers[name].turns.dropped
 
     def _serve_all(self) -> list[GroupInstruction[SharedEntry]]:
         return [done for name in list(self._readers) for done in self._serve(name)]
@@ -304,14 +330,18 @@ class ShareGroup(Generic[SharedEntry]):
             # waiting for one more.
             place = self._next if found is None else found[0]
             if ends is not None and place >= ends:
-                done.append(Finish(name, self.window.skipped(name)))
+                reader.turns.drop()
+                done.append(Finish(name, self._skipped(name)))
                 self._remove(name)
                 break
             if found is None:
                 break
+            entry = reader.turns.take(found[0].index, found[1])
+            if entry is None:
+                continue  # it is another rank's, or waits for the rest of its round
             reader.requests -= 1
             reader.read += 1
-            done.append(SendEntry(name, found[1], self.window.skipped(name)))
+            done.append(SendEntry(name, entry, self._skipped(name)))
         return done
 
     def _go_on(self) -> list[GroupInstruction[SharedEntry]]:

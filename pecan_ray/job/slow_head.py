@@ -51,7 +51,7 @@ class SlowHead:
         self._since, self._waited_s = now, 0.0
         helped = ledger.seconds.help(ledger.workers, row)
         # Workers that wait may take these rows now.
-        ledger.changes += bool(helped)
+        ledger.changes += 1
         return helped
 
     def _update_from(self, batch_s: float) -> None:

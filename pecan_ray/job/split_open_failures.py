@@ -10,16 +10,18 @@ Where the order of data tells on the result, or every worker has all of it, a sp
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from pecan_ray.job.core import JobCore
 from pecan_ray.job.instructions import Instructions, Log
+from pecan_ray.job.lease_sizes import elements_in
 from pecan_ray.job.messages import LeftOutElement, SplitOpenFailure
 from pecan_ray.job.pending_leases import WorkerLeaseState
 from pecan_ray.job.worker_table import WorkerRecord
-from pecan_ray.plan.splits import LeaseKey, Split
+from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, LeaseKey, Split
+from pecan_ray.sampling.spans import Span, Spans
 
 MOST_UNOPENED = 3
 """A worker that has opened nothing is taken out when others have read so many splits that it could not open."""
@@ -48,7 +50,9 @@ class _FailedSplit:
     """A split that waits for a worker that can open it."""
 
     error: LeftOutElement
-    """What is told if there is none."""
+    """What is told if there is none, of"""
+    lease: Lease
+    """what this worker was given."""
     since: float
     workers: set[str] = field(default_factory=set)
     """Those that could not."""
@@ -114,7 +118,8 @@ class SplitOpenFailures:
             # its own to give back.
             if state is None or state.unresolved is not None or one.key not in state.pending_leases:
                 continue
-            rejected = self._waiting.setdefault(one.key, _FailedSplit(self._named(worker, one), now))
+            lease = replace(state.pending_leases[one.key].lease, spans=one.spans)
+            rejected = self._waiting.setdefault(one.key, _FailedSplit(self._named(worker, one), lease, now))
             rejected.workers.add(worker)
             if self._ledger.runs.joins:
                 self._reject_in_order(worker, state, one.key)
@@ -128,7 +133,7 @@ class SplitOpenFailures:
             else:
                 del self._waiting[one.key]
                 self._ledger.consumed(worker, epoch, {one.key: one.spans})
-                self._leave_out(one.key, rejected.error, now, done)
+                self._leave_out(rejected, [lease], now, done)
 
     def _reject_in_order(self, worker: str, state: WorkerLeaseState, key: LeaseKey) -> None:
         """Let others have a split and all else of its run, which comes before anything new; `settle` leaves it out."""
@@ -156,17 +161,18 @@ class SplitOpenFailures:
         for key, rejected in list(self._waiting.items()):
             if worker is None or self._may_try(rejected, now):
                 continue
-            if self._left_out(worker, key):  # else somebody has it
+            # Of none somebody has it.
+            if left := self._left_out(worker, key, rejected):
                 del self._waiting[key]
-                self._leave_out(key, rejected.error, now, done)
+                self._leave_out(rejected, left, now, done)
 
-    def _left_out(self, worker: str, key: LeaseKey) -> bool:
-        """Let a split yield nothing; tell whether it waited."""
+    def _left_out(self, worker: str, key: LeaseKey, rejected: _FailedSplit) -> Sequence[Lease]:
+        """Let what waits of a split yield nothing; return it, where rows come in order what was told."""
         ledger = self._ledger
         if ledger.runs.joins and ledger.queues.has_returned(key):
             ledger.runs.skipped_rows.leave_out(key)
             ledger.changes += 1
-            return True
+            return [rejected.lease]
         waited = ledger.fatal_elements.take_out(key)
         while not ledger.runs.joins and (lease := ledger.queues.take_returned_lease(key)) is not None:
             waited.append(lease)  # several times, because it may have been cut
@@ -174,15 +180,23 @@ class SplitOpenFailures:
             # The ledger takes as dealt with only what a worker holds, so any living one stands in.
             ledger.workers[worker].assign(lease)
             ledger.consumed(worker, self._epoch, {key: lease.spans})
-        return bool(waited)
+        return waited
 
-    def _leave_out(self, key: LeaseKey, error: LeftOutElement, now: float, done: Instructions) -> None:
-        """Count a split that nobody can open, by how much it holds as far as others tell."""
-        known = self._lengths.get(key[0])
-        elements = None if known is None else known.estimated(self._ledger.queues.listings[key[0]][key[2]])
-        if error.open_end and elements is not None:
+    def _leave_out(self, rejected: _FailedSplit, left: Sequence[Lease], now: float, done: Instructions) -> None:
+        """Count what is left of a split that nobody can open, by how much it holds as far as others tell."""
+        error, split, branch = rejected.error, rejected.lease.split, rejected.lease.branch
+        known = self._lengths.get(branch)
+        elements = None if known is None else known.estimated(split)
+        # Since it was told, a worker that can open it may have delivered elements of it, or died of one.
+        if split.elements is not None:
+            error = replace(error, elements=sum(elements_in(lease) or 0 for lease in left))
+        elif error.open_end and elements is not None:
+            elements = max(0, elements - _missing_elements([(0, END)], left))
             message = f"{error.error} About {elements} elements are left out, estimated by its bytes."
             error = replace(error, error=message, elements=elements, estimated=True, open_end=False)
+        elif dealt_with := min(error.elements, _missing_elements(rejected.lease.spans, left)):
+            message = f"{error.error} Of these {dealt_with} came before, or are counted."
+            error = replace(error, error=message, elements=error.elements - dealt_with)
         self._leave_out_elements((error,), now, done, keep=True)
 
     def _take_out(self, name: str, error: LeftOutElement, now: float, done: Instructions) -> None:
@@ -242,3 +256,13 @@ class SplitOpenFailures:
         """Return what a worker could not open, with its node."""
         node = self._job.worker_table.workers[worker].node
         return replace(one.error, error=f"{one.error.error} ({worker} on node {node} could not open it)")
+
+
+def _missing_elements(spans: Iterable[Span], left: Iterable[Lease]) -> int:
+    """Count the whole elements of some positions of which nothing is left."""
+    missing = Spans(spans)
+    for lease in left:
+        for start, stop in lease.spans:
+            missing.remove(start, stop)
+    known = ((start, stop) for start, stop in missing if stop != END)
+    return sum(max(0, (stop >> OUTPUT_BITS) - -(-start >> OUTPUT_BITS)) for start, stop in known)

@@ -225,7 +225,7 @@ class JobState(JobCore):
             return
         if not self.over:
             self.worker_starts.look(now, done)
-        since = self.worker_table.waited_since(now, self.spec.lost_after_s) | self.trainer_presence.waited_since(now)
+        since = self.worker_table.waited_since() | self.trainer_presence.waited_since(now)
         for text in self._waiting.look(now, {} if self.over else self._waiting_for(now), since):
             self.tell("waiting", text, now)
             done.append(Log("warning", text))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from pecan_ray.job.messages import Placement
-from pecan_ray.job.observed import ObservedWindow
 from pecan_ray.job.placement_comparison import PlacementComparison
 from pecan_ray.job.policy_runner import PlacementStep
+from pecan_ray.job.windows import ObservedWindow
 from pecan_ray.placement import Prices
 from pecan_ray.plan.splits import LeaseKey
 from pecan_ray.plan.stage_seconds import StageSeconds

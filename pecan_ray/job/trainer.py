@@ -24,7 +24,8 @@ from pecan_ray.job.credits import MessageQuota
 from pecan_ray.job.joins import Joins
 from pecan_ray.job.loop_steps import LoopSteps
 from pecan_ray.job.messages import TrainerProgress, TrainerUpdate
-from pecan_ray.job.outgoing import Need, Outgoing
+from pecan_ray.job.outgoing import Outgoing
+from pecan_ray.job.report_pace import Need
 from pecan_ray.job.trainer_events import (
     BatchesReceived,
     BatchRequested,
@@ -120,7 +121,7 @@ class TrainerState:
             _let_go(self, done)
         # Most batches come before a wait is worth telling, so waits are not looked at with each of them.
         if self._waiting or now >= self._waiting.due_with(self._awaited()):
-            self._report_waiting(now, done)
+            _report_waiting(self, now, done)
         # Last, so that the report tells what the steps before it have changed.
         self._report(now, done)
         return done
@@ -226,6 +227,9 @@ class TrainerState:
         if event.update is not None:
             self._apply_order_update(event.update, done)
         self._maybe_return_batches(done)
+        # Also without news: a rank that others hold up takes more than it has room for, as much as their order allows.
+        if not self.update.unordered:
+            self._grant_freed(done)
 
     def _on_failed(self, event: TrainerFailed, now: float, done: list[TrainerInstruction]) -> None:
         self.outgoing.cut_off = True
@@ -254,11 +258,6 @@ class TrainerState:
         else:
             return
         self._requested_since = None
-
-    def _report_waiting(self, now: float, done: list[TrainerInstruction]) -> None:
-        texts: dict[Hashable, str] = {CONTROLLER: UNANSWERED, BATCH: _waited_for(self, self._held())}
-        waits = {thing: texts[thing] for thing in self._awaited()}
-        done.extend(TrainerLog("warning", text) for text in self._waiting.look(now, waits, self._awaited()))
 
     def _deliver(self, asked: float, now: float, done: list[TrainerInstruction]) -> None:
         batch = self.queue.use()
@@ -319,14 +318,20 @@ class TrainerState:
         need = self._need()
         if now >= self.outgoing.due(need):
             told = self.progress(now), self.queue.place, self.queue.joiner.rest
-            report = self.outgoing.next(now, need, self.update.met, *told)
-            done.append(SendReport(report))
+            done.append(SendReport(self.outgoing.next(now, need, self.update.met, *told)))
 
     def progress(self, now: float) -> TrainerProgress:
         """Return how the trainer is doing; a wait that is not over counts so far."""
         waited_s = self.waited_s + (0.0 if self._requested_since is None else now - self._requested_since)
         told = len(self.queue), self._steps.totals, self.queue.passed, self.queue.passed_rows
         return TrainerProgress(self.yielded, self.rows, waited_s, now - self._started, *told)
+
+
+def _report_waiting(trainer: TrainerState, now: float, done: list[TrainerInstruction]) -> None:
+    awaited = trainer._awaited()
+    texts: dict[Hashable, str] = {CONTROLLER: UNANSWERED, BATCH: _waited_for(trainer, trainer._held())}
+    waits = {thing: texts[thing] for thing in awaited}
+    done.extend(TrainerLog("warning", text) for text in trainer._waiting.look(now, waits, awaited))
 
 
 def _let_go(trainer: TrainerState, done: list[TrainerInstruction]) -> None:

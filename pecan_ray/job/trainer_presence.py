@@ -42,6 +42,7 @@ class TrainerPresence:
         if rejected is not None:
             self._reject(event.incarnation, rejected, now, done)
             return
+        self._job.ledger.rank_nodes.put(event.rank, event.node)
         if before is not None and before is not self._trainers.ranks[event.rank]:
             self._replace(before, now, done)
         if self._trainers.complete and not self.started:

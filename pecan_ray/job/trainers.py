@@ -9,7 +9,7 @@ from pecan_ray.errors import PecanError, RankTakenError, StaleJobError
 from pecan_ray.job.events import TrainerChecked, TrainerRegistered
 from pecan_ray.job.instructions import TrainerProcess
 from pecan_ray.job.messages import TrainerProgress, TrainerReport
-from pecan_ray.job.outgoing import longest_silence
+from pecan_ray.job.report_pace import longest_silence
 
 STALE = 5
 """A trainer that was not heard for so many of the times in which each must report is gone, where another run comes."""

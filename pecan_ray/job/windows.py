@@ -7,10 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pecan_ray.job.lockstep import KEPT_STEPS, SampledStep, merged, own_share, should_sample
-from pecan_ray.plan.windows import Window
-
-LEAST_BATCHES = 10
-"""Of each trainer, in a window that is closed for its age: their mean is then right to a third of their spread."""
+from pecan_ray.plan.windows import LEAST_BATCHES, Deployment, Window
 
 
 @dataclass(frozen=True)
@@ -60,6 +57,16 @@ class StepTotals:
             waited,
             sampled,
         )
+
+
+@dataclass(frozen=True)
+class ObservedWindow:
+    """A window, and what ran meanwhile."""
+
+    seconds: float
+    """Since the job began."""
+    window: Window
+    deployment: Deployment
 
 
 class WindowMeter:
@@ -116,17 +123,12 @@ class WindowMeter:
         self._begin()
         self._skip = self._discarded
 
-    def due(self) -> bool:
-        """Tell whether the window is complete."""
-        if self._skip or len(self._latest) < self._trainers:
-            return False
-        parts = [totals.since(self._open_steps[rank]) for rank, totals in self._latest.items()]
-        full = all(part.batches >= self._batches for part in parts)
-        return full or all(part.batches >= LEAST_BATCHES and part.seconds >= self._seconds for part in parts)
-
     def close(self) -> Window | None:
         """Return the window if it is complete, and begin the next one."""
-        return self.cut() if self.due() else None
+        old = all(
+            totals.seconds - self._open_steps[rank].seconds >= self._seconds for rank, totals in self._latest.items()
+        )
+        return self.cut() if self.batches >= (LEAST_BATCHES if old else self._batches) else None
 
     def cut(self) -> Window | None:
         """Return what was measured so far, complete or not, and begin the next window; None: nothing was."""

@@ -136,7 +136,7 @@ class WorkerState:
         elif isinstance(request, AskAssignment):
             self._begin_assignment(event.reply, done)
         elif isinstance(request, EndAssignment):
-            self._settle_leftovers(event.reply, done)
+            self._settle_leftovers(event.reply, now, done)
 
     def _begin_assignment(self, reply: Reply, done: list[WorkerInstruction]) -> None:
         # The job has taken back all that a draining worker held, so an assignment that was on its
@@ -172,7 +172,7 @@ class WorkerState:
         elif not batch.rows:
             self._end_data(stretch, event, done)
         else:
-            self._put_out(stretch, batch, done)
+            self._put_out(stretch, batch, now, done)
 
     def _should_stop_assignment(self, stretch: AssignmentBatches) -> bool:
         """Tell whether nobody wants what the engine makes."""
@@ -186,12 +186,14 @@ class WorkerState:
         done.append(StopAssignment(for_good=self._draining))
         self._ask_for_work(done)
 
-    def _put_out(self, stretch: AssignmentBatches, batch: EngineBatch, done: list[WorkerInstruction]) -> None:
+    def _put_out(
+        self, stretch: AssignmentBatches, batch: EngineBatch, now: float, done: list[WorkerInstruction]
+    ) -> None:
         if (blocks := self._lease_requests.blocks) is not None:
             self._updates.count(batch.rows)
             done.append(stretch.put_block(batch, blocks.next(batch.row_parts)))
             return
-        put_out = stretch.put_out(batch, self._lease_requests.row_range(batch))
+        put_out = stretch.put_out(batch, self._lease_requests.row_range(batch, now))
         if isinstance(put_out, PutOut):
             self._updates.count(batch.rows)
         done.append(put_out)
@@ -233,7 +235,7 @@ class WorkerState:
                 self._end_data(stretch, one, done)
         remaining_parts = [one.batch for one in leftovers if one.batch.rows]
         for batch in remaining_parts[:-1]:
-            self._put_out(stretch, batch, done)
+            self._put_out(stretch, batch, now, done)
         # Decision 144: the last block reaches to the end of the run even without rows, because the trainer lets a block
         # have its turn only behind the one before it.
         last = remaining_parts[-1] if remaining_parts else None
@@ -243,14 +245,14 @@ class WorkerState:
             done.append(stretch.put_block(last, block))
         self._to_ask.append(stretch.ending(*self._lease_requests.take_notes()))
 
-    def _settle_leftovers(self, reply: Reply, done: list[WorkerInstruction]) -> None:
+    def _settle_leftovers(self, reply: Reply, now: float, done: list[WorkerInstruction]) -> None:
         stretch, self._current_assignment = self._current_assignment, None
         assert stretch is not None, "an answer about the leftovers of no assignment"
         for remainder_part in stretch.leftovers:
             if reply != "flush":
                 done.append(Release(remainder_part.batch))
             elif stretch.is_batch(remainder_part.batch):
-                self._put_out(stretch, remainder_part.batch, done)
+                self._put_out(stretch, remainder_part.batch, now, done)
             else:
                 self._end_data(stretch, remainder_part, done)
         self._ask_for_work(done)

@@ -73,6 +73,8 @@ class LeaseRequested:
     """How it reads leases.  To an engine that reads others no lease means that there is none now."""
     maybe_unused: bool = False
     """It is likely not to be read: a plan begins behind it."""
+    threads: int = 1
+    """So many of the engine's threads make elements side by side."""
 
 
 @dataclass(frozen=True)

@@ -119,7 +119,7 @@ class WorkerStarts:
             return
         self._worker_table.note_running(worker, now)
         self._placement.started(worker, now)
-        self._ledger.join(worker.name)
+        self._ledger.join(worker.name, worker.node)
         self._trainer_updates.add_worker(worker.name)
         self._job.tell("worker", f"{worker.name} runs as process {worker.pid}", now)
         self._placement.changed(self._worker_table, now)

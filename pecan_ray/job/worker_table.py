@@ -11,7 +11,7 @@ from pecan_ray.job.instructions import DrainWorker, Instruction, KillWorker, Lea
 from pecan_ray.job.losses import Losses
 from pecan_ray.job.messages import DatasetRooms, Placement, ReceivedBatches, WorkerProgress
 from pecan_ray.job.start_worker import StartWorker
-from pecan_ray.placement import spread_by_power
+from pecan_ray.placement.spread import spread_by_power
 from pecan_ray.plan.windows import Deployment
 
 LEAST_POWER = 1e-3
@@ -212,6 +212,11 @@ class WorkerTable:
         here = [w.placement for w in self.workers.values() if w.running and (draining or not w.draining)]
         return Deployment(here.count("local"), here.count("remote"))
 
+    def remote_prices(self) -> tuple[float, ...]:
+        """Return $ per hour of each remote worker that runs, and is not about to go, as far as it is known."""
+        here = [one for one in self.workers.values() if one.running and not one.draining and one.placement == "remote"]
+        return tuple(one.price for one in here if one.price is not None)
+
     def remote_per_hour(self) -> float | None:
         """Return $ per hour of the remote workers that run, also of those that drain; None: not known of all."""
         here = [worker.price for worker in self.workers.values() if worker.running and worker.placement == "remote"]
@@ -258,16 +263,15 @@ class WorkerTable:
             waits["leaving"] = f"no worker is started on node {', '.join(leaving)}, which is about to be taken away"
         return waits
 
-    def waited_since(self, now: float, lost_after_s: float) -> dict[Hashable, float]:
+    def waited_since(self) -> dict[Hashable, float]:
         """Return since when workers have been doing what they have been doing for long, or have said nothing."""
         since = {key: worker.last_seen - worker.own_progress.stuck_s for key, worker in self._stuck().items()}
         for one in self.workers.values():
+            since["unheard", one.name] = one.last_seen
             if one.pending_reason and not one.node and not one.draining:
                 key = "place", one.placement, one.pending_reason
                 since[key] = min(one.requested, since.get(key, one.requested))
-        return since | {
-            ("unheard", name): self.workers[name].last_seen for name in self.timed_out(now, lost_after_s / 2)
-        }
+        return since
 
     def _stuck(self) -> dict[Hashable, WorkerRecord]:
         workers = self.workers.values()

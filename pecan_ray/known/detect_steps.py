@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from pecan_ray import images
-from pecan_ray.known.merged_run import KnownRun, RunSteps
 from pecan_ray.known.steps import (
     ConvertStep,
     CropStep,
     Cut,
     GeometricStep,
     ImageForm,
+    KnownRun,
     KnownStep,
     OtherStep,
     ResizeStep,
@@ -52,9 +52,8 @@ def own_step(fn: Any) -> KnownStep | None:
 def image_convert_step(fn: Any) -> KnownStep | None:
     """Return the step of `Image.fromarray`, by which images come to transforms of torchvision."""
     pillow = sys.modules.get("PIL.Image")
-    return (
-        ConvertStep("Pillow fromarray", fn, gives="picture") if pillow is not None and fn is pillow.fromarray else None
-    )
+    known = pillow is not None and fn is pillow.fromarray
+    return ConvertStep("Pillow fromarray", fn, gives="picture") if known else None
 
 
 def steps_of(fn: Any) -> list[KnownStep] | None:
@@ -78,39 +77,20 @@ def _steps_of(fn: Any) -> list[KnownStep] | None:
     return found if any(not isinstance(step, OtherStep) for step in found) else None
 
 
-@dataclass(frozen=True)
-class KnownFunctions:
-    """What can be done with the functions of operators in a row."""
+def known_functions(
+    named: Sequence[tuple[str, Any]], *, decodes: bool, reduces: bool
+) -> tuple[KnownRun, list[str]] | None:
+    """Return functions behind a decoder, or behind anything else, as one, and what is done at once; None: nothing is.
 
-    steps: RunSteps
-    decodes: bool
-    equal: tuple[str, ...]
-    """What is done at once with equal pixels; empty if nothing is,"""
-    unequal: tuple[str, ...]
-    """and with other ones."""
-
-    def merged(self, *, reduces: bool) -> KnownRun:
-        """Return the function that does it."""
-        return KnownRun(self.steps, decodes=self.decodes, reduces=reduces)
-
-
-def known_functions(named: Sequence[tuple[str, Any]], *, decodes: bool) -> KnownFunctions:
-    """Return what can be done with functions that stand behind a decoder, or behind anything else.
-
-    `named`: operators' names, and their functions, each of which is known.
+    `named`: operators' names, and their functions, each of which is known.  `reduces`: pixels may be others.
     """
     steps = _in_form([replace(step, op=name) for name, fn in named for step in steps_of(fn) or ()])
-    places = [step for step in steps if isinstance(step, GeometricStep)]
-    part, smaller = _decoded_less(places) if decodes else ([], [])
-    return KnownFunctions(tuple(steps), decodes, tuple(part), tuple(_one_warp(places) or smaller))
-
-
-def _one_warp(places: list[GeometricStep]) -> list[str]:
-    """Return the names of steps that are worth one warp in their place."""
-    # One step alone costs one pass over the pixels either way.
-    if len(places) < 2 or not any(step.warps for step in places):
-        return []
-    return [step.name for step in places]
+    run = KnownRun(tuple(steps), decodes=decodes, reduces=reduces)
+    part, smaller = _decoded_less(run.places) if decodes else ([], [])
+    at_once = smaller if reduces else part
+    if run.warps:
+        at_once = [step.name for step in run.places]
+    return (run, at_once) if at_once else None
 
 
 def _decoded_less(places: list[GeometricStep]) -> tuple[list[str], list[str]]:

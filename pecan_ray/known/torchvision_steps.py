@@ -14,22 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from pecan_ray.known.steps import (
-    ARRAYS,
-    LEAST_SCALE,
-    ConvertStep,
-    CropStep,
-    Cut,
-    Forms,
-    GeometricStep,
-    KnownStep,
-    ResizeStep,
-)
+from pecan_ray.known.steps import ARRAYS, ConvertStep, CropStep, Cut, Forms, GeometricStep, KnownStep, ResizeStep
 from pecan_ray.warps import ImageSize, Matrix, Placed, mirrored
 
 MODULE = "torchvision.transforms.v2"
 PIXELS: Forms = ("tensor", "picture")
 """What transforms work on; arrays go through most of them as they are."""
+LEAST_SCALE = 3 / 4
+"""A warp that may make an image smaller than that is not known: one warp would skip the coarse image in between."""
 HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 DRAWS = ("make_params", "transform")
 """Methods by which a random transform draws, and then does it."""
@@ -56,7 +48,8 @@ def _output_size(fn: Any, size: ImageSize) -> ImageSize:
 
 
 def _resize(fn: Any, image: Any, target: ImageSize) -> Any:
-    return functional().resize(image, list(target), interpolation=fn.interpolation, antialias=fn.antialias)
+    functional = sys.modules[f"{MODULE}.functional"]
+    return functional.resize(image, list(target), interpolation=fn.interpolation, antialias=fn.antialias)
 
 
 def _drawn_cut(fn: Any, size: ImageSize, rng: Any) -> Cut:
@@ -113,11 +106,6 @@ def rotation_matrix(
     return np.hstack([back, start[:, np.newaxis]])
 
 
-def functional() -> Any:
-    """Return torchvision's functions."""
-    return sys.modules[f"{MODULE}.functional"]
-
-
 def placeholder_image(size: ImageSize) -> Any:
     """Return an image of that size that takes no memory: what transforms draw depends on its size alone."""
     torch = sys.modules["torch"]
@@ -152,9 +140,8 @@ def _transforms() -> Any:
 
 
 def _is(fn: Any, v2: Any, name: str) -> bool:
-    kind = getattr(v2, name, None)
     # The very class: a subclass may do anything else.
-    return kind is not None and type(fn) is kind
+    return type(fn) is getattr(v2, name, None)
 
 
 def _is_unchanged(fn: Any) -> bool:
@@ -199,11 +186,7 @@ KNOWN_TRANSFORMS: dict[str, tuple[Callable[..., KnownStep], tuple[str, ...], Cal
         ("size", "interpolation", "max_size", "antialias"),
         lambda fn: fn.size is not None and fn.max_size is None and _smooth(fn),
     ),
-    "RandomHorizontalFlip": (
-        partial(GeometricStep, place=partial(_mirrored, 1)),
-        ("p",),
-        lambda fn: True,
-    ),
+    "RandomHorizontalFlip": (partial(GeometricStep, place=partial(_mirrored, 1)), ("p",), lambda fn: True),
     "RandomVerticalFlip": (partial(GeometricStep, place=partial(_mirrored, 0)), ("p",), lambda fn: True),
     "RandomRotation": (
         partial(GeometricStep, warps=True, place=_affine),

@@ -10,12 +10,12 @@ from pathlib import Path
 
 from pecan_ray.autocache.decision import name_of
 from pecan_ray.autocache.store_speed import measured_speed, note_speed
+from pecan_ray.cache_options import MIB, Cache
 from pecan_ray.caching.store import EntryStore
 from pecan_ray.errors import CacheError
 from pecan_ray.observe.cache_output import check_named, rate, report_entry_check, speed_text, write_table
 from pecan_ray.observe.digest_command import DIGEST_HELP, add_digest_arguments
 from pecan_ray.observe.remote_cache_command import run_remote
-from pecan_ray.options import MIB, Cache
 
 LARGE_ELEMENT = 512 << 10
 """Bytes of the element of which it is told how fast it is put into a batch."""

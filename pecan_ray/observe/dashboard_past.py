@@ -7,9 +7,9 @@ import time
 from pathlib import Path
 
 from pecan_ray.errors import PecanError
-from pecan_ray.observe.dashboard.from_report import past_line, past_record
+from pecan_ray.observe.dashboard.from_report import past_line, record_of_report
 from pecan_ray.observe.dashboard.job_list import list_page
-from pecan_ray.observe.dashboard.record import JobLine, JobRecord
+from pecan_ray.observe.dashboard.record import JobLine, JobRecord, PastRun
 from pecan_ray.observe.past_jobs import PastJob, read_job, report_folder
 
 logger = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class PastReports:
         assert self._folder is not None
         try:
             kept = read_job(self._folder / key)
-            return past_record(self._line_of(key, kept), kept.report, kept.text)
+            return record_of_report(self._line_of(key, kept), kept.report, kept.text)
         except BROKEN as error:
             logger.info("%s cannot be shown: %s", key, error)
             return None
@@ -61,4 +61,4 @@ class PastReports:
 
     def _line_of(self, name: str, kept: PastJob) -> JobLine:
         ended = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(kept.ended))
-        return past_line(kept.job, kept.pipeline, kept.report, ended=ended, error=kept.error, key=name)
+        return past_line(kept.job, kept.pipeline, kept.report, PastRun(ended, name), error=kept.error)

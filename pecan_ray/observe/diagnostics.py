@@ -17,9 +17,10 @@ from typing import Any, TypeAlias, get_args
 
 import ray
 
+from pecan_ray.cache_options import SHARED_MEMORY
 from pecan_ray.engines.available_cpus import whole_cpus
 from pecan_ray.errors import PecanError
-from pecan_ray.options import SHARED_MEMORY, TransportChoice
+from pecan_ray.options import TransportChoice
 from pecan_ray.runtime import cluster
 from pecan_ray.transport.ring import ring_supported
 

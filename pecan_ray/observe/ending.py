@@ -68,16 +68,20 @@ class Ending:
 
     def __init__(self, pipeline: str, job: str, folder: str | os.PathLike[str] | None, *, kept: bool) -> None:
         """`kept`: its report is left in the folder, which is None for the usual one."""
-        self._pipeline, self._job, self._started = pipeline, job, time.time()
+        self._pipeline, self.job, self._started = pipeline, job, time.time()
         self._folder = report_folder(folder) if kept else None
         self._over = False
+        self.all_yielded = False
+        """The training loop has had all batches."""
+        self.failure = self.interrupted = ""
+        """What the job ended with, if that was an error; what has ended a wait for a batch while the job ran on."""
         self.loop_failed = False
         """An exception has left the training loop."""
         for listener in _listeners:
             listener.started.append(job)
 
-    def tell(self, report: Callable[[], Report], error: str) -> None:
-        """Do what is done with the report.  `error`: what the run has ended with; empty: it has ended well."""
+    def tell(self, report: Callable[[], Report]) -> None:
+        """Do what is done with the report of a run that has ended."""
         if self._over:
             return
         self._over = True
@@ -88,13 +92,13 @@ class Ending:
             for listener in _listeners:
                 listener.reports.append(made)
             if self._folder is not None:
-                why = error or "an error in the training loop" * self.loop_failed
+                why = self.failure or self.interrupted or "an error in the training loop" * self.loop_failed
                 keep_job(self._past(made, why), self._folder)
         except Exception as failed:  # of a job that is over nothing else may be lost for that
-            logger.warning("the report of job %s could not be made: %s: %s", self._job, type(failed).__name__, failed)
+            logger.warning("the report of job %s could not be made: %s: %s", self.job, type(failed).__name__, failed)
 
     def _past(self, report: Report, error: str) -> PastJob:
         known = ray.is_initialized()
         session, node = (cluster.session_name(), cluster.this_node()) if known else ("", "")
-        told = (self._job, self._pipeline, session, node, self._started, time.time(), error)
+        told = (self.job, self._pipeline, session, node, self._started, time.time(), error)
         return PastJob(*told, str(report), asdict(report))

@@ -114,9 +114,11 @@ JOBS = (
     ),
     of(
         "Dropped elements",
-        'That went with their workers where data is visited "at_most_once", in the last five minutes.',
+        'That went with their workers where data is visited "at_most_once", in the last five minutes; and rests of '
+        "splits whose length nobody knows yet.",
         "short",
         ("sum by (pecan_job) (increase(ray_pecan_dropped_elements_total{}[5m]))", "{{pecan_job}}"),
+        ("ray_pecan_dropped_rests{}", "{{pecan_job}}, rests"),
     ),
 )
 

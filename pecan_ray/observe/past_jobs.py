@@ -13,13 +13,13 @@ import json
 import logging
 import os
 import re
-import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pecan_ray.errors import PlanError
+from pecan_ray.user_files import user_cache_folder, written_beside
 
 logger = logging.getLogger("pecan_ray")
 
@@ -66,24 +66,15 @@ def report_folder(given: str | os.PathLike[str] | None = None) -> Path | None:
     """Return the folder that ``Config(report_folder=...)`` means; None: reports are not kept."""
     if given is not None:
         return Path(given) if os.fspath(given) else None
-    # The XDG specification says that a relative path is to be ignored.
-    base = os.environ.get("XDG_CACHE_HOME") or ""
-    return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "pecan_ray" / "jobs"
+    return user_cache_folder("jobs")
 
 
 def keep_job(ended: PastJob, folder: Path) -> None:
     """Write a job's file, and remove the oldest ones; a folder that cannot be written keeps nothing."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         # Under a name that `_files` does not list, until all of it is there.
-        handle, name = tempfile.mkstemp(prefix=".", dir=folder)
-        try:
-            with os.fdopen(handle, "w") as file:
-                file.write(ended.to_json())
-            os.replace(name, folder / ended.file_name)
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(name)
+        with written_beside(folder / ended.file_name, ended.to_json()) as written:
+            os.replace(written, folder / ended.file_name)
         for old in _files(folder)[KEPT:]:
             old.unlink(missing_ok=True)
     except OSError as error:

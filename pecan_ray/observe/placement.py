@@ -88,7 +88,7 @@ def table_row(rival: DeploymentMeasurement, found: PlacementComparison, priced: 
         f"{1000 * projected.batch_s:.3g} ms",
         "" if waits is None else f"{waits:.1%}",
         cost,
-        f"{rival.windows} windows, the last at {rival.seconds:.0f} s",
+        f"{projected.windows} windows, the last at {rival.seconds:.0f} s",
         "runs" if str(projected.deployment) == chosen else comparison_result(rival, found),
     )
 
@@ -102,6 +102,6 @@ def comparison_result(rival: DeploymentMeasurement, found: PlacementComparison) 
         return f"lost: the trainer waits for {waits or 0.0:.1%} of its time"
     if one.cost_increase > AS_DEAR:
         return f"lost: {one.cost_increase:.1%} dearer"
-    if abs(one.cost_increase) <= max(AS_DEAR, 2 * rival.error):
+    if abs(one.cost_increase) <= max(AS_DEAR, 2 * one.projected.error):
         return "as cheap as can be told"
     return "cheaper when it was measured"

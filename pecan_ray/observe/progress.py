@@ -20,10 +20,10 @@ LOG_S = 60.0
 
 
 class Progress:
-    """A bar on a terminal, one output that rewrites itself in a notebook; a line a minute elsewhere, in logs of jobs.
+    """A bar on a terminal and in a notebook; a line a minute elsewhere, in logs of jobs.
 
-    The bar is tqdm's, which knows narrow windows and what others print.  A notebook gets a line: tqdm's bar needs
-    widgets there, which not every notebook shows.
+    The bar is tqdm's, which knows narrow windows and what others print.  It is the one of texts in notebooks, too: the
+    other one needs widgets, which not every notebook shows.
     """
 
     def __init__(
@@ -38,14 +38,11 @@ class Progress:
         self._begin_speed = speed
         self.dollars: Callable[[], float | None] = lambda: None
         """Tells what has been paid so far, if it is known."""
-        self._notebook = _notebook() if self._display_enabled else None
-        self._terminal = self._notebook is None and _on_terminal(wanted)
-        self._every = TERMINAL_S if self._terminal or self._notebook is not None else LOG_S
+        self._has_bar = _shows_bars(wanted)
+        self._every = TERMINAL_S if self._has_bar else LOG_S
         self._last = time.monotonic()
         self._bar: Any = None
-        """On a terminal, once there is something to show."""
-        self._output: Any = None
-        """In the notebook; None before there is one."""
+        """Once there is something to show."""
 
     def show(self, client: BatchClient | ShareClient, epoch: int) -> None:
         """Show how a client is doing with a batch of an epoch in hand, if the last time was long enough ago."""
@@ -59,15 +56,11 @@ class Progress:
             return
         self._last = now
         pace, workers, dollars = self._speed.look(progress or client.progress()), who_works(client), self.dollars()
-        text = f"pecan {self._name}: {to_str(pace, workers, dollars)}"
-        if self._notebook is not None:
-            self._show_in_notebook(self._notebook, text)
-            return
         try:
-            if self._terminal:
+            if self._has_bar:
                 self._show_bar(pace, details(pace, workers, dollars))
             else:
-                sys.stderr.write(f"{text}\n")
+                sys.stderr.write(f"pecan {self._name}: {to_str(pace, workers, dollars)}\n")
                 sys.stderr.flush()
         except (OSError, ValueError):
             self._display_enabled = False  # a terminal that is gone ends no training
@@ -89,19 +82,11 @@ class Progress:
 
     def _opened(self, total: int | None) -> Any:
         if self._bar is None:
-            from tqdm.auto import tqdm  # 40 ms that only those pay who see it
+            from tqdm import tqdm  # 40 ms that only those pay who see it
 
             name = f"pecan {self._name}"
             self._bar = tqdm(total=total, desc=name, unit=" batches", file=sys.stderr, dynamic_ncols=True)
         return self._bar
-
-    def _show_in_notebook(self, notebook: Any, text: str) -> None:
-        """Rewrite the output of the cell that the job began in."""
-        data = {"text/plain": text}
-        if self._output is None:
-            self._output = notebook.display(data, raw=True, display_id=True)
-        else:
-            self._output.update(data, raw=True)
 
     def end(self) -> None:
         """Leave the cursor on a fresh line."""
@@ -111,19 +96,19 @@ class Progress:
             self._bar = None
 
 
-def _on_terminal(wanted: bool | None) -> bool:
+def _shows_bars(wanted: bool | None) -> bool:
     """Say whether to show a bar; a program that was started without standard error (``2>&-``) has no place for one."""
     error: Any = sys.stderr
     if error is None or error.closed:
         return False
-    return bool(error.isatty()) if wanted is None else wanted
+    return bool(error.isatty() or _in_notebook()) if wanted is None else wanted
 
 
-def _notebook() -> Any:
-    """Return IPython's `display` module in the kernel of a notebook; None elsewhere, and in IPython's terminal."""
+def _in_notebook() -> bool:
+    """Tell whether this is the kernel of a notebook; IPython's terminal is none."""
     ipython: Any = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
-    return None if getattr(shell, "kernel", None) is None else ipython.display
+    return getattr(shell, "kernel", None) is not None
 
 
 def who_works(client: BatchClient | ShareClient) -> str:

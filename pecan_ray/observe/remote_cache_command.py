@@ -9,11 +9,11 @@ from pathlib import Path
 from types import MappingProxyType
 
 from pecan_ray.autocache.store_speed import measured_remote_speed
+from pecan_ray.cache_options import Cache
 from pecan_ray.caching.store import EntryStore
 from pecan_ray.engines.entry_objects import EntryObjects
 from pecan_ray.errors import CacheError
 from pecan_ray.observe.cache_output import check_named, report_entry_check, speed_text, write_table
-from pecan_ray.options import Cache
 
 HEADINGS = ("entries", "MB", "name", "of")
 

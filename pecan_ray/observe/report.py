@@ -5,65 +5,25 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
 
 from pecan_ray.job.bottleneck import Bottleneck, RunNumbers, bottleneck
 from pecan_ray.job.job_cost import cost_between, cost_by_epoch, cost_by_operator, wait_share
-from pecan_ray.job.messages import Placement, TrainerProgress
+from pecan_ray.job.messages import TrainerProgress
 from pecan_ray.job.next_step import next_step_of
-from pecan_ray.job.observed import ObservedWindow
 from pecan_ray.job.policy_runner import PlacementStep
 from pecan_ray.job.run_time import RunTime
-from pecan_ray.job.stats import JobEvent, JobStats
+from pecan_ray.job.stats import JobStats
 from pecan_ray.job.windows import StepTotals
 from pecan_ray.observe.placement import explain_placement
 from pecan_ray.observe.report_html import report_html
+from pecan_ray.observe.report_losses import LossReport
+from pecan_ray.observe.report_spending import SpendingReport
+from pecan_ray.observe.report_staff import StaffReport, WorkerReport
 from pecan_ray.observe.run_time_summary import time_lines
-from pecan_ray.placement import Cost, Prices
+from pecan_ray.placement import Cost
 from pecan_ray.plan.stage_seconds import StageSeconds
-from pecan_ray.plan.windows import Deployment, Window
+from pecan_ray.plan.windows import Window
 from pecan_ray.sampling.budget import BadCount
-
-HELD_UP_SHARE = 0.01
-"""The text names ranks that others waited for during this share of the time."""
-MOST_EPOCHS = 10
-"""Newest epochs of which the text tells what they cost."""
-
-
-@dataclass(frozen=True)
-class WorkerReport:
-    """What one worker has produced; `worker["batches"]` is `worker.batches`, as in the report's JSON."""
-
-    placement: Placement
-    elements: int
-    batches: int
-    threads: int
-    """At the end; 0: it has not said."""
-    remote_bytes: int = 0
-    """Read of object stores, and"""
-    node_bytes: int = 0
-    """of its node's disk instead."""
-    stages: StageSeconds = field(default_factory=StageSeconds)
-    """What its threads have done with their time."""
-    hedged: int = 0
-    """Reads of object stores that it has asked for twice, and"""
-    hedges_won: int = 0
-    """those that the second request has answered first."""
-
-    def __getitem__(self, name: str) -> Any:
-        found: dict[str, Any] = asdict(self)
-        return found[name]
-
-    def as_text(self) -> str:
-        """Say what it has produced, and read for that."""
-        parts = [
-            (True, f"{self.elements} elements in {self.batches} batches"),
-            (self.threads, f"{self.threads} threads"),
-            (self.remote_bytes, f"{self.remote_bytes / 1e6:,.1f} MB from object stores"),
-            (self.node_bytes, f"{self.node_bytes / 1e6:,.1f} MB of theirs from its node"),
-            (self.hedged, f"{self.hedged} late reads asked for twice ({self.hedges_won} won)"),
-        ]
-        return ", ".join(text for known, text in parts if known)
 
 
 @dataclass(frozen=True)
@@ -79,7 +39,7 @@ class SharedReading:
 
 
 @dataclass(frozen=True)
-class Report:
+class Report(LossReport, SpendingReport, StaffReport):
     """Facts about a job; `str()` gives them as text."""
 
     job: str
@@ -93,50 +53,6 @@ class Report:
     bytes: int = 0
     epochs: int = 0
     """That the training loop has finished."""
-    bad_elements: int = 0
-    bad_estimated: int = 0
-    """So many of the bad elements lay behind breaks in splits whose length is estimated."""
-    bad_open_ends: int = 0
-    """Breaks behind which nothing tells how many elements lay: each counts as one, so that there are at least so many
-    bad elements."""
-    unkept_elements: int = 0
-    """Bad elements that this trainer was told of and could not write to the quarantine file."""
-    left_epochs: int = 0
-    """That the training loop has left before their ends: they are among `epochs`."""
-    left_out_elements: int = 0
-    """Elements of dropped remainders, and what could not be shared equally among trainers."""
-    dropped_elements: int = 0
-    """With ``visitation="at_most_once"``: elements that went with lost workers, and with those removed at once;"""
-    dropped_open_ends: int = 0
-    """beside them the rest of so many splits whose length nobody knows."""
-    workers_lost: int = 0
-    workers: dict[str, WorkerReport] = field(default_factory=dict)
-    """By the workers' names."""
-    events: tuple[JobEvent, ...] = ()
-    deployments: tuple[tuple[float, Deployment], ...] = ()
-    """What ran from when on, in seconds since the job began, and"""
-    remote_rates: tuple[float | None, ...] = ()
-    """$ per hour of the remote workers of each, by the nodes that they were on; None: not known."""
-    timeline: tuple[PlacementStep, ...] = ()
-    """Every window that AutoPlacement saw, and what it decided."""
-    windows: tuple[ObservedWindow, ...] = ()
-    """What was measured while the numbers of workers were fixed."""
-    cost: Cost | None = None
-    """At the prices of `AutoWorkers`; None where none were given."""
-    epoch_costs: tuple[Cost, ...] = ()
-    """Of the epochs that are over, the newest 1,000 of them; the very first one includes the start."""
-    operator_costs: dict[str, float] = field(default_factory=dict)
-    """$ that input has cost (remote workers, and hosts whose trainers waited), dealt to operators by the time that
-    they took in AutoOrder's sample."""
-    placement: str = ""
-    """Which deployments AutoPlacement has compared, and why the others lost, in words."""
-    prices: Prices | None = None
-    hosts: int = 1
-    cpus: float = 0.0
-    """CPUs of these that the job may use; 0: not known."""
-    trainers: int = 1
-    held_up: tuple[float, ...] = ()
-    """With coordinated reads: so many seconds others waited for each rank that lacked its batch of a round."""
     steps: StepTotals = field(default_factory=StepTotals)
     """Sums over this trainer's steps, without the first ones and without what they waited for until then."""
     time: RunTime = field(default_factory=RunTime)
@@ -290,7 +206,7 @@ class Report:
 
     def __str__(self) -> str:
         lines = [*self._speed_lines(), *(line for _, line in self.worker_lines())]
-        lines += [*self._loss_lines(), *self._held_up_lines(), *self._cost_lines()]
+        lines += [*self.loss_lines(self.seconds), *self.spending_lines()]
         if self.timeline:
             lines.append(f"  {placement_so_far(self.timeline)}")
         lines += [f"  {line}" for line in self.placement.splitlines()]
@@ -320,63 +236,11 @@ class Report:
             )
         return lines
 
-    def worker_lines(self) -> list[tuple[str, str]]:
-        """Return the names of the workers, and the text's line about each."""
-        return [(name, f"  {name} ({one.placement}): {one.as_text()}") for name, one in self.workers.items()]
-
-    def _loss_lines(self) -> list[str]:
-        """Return the text's lines about elements that the training loop has not had."""
-        facts = [
-            (self.bad_elements, self.bad_text()),
-            (self.unkept_elements, f"{self.unkept_elements} of them could not be written to the quarantine file"),
-            (self.left_epochs, f"{self.left_epochs} of the epochs were left before their ends"),
-            (self.left_out_elements, f"{self.left_out_elements} elements of remainders were left out"),
-            (self.dropped_elements or self.dropped_open_ends, self.dropped_text()),
-        ]
-        return [f"  {text}" for count, text in facts if count]
-
-    def _held_up_lines(self) -> list[str]:
-        slow = {rank: held_s for rank, held_s in enumerate(self.held_up) if held_s >= HELD_UP_SHARE * self.seconds}
-        return [
-            f"  rank {rank} held the others up for {held_s:.1f} s: it had not received its batch of a round"
-            for rank, held_s in sorted(slow.items(), key=lambda one: -one[1])
-        ]
-
-    def _cost_lines(self) -> list[str]:
-        lines = []
-        if self.cost is not None:
-            lines.append(
-                f"  ${self.cost.total:.4f} in all: ${self.cost.host:.4f} for hosts, ${self.cost.remote:.4f} for "
-                f"remote workers; {100 * self.cost.wasted_share:.0f}% of it was paid while the trainer waited"
-            )
-        if self.epoch_costs:
-            told = [f"${one.total:.4f}" for one in self.epoch_costs[-MOST_EPOCHS:]]
-            which = "the last epochs" if len(told) < len(self.epoch_costs) else "epochs"
-            lines.append(f"  {which} cost {', '.join(told)}")
-        if self.operator_costs:
-            dear = sorted(self.operator_costs.items(), key=lambda one: -one[1])
-            lines.append(f"  what input cost, by operator: {', '.join(f'{name} ${paid:.4f}' for name, paid in dear)}")
-        return lines
-
     def event_lines(self) -> list[str]:
         """Return the text's lines about events, with their seconds since `iter_batches()` was called."""
         # Events count from the controller's beginning, and the text from the call of `iter_batches()`.
         before = max(0.0, self.time.total_s - self.seconds)
         return [f"  {before + event.seconds:7.1f} s  {event.text}" for event in self.events]
-
-    def bad_text(self) -> str:
-        """Say how many elements were bad, and how well that is known."""
-        count = BadCount(self.bad_elements, self.bad_estimated, self.bad_open_ends)
-        why = [f"{self.bad_estimated} of them are an estimate"] * (self.bad_estimated > 0)
-        why += [f"nothing tells how many the rest of {self.bad_open_ends} broken splits held"] * (
-            self.bad_open_ends > 0
-        )
-        return f"{count} bad elements were left out (on_error)" + (f": {', and '.join(why)}" if why else "")
-
-    def dropped_text(self) -> str:
-        """Say what went with workers where data is visited at most once."""
-        rest = f" and the rest of {self.dropped_open_ends} splits of unknown length" * bool(self.dropped_open_ends)
-        return f'{self.dropped_elements} elements{rest} were dropped with their workers (visitation="at_most_once")'
 
     def _repr_html_(self) -> str:
         first, *rest = str(self).splitlines()

@@ -125,7 +125,7 @@ def details(pace: TrainerSpeed, workers: str, dollars: float | None) -> str:
 
 
 def to_str(pace: TrainerSpeed, workers: str, dollars: float | None) -> str:
-    """Say all of it in one line, for logs and notebooks."""
+    """Say all of it in one line, for logs."""
     of = "" if pace.total is None else f" of {pace.total}"
     left = "" if pace.left_s is None else f", {_clock_time(pace.left_s)} left"
     return f"{pace.batches}{of} batches, {pace.per_s:.1f}/s, {details(pace, workers, dollars)}{left}"

@@ -22,6 +22,7 @@ import numpy as np
 
 from pecan_ray.by_value import SharedArray
 from pecan_ray.errors import PlanError
+from pecan_ray.library_versions import library_version
 from pecan_ray.plan.operators import Join, Op, Plan
 from pecan_ray.plan.own_attributes import own_attribute
 from pecan_ray.plan.splits import Source
@@ -106,6 +107,8 @@ CONSTRUCTED = {"__module__", "__qualname__", "__doc__", "__dict__", "__weakref__
 """What Python puts into a class beside its methods."""
 
 
+LOOKUPS = frozenset({"getattr", "globals", "vars", "__dict__", "attrgetter", "import_module"})
+"""Names by which a function asks for something whose name is a text."""
 ADDED = ("__dataclass_", "__annotat", "__firstline", "__static", "__slotnames__")
 """Beginnings of names that Python puts into classes: the last one when an instance is copied or pickled first."""
 
@@ -144,7 +147,7 @@ class CanonicalSerializer:
             return self._array(value.array)  # its name tells the process that has made it
         if isinstance(value, (np.ndarray, np.generic, np.dtype)) and not isinstance(value, np.ma.MaskedArray):
             return self._array(value)
-        if (tensor := _tensor(value)) is not None:
+        if (tensor := tensor_text(value)) is not None:
             return tensor
         if type(value) in (list, tuple):
             return f"{type(value).__name__}[{self._several(value)}]"
@@ -186,13 +189,14 @@ class CanonicalSerializer:
 
     def _function(self, fn: types.FunctionType) -> str:
         names = zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True)
-        held = ({name: _content(cell) for name, cell in names}, fn.__defaults__, fn.__kwdefaults__)
-        if is_library(fn.__module__):
-            return f"{_library_name(fn.__module__, fn.__qualname__)}{self.to_text(held)}"
+        held = ({name: content_of(cell) for name, cell in names}, fn.__defaults__, fn.__kwdefaults__)
+        if is_library_function(fn):
+            return f"{_library_name(_module_of(fn), fn.__qualname__)}{self.to_text(held)}"
         # Of which module it takes a name is not known, so all names of attributes count for each of them.
-        attributes = {name for code in nested_code(fn.__code__) for name in code.co_names}
+        by_text = _texts_of_lookups(fn.__code__)
+        attributes = by_text.union(*(code.co_names for code in nested_code(fn.__code__)))
         # Others are built in, or are not there until it runs.
-        used = sorted(name for name in _global_names(fn.__code__) if name in fn.__globals__)
+        used = sorted(name for name in _global_names(fn.__code__) | by_text if name in fn.__globals__)
         text = ",".join(f"{name}={self._global(fn.__globals__[name], attributes)}" for name in used)
         return f"{self.to_text(fn.__code__)}{self.to_text(held)}[{text}]"
 
@@ -210,7 +214,7 @@ class CanonicalSerializer:
 
     def _class(self, kind: type) -> str:
         name = _library_name(kind.__module__, kind.__qualname__)
-        if is_library(kind.__module__):
+        if is_library_class(kind):
             return name
         members = {
             name: member
@@ -236,7 +240,9 @@ class CanonicalSerializer:
             return f"{_library_name(value.__module__ or '', value.__qualname__)}{of}"
         if isinstance(value, np.ufunc):
             return f"{kind}{value.__name__}"
-        if (wrapped := own_attribute(value, "__wrapped__")) is not None:
+        wrapped = own_attribute(value, "__wrapped__")
+        # An object of the user's that wraps a function has its own settings beside it.
+        if wrapped is not None and is_library_class(type(value)):
             return f"{kind}{self.to_text(wrapped)}"
         return f"{kind}{self._state(value)}"
 
@@ -259,19 +265,22 @@ class CanonicalSerializer:
         return self._several(list(part) if isinstance(part, Iterator) else part for part in reduced)
 
 
-def _tensor(value: Any) -> str | None:
+def tensor_text(value: Any) -> str | None:
     """Return a text for the numbers of a tensor of PyTorch, whose pickle is another each time; None: it is none."""
     torch = sys.modules.get("torch")
     kind = getattr(torch, "Tensor", None)
-    if torch is None or kind is None or type(value) is not kind or value.device.type != "cpu":
+    if torch is None or kind is None or type(value) is not kind or value.device.type == "meta":
         return None
     if value.layout != torch.strided or value.is_quantized:
         return None
-    held = value.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    held = (
+        value.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    )
     return f"tensor:{value.dtype}{tuple(value.shape)}{hashlib.blake2b(held, digest_size=16).hexdigest()}"
 
 
-def _content(cell: types.CellType) -> Any:
+def content_of(cell: types.CellType) -> Any:
+    """Return what a variable of an enclosing function holds."""
     try:
         return cell.cell_contents
     except ValueError:
@@ -284,6 +293,14 @@ def nested_code(code: types.CodeType) -> Iterator[types.CodeType]:
     for const in code.co_consts:
         if isinstance(const, types.CodeType):
             yield from nested_code(const)
+
+
+def _texts_of_lookups(code: types.CodeType) -> set[str]:
+    """Return the texts in a function that looks something up by its name: `getattr(settings, "REDACT")`."""
+    codes = list(nested_code(code))
+    if not any(LOOKUPS.intersection(one.co_names) for one in codes):
+        return set()
+    return {text for one in codes for text in one.co_consts if isinstance(text, str)}
 
 
 def _global_names(code: types.CodeType) -> set[str]:
@@ -304,7 +321,24 @@ def is_library(module: str | None) -> bool:
     return not {"site-packages", "dist-packages"}.isdisjoint(PurePath(file).parts)
 
 
+def is_library_function(fn: types.FunctionType) -> bool:
+    """Tell whether a function's code belongs to a library; `functools.wraps` gives a wrapper another one's module."""
+    return is_library(_module_of(fn))
+
+
+def is_library_class(kind: type) -> bool:
+    """Tell whether a class belongs to a library; `dataclasses.make_dataclass` makes ones that only seem to."""
+    own = (member for member in vars(kind).values() if isinstance(member, types.FunctionType))
+    return is_library(kind.__module__) and all(map(is_library_function, own))
+
+
+def _module_of(fn: types.FunctionType) -> str:
+    """Return the module that a function's code is of."""
+    name = fn.__globals__.get("__name__")
+    # Python runs what it writes itself in names of its own, or in none.
+    written = not isinstance(name, str) or name.startswith("namedtuple_")
+    return str(fn.__module__ or "") if written else str(name)
+
+
 def _library_name(module: str, name: str) -> str:
-    # Another version may compute something else.
-    version = getattr(sys.modules.get(module.partition(".")[0]), "__version__", "")
-    return f"{module}.{name}@{version}"
+    return f"{module}.{name}@{library_version(module)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,29 +69,30 @@ class Prices:
         tiers = tuple(PriceTier(**tier) for tier in fields.get("tiers", ()))
         return cls(fields["accelerator_host"], fields["remote_worker"], tiers)
 
-    def fill(self, remote: int) -> dict[str, int]:
-        """Spread remote workers over the labels, cheapest first; the label "" stands for nodes outside of all tiers."""
-        everywhere = PriceTier("", self.remote_worker, max(remote, 0))
-        spread: dict[str, int] = {}
-        for tier in sorted((*self.tiers, everywhere), key=lambda tier: (tier.price, tier.label)):
-            taken = min(remote, tier.limit)
-            remote -= taken
-            if taken > 0:
-                spread[tier.label] = taken
-        return spread
-
     def at(self, node: Mapping[str, str]) -> float:
         """Return the price of a worker on a node of these labels: of the cheapest tier that it is of."""
         return min((tier.price for tier in self.tiers if tier.has(node)), default=self.remote_worker)
 
-    def remote_per_hour(self, remote: int) -> float:
-        """Price of that many remote workers."""
-        price = {tier.label: tier.price for tier in self.tiers} | {"": self.remote_worker}
-        return sum(price[label] * count for label, count in self.fill(remote).items())
+    def remote_per_hour(self, remote: int, paid: Sequence[float] = ()) -> float:
+        """Return the price of that many remote workers.
 
-    def per_hour(self, clients: int, remote: int) -> float:
-        """Price of the trainers' hosts and of the remote workers together."""
-        return self.accelerator_host * clients + self.remote_per_hour(remote)
+        Args:
+            remote: The workers.
+            paid: $ per hour of those that run, by their nodes. The dearest of them are drained first, and tiers that
+                are cheaper than these are full: a worker is placed on a dear node only where they have no room.
+        """
+        kept = sorted(paid)[:remote]
+        total, left, dearest = sum(kept), remote - len(kept), max(kept, default=0.0)
+        # Beside the tiers there are nodes of none, without a limit.
+        for tier in sorted((*self.tiers, PriceTier("", self.remote_worker, remote)), key=lambda tier: tier.price):
+            if tier.price >= dearest:
+                taken = min(left, max(0, tier.limit - kept.count(tier.price)))
+                total, left = total + taken * tier.price, left - taken
+        return total + left * dearest
+
+    def per_hour(self, clients: int, remote: int, paid: Sequence[float] = ()) -> float:
+        """Price of the trainers' hosts and of the remote workers together; `paid`: of those that run."""
+        return self.accelerator_host * clients + self.remote_per_hour(remote, paid)
 
 
 GCP_TPU_V2 = Prices(accelerator_host=4.96, remote_worker=0.42)

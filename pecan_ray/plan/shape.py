@@ -72,6 +72,8 @@ class PlanShape:
     batches in order."""
     unjoinable: str = ""
     """Why the rows of several workers cannot be joined to batches; empty where they can."""
+    computes: bool = False
+    """Functions run on elements."""
 
     whole_reason: str = ""
     """Why one worker runs the plan, where several could run others like it; empty: they do, or none like it."""
@@ -122,6 +124,7 @@ def plan_shape(plan: Plan) -> PlanShape:
         unordered_reason=_why_unordered(plan),
         unjoinable=_join_error(plan, batching),
         joined=_changes_the_number_of_rows(plan),
+        computes=any(isinstance(op, ElementOp) for op in plan.all_ops()),
     )
 
 
@@ -150,16 +153,23 @@ def _why_unordered(plan: Plan) -> str:
             return f"{op.name} keeps what whole splits give, which several workers cannot divide"
         if not _keeps_positions(op, last):
             return f"behind {op.name} elements are not known by their places in the source"
-    changes = [op for op in plan.ops if isinstance(op, (Filter, FlatMap))]
-    if changes and (why := _join_error(plan, last)):
-        message = "leaves elements out" if isinstance(changes[0], Filter) else "makes several elements of one"
-        return f"{changes[0].name} {message}, and {why}"
+    if why := _why_rows_unknown(plan, last):
+        return why
     source = next(plan.sources())
     # The row of an element must be known before it is read:
     # docs/decisions/order-and-rows.md#135-numbered-rows.
     if not (isinstance(source, CountingSource) and source.counts_splits):
         return f"{type(source).__name__} learns how many elements its splits hold by reading them"
     return ""
+
+
+def _why_rows_unknown(plan: Plan, last: BatchingOp | None) -> str:
+    """Return why rows are neither numbered nor joined, if an operator changes their number."""
+    changes = next((op for op in plan.ops if isinstance(op, (Filter, FlatMap))), None)
+    if changes is None or not (why := _join_error(plan, last)):
+        return ""
+    message = "leaves elements out" if isinstance(changes, Filter) else "makes several elements of one"
+    return f"{changes.name} {message}, and {why}"
 
 
 def _join_error(plan: Plan, last: BatchingOp | None) -> str:

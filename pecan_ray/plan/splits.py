@@ -131,6 +131,16 @@ class RowRangeSource(CountingSource, Protocol):
 
 
 @runtime_checkable
+class SeekingSource(Source, Protocol):
+    """A source that may read any element of a split without those before it, and none behind it in vain."""
+
+    @property
+    def seeks(self) -> bool:
+        """Whether it does."""
+        ...
+
+
+@runtime_checkable
 class SequentialSource(Source, Protocol):
     """A source that reads the files of its splits from the front, so that their beginnings can be fetched early."""
 
@@ -139,7 +149,10 @@ class SequentialSource(Source, Protocol):
 
 @runtime_checkable
 class OneSplitSource(Source, Protocol):
-    """A source of which a process reads one split at a time: each runs a pipeline of its own, with its own buffers."""
+    """A source of which a process reads one split at a time: each runs a pipeline of its own, with its own buffers.
+
+    An element is reached only through those before it, which are computed again.
+    """
 
     one_split_at_a_time: ClassVar[Literal[True]]
 
@@ -208,6 +221,12 @@ class MaybeColumnar(Source, Protocol):
 def as_written(source: Any) -> Any:
     """Return the source that the user has written, of one that gives its elements by columns in its place."""
     return getattr(source, "whole", source)
+
+
+def seeks(source: Source) -> bool:
+    """Tell whether any element of a source is read alone."""
+    written = as_written(source)
+    return isinstance(written, SeekingSource) and written.seeks
 
 
 def as_columnar(source: Source) -> ColumnarSource | None:

@@ -19,10 +19,10 @@ import ray
 
 from pecan_ray.cache.fetch_claims import FetchClaims, Fetcher
 from pecan_ray.cache.readers import Readers
+from pecan_ray.cache_options import Cache
 from pecan_ray.caching.store import EntryStore
 from pecan_ray.errors import CacheError
 from pecan_ray.job.messages import DatasetRooms
-from pecan_ray.options import Cache
 from pecan_ray.runtime.actors import actor
 from pecan_ray.runtime.cluster import NAMESPACE, local_selector, named_actors, this_node
 from pecan_ray.runtime.messages import Job

@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 import ray
 
 from pecan_ray.engines.contract import BadElement
+from pecan_ray.engines.counting import element_bytes
 from pecan_ray.errors import ClusterError, PecanError, describe_error
 from pecan_ray.job import trainer_events as events
 from pecan_ray.job.joins import Joins
@@ -34,7 +35,6 @@ from pecan_ray.runtime.messages import WorkerInfo, bad_element, left_out
 from pecan_ray.runtime.received import CannotJoinError, Provenance, Received, joined_batch, messages_of, naming_elements
 from pecan_ray.runtime.streams import WorkerStream
 from pecan_ray.runtime.wakeup_event import WakeupEvent
-from pecan_ray.transport.batch_bytes import bytes_of
 from pecan_ray.transport.messages import BatchReader, Message
 
 logger = logging.getLogger("pecan_ray.client")
@@ -319,7 +319,7 @@ class BatchClient:
             # Decision 2: the worker is gone and its memory was not mapped before: this counts as not received.
             if columns is None:
                 break
-            opened.append((message, columns, bytes_of(columns)))
+            opened.append((message, columns, element_bytes(columns)))
         bad = [one for message, _, _ in opened for one in message.bad]
         self._keep(bad)  # before they are acknowledged: who is killed then has lost none
         with self._lock:

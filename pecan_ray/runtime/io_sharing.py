@@ -13,11 +13,11 @@ from typing import Any
 
 import ray
 
+from pecan_ray.cache_options import ClusterIo
 from pecan_ray.job.cluster_io import REPORT_S, IoQuota, JobIo
 from pecan_ray.job.events import RemoteIoSet
 from pecan_ray.job.speed import JobSpeed
 from pecan_ray.job.state import JobState
-from pecan_ray.options import ClusterIo
 from pecan_ray.runtime.cache_node import pool_nodes
 from pecan_ray.runtime.messages import Job
 from pecan_ray.storage import dataset_of, is_remote

@@ -15,6 +15,7 @@ from typing import Any
 
 import ray
 
+from pecan_ray.cache_options import ClusterIo
 from pecan_ray.engines.under_way import long_retry
 from pecan_ray.errors import PecanError
 from pecan_ray.job import events, instructions
@@ -24,7 +25,6 @@ from pecan_ray.job.job_views import LiveJob, live_job
 from pecan_ray.job.messages import Reply
 from pecan_ray.job.speed import JobSpeed, SpeedMeter
 from pecan_ray.job.start_worker import StartWorker
-from pecan_ray.options import ClusterIo
 from pecan_ray.plan.splits import SplitLister
 from pecan_ray.runtime.cluster import draining_nodes, process_exists, remote_selector, room_for
 from pecan_ray.runtime.host_names import named, named_error

@@ -6,6 +6,7 @@ import hashlib
 
 from ray.util.metrics import Counter, Gauge
 
+from pecan_ray.job.dropped import DroppedData
 from pecan_ray.job.job_cost import cost_by_operator
 from pecan_ray.job.messages import Placement, TrainerReport, WorkerProgress
 from pecan_ray.job.state import JobState
@@ -38,6 +39,8 @@ class JobMetrics:
         self._bytes = Counter("pecan_bytes", "Bytes received by trainers.", rank)
         self._bad = Counter("pecan_bad_elements", "Elements left out because they failed.", rank)
         self._dropped = Counter("pecan_dropped_elements", "Elements dropped with their workers.", JOB_TAGS)
+        rests = "Rests of splits that were dropped with their workers, of unknown length as yet."
+        self._dropped_rests = Gauge("pecan_dropped_rests", rests, JOB_TAGS)
         self._waited = Counter("pecan_wait_seconds", "Seconds in which a trainer waited for input.", rank)
         self._wait = Gauge("pecan_wait_ratio", "Share of its time in which a trainer has waited for input.", rank)
         self._queue = Gauge("pecan_queue_batches", "Batches waiting at a trainer.", rank)
@@ -108,9 +111,7 @@ class JobMetrics:
         """Take over what has changed in a job: its cost, numbers of workers and decisions about them."""
         self._costs(state, now)
         self._epochs_over(state)
-        if (dropped := state.ledger.dropped.elements) > self._dropped_before:
-            self._dropped.inc(dropped - self._dropped_before, self._tags)
-            self._dropped_before = dropped
+        self._dropped_data(state.ledger.dropped)
         shown = state.worker_table.running(), state.worker_table.target
         if shown != self._last_values:
             self._last_values = shown
@@ -125,6 +126,15 @@ class JobMetrics:
             if not step.window.invalid_reason():
                 self._batch_time.set(step.window.batch_time, self._tags)
             self._decision_counter.inc(1, {**self._tags, "phase": step.decision.phase})
+
+    def _dropped_data(self, dropped: DroppedData) -> None:
+        """Count the elements that were dropped since the last time, and tell of what rests nobody knows the length."""
+        if dropped.elements > self._dropped_before:
+            self._dropped.inc(dropped.elements - self._dropped_before, self._tags)
+            self._dropped_before = dropped.elements
+        # Nothing is told where nothing was dropped; later a rest may be counted, and none be left.
+        if dropped.leases:
+            self._dropped_rests.set(dropped.open_ends, self._tags)
 
     def _costs(self, state: JobState, now: float) -> None:
         """Count what was paid since the last time, by placement and by operator."""

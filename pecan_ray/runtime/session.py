@@ -19,6 +19,7 @@ from typing import Any
 import ray
 
 from pecan_ray.by_value import NamedArrays
+from pecan_ray.cache_options import ClusterIo
 from pecan_ray.engines.counting import OpCount
 from pecan_ray.errors import ClusterError, PlanError
 from pecan_ray.job.first_worker import first_worker
@@ -30,7 +31,7 @@ from pecan_ray.job.saved_state import SavedState, point_for
 from pecan_ray.job.spec import JobSpec
 from pecan_ray.job.stats import JobStats
 from pecan_ray.job.waiting import NO_ANSWER
-from pecan_ray.options import AutoWorkers, ClusterIo, Config, EngineName, IterOptions, Workers
+from pecan_ray.options import AutoWorkers, Config, EngineName, IterOptions, Workers
 from pecan_ray.plan.deadline import Deadline
 from pecan_ray.plan.element_identity import identity_loss
 from pecan_ray.plan.empty_pass import endless_passes
@@ -39,6 +40,7 @@ from pecan_ray.plan.in_step import read_in_step, why_not_in_step
 from pecan_ray.plan.op_sequences import OpOrders, op_order_of
 from pecan_ray.plan.operators import Plan
 from pecan_ray.plan.shape import PlanShape, num_batches, plan_shape
+from pecan_ray.plan.splits import OneSplitSource, Source, as_written, seeks
 from pecan_ray.runtime import cluster, trainer_shutdown
 from pecan_ray.runtime.actors import actor
 from pecan_ray.runtime.calls import LOOK_S
@@ -115,7 +117,7 @@ class Session:
         if shape.does_rebatch and options.workers != Workers():
             logger.warning("job %s: one worker at a time runs it, since %s", self.name, identity_loss(plan))
         sources = pickle_sources(plan, self._arrays)
-        spec = job_spec(self.name, shape, len(plan.split_sources()), seed, config, options)
+        spec = job_spec(self.name, shape, plan.split_sources(), engine, seed, config, options)
         spec = with_deadline(spec, plan, options)
         if saved is not None:
             spec = replace(
@@ -123,8 +125,7 @@ class Session:
             )
         empty_passes = endless_passes(plan) if shape.num_passes is None else None  # else the engine looks
         spec = replace(spec, op_order=op_order_of(plan), empty_passes=empty_passes)
-        if config.journal not in (None, OFF) and not is_remote(os.fspath(config.journal)):
-            config = replace(config, journal=os.path.abspath(config.journal))  # the controller has another folder
+        config = with_absolute_journal(config)
         parts = tuple(parts or describe_plan(plan))
         before = (saved.batches, saved.passed) if saved is not None else (0, 0)
         told = parts, *before, pipeline, bool(arrays)
@@ -336,6 +337,13 @@ class Session:
                 self._processes.kept_by(self.controller)
 
 
+def with_absolute_journal(config: Config) -> Config:
+    """Return settings that name the same journal in the controller's process, which has another working folder."""
+    if config.journal in (None, OFF) or is_remote(os.fspath(config.journal)):
+        return config
+    return replace(config, journal=os.path.abspath(config.journal))
+
+
 def _registration_failure(error: ray.exceptions.RayError) -> Rejected | NoResponse:
     """Return what an error of Ray's means to a trainer that registers."""
     if isinstance(error, ray.exceptions.RayTaskError):
@@ -368,37 +376,19 @@ def check_no_loader_workers() -> None:
         )
 
 
-def job_spec(name: str, shape: PlanShape, branches: int, seed: int, config: Config, options: IterOptions) -> JobSpec:
-    """Return what a job's decisions depend on."""
-    one_sequence = options.order == "strict" and options.sharding != "off"
-    # Decision 35: a strict plan that keeps elements back is run again from its beginning, as a serial one is.
-    serial = shape.is_one_sequence or (one_sequence and shape.holds_back)
-    numbered = runs_in_order(options, shape)
-    ledger = LedgerShape(
-        branches=branches,
-        epochs=options.epochs,
-        first_epoch=options.first_epoch,
-        num_passes=shape.num_passes,
-        sharding=options.sharding,
-        visitation=options.visitation,
-        world_size=options.world_size,
-        batch_size=shape.batch_size,
-        drop_remainder=shape.drop_remainder,
-        # Decision 171: of sources that are read in step the job knows the first one alone.
-        split_order=split_order_of(shape.shuffled[:branches], seed),
-        serial=serial,
-        in_order=one_sequence and not (serial or numbered),
-        coordinated=options.coordinated and options.world_size > 1,
-        grouped=shape.grouped and not serial and options.sharding != "off",
-        counts=serial and shape.counts,
-        keeps=shape.keeps,
-        in_row_order=numbered,
-        joined=numbered and joins_rows(options, shape),
-        order_required=numbered and one_sequence,
-    )
+def job_spec(
+    name: str,
+    shape: PlanShape,
+    sources: Sequence[Source],
+    engine: EngineName,
+    seed: int,
+    config: Config,
+    options: IterOptions,
+) -> JobSpec:
+    """Return what a job's decisions depend on; `sources`: those whose splits are dealt."""
     return JobSpec(
         name,
-        ledger,
+        ledger_shape(shape, sources, engine, seed, options),
         options.workers,
         config.cpus_per_worker,
         config.error_budget,
@@ -412,6 +402,44 @@ def job_spec(name: str, shape: PlanShape, branches: int, seed: int, config: Conf
         # Workers start while AutoOrder looks at its sample. `Session.begin` brings the order.
         ordered=False,
     )
+
+
+def ledger_shape(
+    shape: PlanShape, sources: Sequence[Source], engine: EngineName, seed: int, options: IterOptions
+) -> LedgerShape:
+    """Return how a job deals out elements."""
+    one_sequence = options.order == "strict" and options.sharding != "off"
+    # Decision 35: a strict plan that keeps elements back is run again from its beginning, as a serial one is.
+    serial = shape.is_one_sequence or (one_sequence and shape.holds_back)
+    numbered = runs_in_order(options, shape)
+    return LedgerShape(
+        branches=len(sources),
+        epochs=options.epochs,
+        first_epoch=options.first_epoch,
+        num_passes=shape.num_passes,
+        sharding=options.sharding,
+        visitation=options.visitation,
+        world_size=options.world_size,
+        batch_size=shape.batch_size,
+        drop_remainder=shape.drop_remainder,
+        # Decision 171: of sources that are read in step the job knows the first one alone.
+        split_order=split_order_of(shape.shuffled[: len(sources)], seed),
+        from_front=_read_from_front(sources),
+        serial=serial,
+        in_order=one_sequence and not (serial or numbered),
+        coordinated=options.coordinated and options.world_size > 1,
+        grouped=shape.grouped and not serial and options.sharding != "off",
+        counts=serial and shape.counts,
+        keeps=shape.keeps,
+        in_row_order=numbered,
+        joined=numbered and joins_rows(options, shape, engine),
+        order_required=numbered and one_sequence,
+        seeks=all(map(seeks, sources)),
+    )
+
+
+def _read_from_front(sources: Sequence[Source]) -> tuple[int, ...]:
+    return tuple(n for n, one in enumerate(sources) if isinstance(as_written(one), OneSplitSource))
 
 
 def first_quota(config: Config) -> float | None:

@@ -17,6 +17,7 @@ import ray
 
 from pecan_ray.errors import ClusterError, PecanError
 from pecan_ray.job.share_group import Place
+from pecan_ray.job.share_trials import TrialRank
 from pecan_ray.options import Config
 from pecan_ray.runtime import cluster
 from pecan_ray.runtime.calls import Calls, CallsClosedError, PendingResponse
@@ -45,6 +46,8 @@ class ShareRequest:
     plan: GroupPlan
     epochs: int | None
     config: Config
+    of: TrialRank | None = None
+    """None: it reads all batches."""
 
     def with_first_epoch(self, first_epoch: int) -> ShareRequest:
         """Return the request where a group that is to begin does so with an epoch."""
@@ -178,9 +181,11 @@ class GroupEntry:
         self._process = node, pid = ray.get(producer.place.remote())
         self.reader = f"{request.plan.pipeline}@{socket.gethostname()}:{os.getpid()}-{os.urandom(3).hex()}"
         by_pipe = _sees(node, pid, request.config)
-        last = max(behind, _read_before.get(self.actor_id, -1))
+        last = max(behind, _read_before.get(self.joined, -1))
         process = cluster.this_process()
-        asked = JoinRequest(self.reader, cluster.this_node(), by_pipe, epochs, request.plan.parts, last, process)
+        asked = JoinRequest(
+            self.reader, cluster.this_node(), by_pipe, epochs, request.plan.parts, last, process, request.of
+        )
         answer = ray.get(producer.join.remote(asked))
         if answer == "unopened":
             ray.get(producer.open.remote(request.with_first_epoch(max(request.plan.first_epoch, behind + 1)).plan))
@@ -192,9 +197,9 @@ class GroupEntry:
         return GroupStoreWay(producer, self.reader, Calls()), answer.since
 
     @property
-    def actor_id(self) -> str:
-        """Name the group's actor: another one of the same name has another."""
-        return str(self.producer._actor_id.hex())
+    def joined(self) -> tuple[str, str]:
+        """The group's actor, because another one of the same name has another, and the trial, if it has ranks."""
+        return str(self.producer._actor_id.hex()), "" if self.request.of is None else self.request.of.trial
 
     def lost_reason(self) -> str:
         """Say what has become of a group that does not answer; raises ClusterError if Ray was shut down."""
@@ -215,10 +220,10 @@ def _sees(node: str, pid: int, config: Config) -> bool:
     return near and os.access(f"/proc/{pid}/fd", os.R_OK | os.X_OK)
 
 
-_read_before: dict[str, int] = {}
-"""By the actor of a group: the last epoch that an earlier reader of this process has read, which has left."""
+_read_before: dict[tuple[str, str], int] = {}
+"""By what was joined: the last epoch that an earlier reader of this process has read, which has left."""
 
 
-def note_end(actor_id: str, epoch: int) -> None:
+def note_end(joined: tuple[str, str], epoch: int) -> None:
     """Note what a reader that is leaving has read: a later reader of this process begins behind it."""
-    _read_before[actor_id] = max(epoch, _read_before.get(actor_id, -1))
+    _read_before[joined] = max(epoch, _read_before.get(joined, -1))

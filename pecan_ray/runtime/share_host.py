@@ -83,7 +83,7 @@ class ShareHost:
         name = request.reader
         # Decision 94: a reader that says nothing may only be stopped, and goes on later.
         self._processes[name] = request.process, request.node
-        since = self.state.join(name, request.epochs, behind=request.behind)
+        since = self.state.join(name, request.epochs, behind=request.behind, of=request.of)
         joined = Joined(None, since)
         if request.by_pipe:
             reader = PipeReader(

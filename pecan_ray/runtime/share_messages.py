@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 from pecan_ray.job.share_group import Place, ReaderStats
+from pecan_ray.job.share_trials import TrialRank
 from pecan_ray.runtime.received import Received
 from pecan_ray.transport.share_channel import ChannelAddress
 
@@ -89,6 +90,8 @@ class JoinRequest:
     """The last epoch of this group that an earlier reader of the same program has read; -1: there was none."""
     process: str = ""
     """Ray's id of the reader's process."""
+    of: TrialRank | None = None
+    """None: it reads all batches."""
 
 
 @dataclass(frozen=True)

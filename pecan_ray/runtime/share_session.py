@@ -135,7 +135,9 @@ class ShareClient:
         why = f"the shared group {self.group} is gone: {self._entry.lost_reason()}"
         self._way.close()
         self._fruitless += 1
-        rest = self.position.rest() if self._fruitless <= MAX_FRUITLESS_JOINS else None
+        # A rank knows nothing of what the others of its trial have had: alone it would read that again.
+        alone = self._entry.request.of is None and self._fruitless <= MAX_FRUITLESS_JOINS
+        rest = self.position.rest() if alone else None
         if rest is None:
             raise ClusterError(f"{why}. Start the run again: another group begins.")
         if rest.state is None:
@@ -167,7 +169,7 @@ class ShareClient:
 
     def note_end(self) -> None:
         """Let a later reader of this process begin behind what this one has read."""
-        note_end(self._entry.actor_id, self.position.epoch)
+        note_end(self._entry.joined, self.position.epoch)
 
     def drop(self) -> None:
         """Let go of the group without waiting for anything; batches that are held stay valid."""

@@ -188,7 +188,7 @@ class WorkerStream:
                 self._calls.result(sending)
         return True
 
-    def _fetch_by_ray(self, received: dict[int, int] | None) -> bool:
+    def _fetch_by_ray(self, received: int | None) -> bool:
         """Read messages that Ray carries, with the batches; `received`: by Flight, before it failed."""
         method = self._worker.handle.stream.options(num_returns="streaming", _generator_backpressure_num_objects=4)
         stream = self._calls.stream(method, self._rank, received)
@@ -197,20 +197,15 @@ class WorkerStream:
                 return True
             return way.read(stream, lambda messages: self._deliver(self._worker.name, messages))
 
-    def _fetch_by_flight(self, address: FlightAddress) -> dict[int, int] | None:
-        """Read by Flight; return None at the end, else what was received before Flight failed.
+    def _fetch_by_flight(self, address: FlightAddress) -> int | None:
+        """Read by Flight; return None at the end, else how many messages were received before Flight failed.
 
         Raises what Ray raises if the worker is gone.
         """
         from pecan_ray.transport.flight_client import FlightReader
 
         name, handle = self._worker.name, self._worker.handle
-        reader: FlightReader = FlightReader(
-            address,
-            self._rank,
-            deliver=lambda messages: self._deliver(name, messages),
-            tell=lambda text: self._tell(f"{name} -> rank {self._rank}: {text}"),
-        )
+        reader: FlightReader = FlightReader(address, self._rank, lambda messages: self._deliver(name, messages))
         if not self._use(reader):
             return None
         with closing(self._calls.begin(handle.wait_for_delivery, self._rank)) as alive:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
+from pecan_ray.cache_options import ClusterIo
 from pecan_ray.engines.contract import Produced
 from pecan_ray.engines.freed_memory import keep_freed_memory
 from pecan_ray.engines.lease_tracker import LeaseTracker
@@ -22,7 +23,7 @@ from pecan_ray.job.messages import AskAssignment, AskLeases, DatasetRooms, LeftO
 from pecan_ray.job.start_worker import StartWorker
 from pecan_ray.job.worker import WorkerState
 from pecan_ray.job.worker_channels import RUN
-from pecan_ray.options import AutoWorkers, ClusterIo
+from pecan_ray.options import AutoWorkers
 from pecan_ray.runtime.cache_node import keep_blocks
 from pecan_ray.runtime.job_arrays import MappedArrays
 from pecan_ray.runtime.messages import Job, left_out, left_out_whole
@@ -71,7 +72,7 @@ class WorkerProcess:
         self._handling, self._over, self._leaves = threading.Lock(), threading.Event(), threading.Event()
         """Guards the state; set when the work has ended; set when this worker is let go."""
         self._worker_requests = WorkerRequests(self._name, controller)
-        self._leases = EngineLeases(self._worker_requests, self._happened)
+        self._leases = EngineLeases(self._worker_requests, self._happened, self._plan.threads)
         self._streams = WorkerStreams(self._name, job, self._outbox)
         self._reporter = WorkerReporter(self._name, controller, self._plan, self._over)
         self._current_assignment: EngineRun | None = None
@@ -261,7 +262,7 @@ class WorkerProcess:
         """Write messages with batches in shared memory into a client's pipe, until there are no more."""
         self._streams.send(rank)
 
-    def stream(self, rank: int, received: dict[int, int] | None = None) -> Iterator[list[Message]]:
+    def stream(self, rank: int, received: int | None = None) -> Iterator[list[Message]]:
         """Yield messages with batches by value for a client; `received`: by Flight, which has failed."""
         yield from self._streams.stream(rank, received)
 

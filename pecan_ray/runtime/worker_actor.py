@@ -133,7 +133,7 @@ class PreprocessingWorker:
         self._process.send(rank)
 
     @ray.method(concurrency_group="stream")
-    def stream(self, rank: int, received: dict[int, int] | None = None) -> Iterator[list[Message]]:
+    def stream(self, rank: int, received: int | None = None) -> Iterator[list[Message]]:
         """Yield messages with batches by value for a client; `received`: by Flight, which has failed."""
         yield from self._process.stream(rank, received)
 

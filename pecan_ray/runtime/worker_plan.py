@@ -104,6 +104,10 @@ class WorkerPlan:
         """Why the user's order is run in place of another one; empty if no element has called for it."""
         return "" if self._users_order is None else self._users_order.reason
 
+    def threads(self) -> int:
+        """Return how many threads of the engine work now."""
+        return 1 if self.engine is None else self.engine.threads
+
     def behind(self, leases: EngineLeases) -> Leases:
         """Return a worker's leases but for the elements that the plan begins behind."""
         if not any(self._elements_behind):

@@ -93,20 +93,22 @@ class WorkerRequests:
 class EngineLeases:
     """A worker's leases, as the threads of its engine see them: each waits here for the one that it wants."""
 
-    def __init__(self, job_requests: WorkerRequests, happened: Callable[[WorkerEvent], None]) -> None:
-        """`happened`: takes an event, and performs what is to be done about it."""
-        self._worker_requests, self._happened = job_requests, happened
+    def __init__(
+        self, job_requests: WorkerRequests, happened: Callable[[WorkerEvent], None], threads: Callable[[], int]
+    ) -> None:
+        """`happened`: takes an event, and performs what is to be done about it.  `threads`: counts the engine's."""
+        self._worker_requests, self._happened, self._threads = job_requests, happened, threads
         self._waiting: dict[int, threading.Lock] = {}
         """Of each source: whoever takes a lease waits for it with this."""
         self._given: dict[int, Lease | None] = {}
 
     def take(self, branch: int = 0, *, unread: bool = False) -> Lease | None:
         """Return the next lease, or None at the end of the assignment; `unread`: it is likely not to be read."""
-        return self._take(LeaseRequested(branch, maybe_unused=unread))
+        return self._take(LeaseRequested(branch, maybe_unused=unread, threads=self._threads()))
 
     def take_concurrent(self, branch: int, reading: int, streams: int) -> Lease | None:
         """Return the next lease while `reading` others are worked on, of `streams` at a time; None: not now."""
-        return self._take(LeaseRequested(branch, SideBySide(streams, reading)))
+        return self._take(LeaseRequested(branch, SideBySide(streams, reading), threads=self._threads()))
 
     def _take(self, wanted: LeaseRequested) -> Lease | None:
         branch = wanted.branch

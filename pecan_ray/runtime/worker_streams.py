@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import ray
 
 from pecan_ray.engines.contract import Produced
+from pecan_ray.engines.counting import element_bytes
 from pecan_ray.errors import ClusterError
 from pecan_ray.runtime.messages import Job
-from pecan_ray.transport.batch_bytes import bytes_of
 from pecan_ray.transport.choice import FlightAddress, SelectedTransport, choose_transport
 from pecan_ray.transport.credits import Credits
 from pecan_ray.transport.message_pipe import MessageWriter
@@ -71,19 +71,10 @@ class WorkerStreams:
     def _flight_address(self, rank: int) -> FlightAddress:
         from pecan_ray.transport.flight_server import FlightEndpoint
 
-        job = self._job
         node_ip: Any = ray.util.get_node_ip_address
         with self._starting:
             if self._flight is None:
-                in_order = job.in_order or job.spec.shape.coordinated
-                self._flight = FlightEndpoint(
-                    str(node_ip()),
-                    self._outbox,
-                    certificates=cluster_tls_credentials(),
-                    # Several lanes would overtake one another.
-                    streams=1 if in_order else job.config.flight_streams,
-                    compression=job.config.compression,
-                )
+                self._flight = FlightEndpoint(str(node_ip()), self._outbox, certificates=cluster_tls_credentials())
         return self._flight.prepare_client(rank)
 
     def wait_for_delivery(self, rank: int) -> None:
@@ -107,17 +98,17 @@ class WorkerStreams:
                     self._outbox.put_back(rank, produced)
                     return
                 # Decision 18: a message costs as much as many small batches.  A large one travels at once.
-                not_before = time.monotonic() + GATHER_S if bytes_of(produced[-1].columns) < MESSAGE_BYTES else 0.0
+                not_before = time.monotonic() + GATHER_S if element_bytes(produced[-1].columns) < MESSAGE_BYTES else 0.0
             pipe.end()
 
-    def stream(self, rank: int, received: dict[int, int] | None = None) -> Iterator[list[Message]]:
+    def stream(self, rank: int, received: int | None = None) -> Iterator[list[Message]]:
         """Yield messages with batches by value for a client, until there are no more.
 
         `received`: what it has received by Flight, which has failed.
         """
         # What Flight had under way is sent again, but for what has arrived.
         if received is not None and self._flight is not None:
-            self._flight.close_streams(rank, received)
+            self._flight.close_stream(rank, received)
         credits = self._credits[rank]
         self._outbox.at_end(rank, credits.close)
         while credits.wait() and (produced := self._outbox.take(rank, MOST_BATCHES, MESSAGE_BYTES)):

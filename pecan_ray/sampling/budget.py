@@ -19,7 +19,8 @@ class BadCount:
     estimated: int = 0
     """So many of them lay behind breaks in splits whose length is estimated."""
     open_ends: int = 0
-    """Breaks in splits of which nothing tells the length: each counts as one element, and may be many."""
+    """Breaks in splits of which nothing tells the length: each counts as one element, or none behind those that came
+    before, and may be many."""
 
     def plus(self, elements: int, *, estimated: bool, open_end: bool) -> BadCount:
         """Add what one report tells."""

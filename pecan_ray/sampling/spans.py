@@ -25,17 +25,13 @@ def merged(spans: Iterable[Span]) -> tuple[Span, ...]:
     if len(ordered) >= MANY:
         return tuple(PackedSpans(merged_bounds(bounds_of(ordered))))
     found: list[Span] = []
-    start = stop = 0
-    for begin, end in ordered:
-        # `start == stop`: nothing was found yet.
-        if begin > stop or start == stop:
-            if start < stop:
-                found.append((start, stop))
-            start, stop = begin, max(begin, end)
-        elif end > stop:
-            stop = end
-    if start < stop:
-        found.append((start, stop))
+    for start, stop in ordered:
+        if start >= stop:
+            continue
+        if found and start <= found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], stop)
+        else:
+            found.append((start, stop))
     return tuple(found)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from pecan_ray.job.windows import LEAST_BATCHES, WindowMeter
-from pecan_ray.plan.windows import Window
+from pecan_ray.job.windows import WindowMeter
+from pecan_ray.plan.windows import LEAST_BATCHES, Window
 from pecan_ray.simulator.flow import Flow
 
 

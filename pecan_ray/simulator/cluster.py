@@ -89,7 +89,7 @@ class Simulation:
         self._next[number] = NEVER
         # What ran until now is paid for before anything changes.
         job.account(now)
-        if not job.produced:
+        if not job.crew.requested:
             self._fit(number)
         if job.looks is not None:
             if now >= job.looks.due:
@@ -98,16 +98,16 @@ class Simulation:
             self._decide(number, window)
         if job.finished:
             return
-        if job.due() <= now:
+        if job.crew.due() <= now:
             job.flow.feed.produce_until(now)
-        while (due := job.pop_due(now)) is not None:
+        while (due := job.crew.pop_due(now)) is not None:
             self._handle_worker_event(number, *due)
         self._compute(number)
 
     def _compute(self, number: int) -> None:
         """Advance a job to the end of its window, or to what comes before."""
         job = self._jobs[number]
-        horizon = job.due()
+        horizon = job.crew.due()
         if self._pending_starts[number] and not job.flow.idle:
             horizon = min(horizon, job.now + min(self._pending_starts[number].values()))
         if job.looks is not None:
@@ -164,7 +164,7 @@ class Simulation:
         job = self._jobs[number]
         job.flow.feed.produce_until(job.now)
         for placement, wanted in (("local", job.target.local), ("remote", job.target.remote)):
-            surplus = job.not_draining(placement) - wanted
+            surplus = job.crew.not_draining(placement) - wanted
             for _ in range(-surplus):
                 self._start(number, placement)
         self._remove_excess_workers(number)
@@ -173,19 +173,19 @@ class Simulation:
         """Let go the workers that are too many; those that work only when none is awaited, or a job might have none."""
         job = self._jobs[number]
         for at_work in (False, True):
-            if at_work and job.coming():
+            if at_work and job.crew.coming():
                 return
             for placement, wanted in (("local", job.target.local), ("remote", job.target.remote)):
-                for member in job.excess_workers(placement, max(0, job.not_draining(placement) - wanted)):
-                    if job.members[member].working == at_work:
+                for member in job.crew.excess(placement, max(0, job.crew.not_draining(placement) - wanted)):
+                    if job.crew.members[member].working == at_work:
                         self._let_go(number, member, job.fast)
 
     def _start(self, number: int, placement: str) -> None:
         job = self._jobs[number]
-        member = job.new_member(placement)
+        member = job.crew.add(placement, job.now)
         delay = start_delay(job.spec.workload, job.spec.seed, member, placement)
         if placement == "local":
-            job.plan(job.now + delay, member, "ready")
+            job.crew.plan(job.now + delay, member, "ready")
             return
         node = self._pool.ask(Request(number, member), job.now)
         if node is not None:
@@ -197,18 +197,18 @@ class Simulation:
         """Give a worker its node."""
         job = self._jobs[number]
         job.grant(member, node.time_factor, now)
-        job.plan(now + delay, member, "ready")
+        job.crew.plan(now + delay, member, "ready")
         if node.death_time < NEVER:
-            job.plan(node.death_time, member, "dies")
+            job.crew.plan(node.death_time, member, "dies")
         self._most_workers = max(self._most_workers, self._pool.used)
 
     def _let_go(self, number: int, member: int, fast: bool) -> None:
         job = self._jobs[number]
-        if fast or not job.members[member].working:
+        if fast or not job.crew.members[member].working:
             self._remove(number, member, killed=fast)
         else:
-            job.drain(member)
-            job.plan(job.now + drain_time(job, member), member, "gone")
+            job.crew.members[member].draining = True
+            job.crew.plan(job.now + drain_time(job, member), member, "gone")
 
     def _remove(self, number: int, member: int, killed: bool) -> None:
         """Take a worker away, and let others have its node."""
@@ -226,7 +226,7 @@ class Simulation:
     def _handle_worker_event(self, number: int, member: int, what: str) -> None:
         """A worker is ready, has finished its last split, or dies with its node."""
         job = self._jobs[number]
-        if member not in job.members:
+        if member not in job.crew.members:
             return
         self._changes += 1
         if what == "ready":
@@ -234,7 +234,7 @@ class Simulation:
             self._remove_excess_workers(number)
             return
         killed = what == "dies"
-        replaced = killed and not job.members[member].draining
+        replaced = killed and not job.crew.members[member].draining
         self._remove(number, member, killed=killed)
         if replaced:
             job.killed += 1
@@ -244,7 +244,7 @@ class Simulation:
         """End a job: all of its nodes go back."""
         job = self._jobs[number]
         job.finish()
-        for member in list(job.members):
+        for member in list(job.crew.members):
             self._remove(number, member, killed=False)
 
 

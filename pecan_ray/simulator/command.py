@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pecan_ray.errors import PlanError
-from pecan_ray.placement import MODES
+from pecan_ray.placement.policy import MODES
 from pecan_ray.plan.windows import Deployment
 from pecan_ray.simulator import what_if
 from pecan_ray.simulator.client import client_of
@@ -68,6 +68,8 @@ def report_simulation(args: argparse.Namespace) -> str:
     """Simulate a workload and say where the policy ended."""
     if args.seeds < 1:
         raise PlanError(f"--seeds must be at least 1, but got {args.seeds}.")
+    if not 0 <= args.threshold < 1:
+        raise PlanError(f"--threshold must be a share in [0, 1), but got {args.threshold}.")
     workload = load(args.workload)
     outcomes = [
         simulate(

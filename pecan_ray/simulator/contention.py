@@ -16,13 +16,14 @@ on each other: they are iterated to a fixed point.  All functions work on arrays
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from pecan_ray.placement.pool import Vector
 from pecan_ray.simulator.workload import Worker, Workload
 
+Vector: TypeAlias = NDArray[np.float64]
 # Half steps towards the rate at which supply and contention agree: 0.5**60 is below a float's precision.
 ITERATIONS = 60
 # Share of its time: times are divided by it, also of a worker that hardly works.

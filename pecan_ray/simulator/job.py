@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
 
 from pecan_ray.placement import AutoPlacement
 from pecan_ray.plan.windows import Decision, Deployment, Window
 from pecan_ray.simulator.client import LIVE, ClientRule, SimulatedMeter
 from pecan_ray.simulator.contention import DeploymentTimeTable
-from pecan_ray.simulator.flow import NEVER, Flow, SimulatedFeed
+from pecan_ray.simulator.crew import Crew
+from pecan_ray.simulator.flow import Flow, SimulatedFeed
 from pecan_ray.simulator.job_simulation import SimulatedLooks
 from pecan_ray.simulator.noise import Services, StepTimes, factors, generator
 from pecan_ray.simulator.policy_driver import Driver
@@ -49,20 +49,6 @@ class Turn:
     decision: Decision
 
 
-@dataclass
-class SimulatedWorker:
-    """A worker of the job."""
-
-    placement: str
-    requested_at: float = 0.0
-    """When it was asked for."""
-    time_factor: float = 1.0
-    working: bool = False
-    draining: bool = False
-    granted: bool = False
-    """It has a node, which is paid for."""
-
-
 @dataclass(frozen=True)
 class Snapshot:
     """Running sums at a moment."""
@@ -90,11 +76,8 @@ class SimulatedJobState:
     target: Deployment
     fast: bool = False
     """Workers that are too many leave at once."""
-    members: dict[int, SimulatedWorker] = field(default_factory=dict)
-    event_heap: list[tuple[float, int, str]] = field(default_factory=list)
-    """(when, member, what) of what is known to happen to its workers."""
+    crew: Crew = field(default_factory=Crew)
     timeline: list[Turn] = field(default_factory=list)
-    produced: int = 0
     now: float = 0.0
     remote_seconds: float = 0.0
     converged: Snapshot | None = None
@@ -108,44 +91,21 @@ class SimulatedJobState:
     busy: float = 1.0
     """Share of the time in which the workers work: they stand still while their queues are full."""
 
-    def due(self) -> float:
-        """Return when the next thing happens to its workers."""
-        return self.event_heap[0][0] if self.event_heap else NEVER
-
-    def plan(self, when: float, member: int, what: str) -> None:
-        """Note what will happen to a worker."""
-        heappush(self.event_heap, (when, member, what))
-
-    def pop_due(self, now: float) -> tuple[int, str] | None:
-        """Return the next thing that has happened by now."""
-        if self.event_heap and self.event_heap[0][0] <= now:
-            _, member, what = heappop(self.event_heap)
-            return member, what
-        return None
-
-    def working(self, placement: str) -> int:
-        """Count the workers that work, also those that are about to leave."""
-        return sum(m.placement == placement and m.working for m in self.members.values())
-
-    def not_draining(self, placement: str) -> int:
-        """Count the workers that were asked for and not sent away."""
-        return sum(m.placement == placement and not m.draining for m in self.members.values())
-
     def running(self) -> Deployment:
         """Return what runs, in the eyes of the client."""
-        leaving = self.spec.client.counts_draining
-        here = [m.placement for m in self.members.values() if m.working and (leaving or not m.draining)]
-        return Deployment(here.count("local"), here.count("remote"))
+        return self.crew.running(self.spec.client.counts_draining)
 
     def account(self, now: float) -> None:
         """Pay for the time since the last change."""
-        paid = sum(m.granted and m.placement == "remote" for m in self.members.values())
-        self.meter.account(now - max(self.now, self.meter.since), self.working("remote"))
-        self.remote_seconds += (now - self.now) * paid
+        self.meter.account(now - max(self.now, self.meter.since), self.crew.working("remote"))
+        self.remote_seconds += (now - self.now) * self.crew.paid()
         if self.looks is not None:
             local, remote = self.looks.present
             seconds = now - self.now
-            self.looks.present = local + seconds * self.working("local"), remote + seconds * self.working("remote")
+            self.looks.present = (
+                local + seconds * self.crew.working("local"),
+                remote + seconds * self.crew.working("remote"),
+            )
         self.now = now
 
     def snapshot(self) -> Snapshot:
@@ -162,11 +122,11 @@ class SimulatedJobState:
 
     def refresh(self) -> None:
         """Give every worker, and the trainer, the speed that they have in the present company."""
-        local, remote = self.working("local"), self.working("remote")
+        local, remote = self.crew.working("local"), self.crew.working("remote")
         step_s, local_s, remote_s, self.busy = self.table.at(local, remote)
         self.flow.step_s = step_s
         workload = self.spec.workload
-        at_work = [(n, m) for n, m in self.members.items() if m.working]
+        at_work = [(n, m) for n, m in self.crew.members.items() if m.working]
         places = workload.clients * workload.client_buffer + sum(
             workload.worker(member.placement).buffer for _, member in at_work
         )
@@ -176,7 +136,7 @@ class SimulatedJobState:
 
     def begin(self, number: int) -> None:
         """Let a worker work."""
-        member = self.members[number]
+        member = self.crew.members[number]
         member.working = True
         self.refresh()
         feed = self.flow.feed
@@ -185,7 +145,7 @@ class SimulatedJobState:
 
     def end(self, number: int, *, killed: bool) -> None:
         """Take a worker away; a killed one loses what the client has not fetched."""
-        member = self.members.pop(number)
+        member = self.crew.members.pop(number)
         if not member.working:
             return
         workload = self.spec.workload
@@ -193,26 +153,15 @@ class SimulatedJobState:
         self.refresh()
         self.meter.touch(self.now)
 
-    def drain(self, number: int) -> None:
-        """Let a worker finish its split and go."""
-        self.members[number].draining = True
-
-    def coming(self) -> list[SimulatedWorker]:
-        """Return the workers that were asked for and do not work yet."""
-        return [m for m in self.members.values() if not m.working and not m.draining]
-
     def invalidates(self) -> bool:
         """Say whether what is measured now belongs to no deployment: workers drain, or may still come."""
-        patience = self.spec.client.patience_s
-        return any(m.draining for m in self.members.values()) or any(
-            m.granted or m.placement == "local" or self.now - m.requested_at < patience for m in self.coming()
-        )
+        return self.crew.changes(self.now, self.spec.client.patience_s)
 
     def grant(self, number: int, time_factor: float, now: float) -> None:
         """Give a worker a node, from now on paid for."""
         self.account(now)
-        self.members[number].granted = True
-        self.members[number].time_factor = time_factor
+        self.crew.members[number].granted = True
+        self.crew.members[number].time_factor = time_factor
 
     def is_over(self) -> bool:
         """Say whether the job has run as long as it was to."""
@@ -224,17 +173,6 @@ class SimulatedJobState:
         """End the job, with its last batches where they are."""
         self.last_running = self.running()
         self.finished = True
-
-    def new_member(self, placement: str) -> int:
-        """Add a worker that is to start."""
-        number, self.produced = self.produced, self.produced + 1
-        self.members[number] = SimulatedWorker(placement, self.now)
-        return number
-
-    def excess_workers(self, placement: str, count: int) -> list[int]:
-        """Choose workers to let go: first those that have not begun, then the newest."""
-        not_draining = [n for n, m in self.members.items() if m.placement == placement and not m.draining]
-        return sorted(not_draining, key=lambda n: (not self.members[n].working, n), reverse=True)[:count]
 
 
 def new_job(spec: SimulatedJob, table: DeploymentTimeTable) -> SimulatedJobState:
@@ -254,7 +192,7 @@ def new_job(spec: SimulatedJob, table: DeploymentTimeTable) -> SimulatedJobState
     meter = SimulatedMeter(flow, spec.client, spec.driver.window_batches, workload.remote.busy_cpu)
     meter.restart(spec.starts_s)
     start, looks = spec.driver.start, None
-    if isinstance(spec.driver, AutoPlacement) and spec.driver.looks:
+    if isinstance(spec.driver, AutoPlacement) and spec.driver.mode == "auto":
         looks = SimulatedLooks(workload, flow, spec.starts_s, ordered=spec.ordered)
         start = spec.driver.first(looks.row_s, looks.batch, workload.max_local)
     return SimulatedJobState(spec, flow, meter, table, start, now=spec.starts_s, looks=looks)

@@ -21,8 +21,20 @@ class BatchTotals:
     lost: int
 
 
-@dataclass(frozen=True)
-class Outcome:
+@dataclass(frozen=True, kw_only=True)
+class OutcomeCosts:
+    """What a job cost, in $."""
+
+    epoch_cost: float
+    """Of an epoch, at the pace that it had once the policy had converged,"""
+    convergence_cost: float
+    """until then,"""
+    cost: float
+    """and in all."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome(OutcomeCosts):
     """One job."""
 
     workload: str
@@ -45,12 +57,6 @@ class Outcome:
     """Mean of the remote workers that were paid for in that time."""
     received_share: float
     """Share of the batches in that time that remote workers made."""
-    epoch_cost: float
-    """$ of an epoch at that pace."""
-    convergence_cost: float
-    """$ until the policy had converged."""
-    cost: float
-    """$ in all."""
     killed: int
     flows: BatchTotals
 

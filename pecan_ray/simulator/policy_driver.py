@@ -26,10 +26,6 @@ class Driver(Protocol):
     def converged(self) -> bool:
         """Whether the search is over."""
 
-    @property
-    def looks(self) -> bool:
-        """Whether it looks at the job twice a second, and not at windows."""
-
     def decide(self, window: Window, deployment: Deployment) -> Decision:
         """Return what shall run next."""
 
@@ -37,7 +33,6 @@ class Driver(Protocol):
 class FixedDeployment:
     """A deployment that stays."""
 
-    looks = False
     window_batches = 500
     converged = True
 
@@ -51,8 +46,6 @@ class FixedDeployment:
 
 class RemoteOnly:
     """An autoscaler of remote workers."""
-
-    looks = False
 
     def __init__(self, policy: Autoscaler | HorizontalPodAutoscaler, window_batches: int = 100) -> None:
         self._policy = policy

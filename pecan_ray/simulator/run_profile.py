@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from pecan_ray.errors import PlanError
-from pecan_ray.placement.window_mean import KEPT, Reading, pooled
+from pecan_ray.placement.objective import DeploymentEstimate
 from pecan_ray.plan.prices import Prices
 from pecan_ray.plan.windows import Deployment, Window
 
@@ -24,6 +24,8 @@ WAITING = 0.02
 """From this share of waiting on, workers set the pace."""
 LEAST_ERROR = 0.01
 """Relative error of any pace: two runs of the same thing differ by as much."""
+LEAST_OWN = 1e-3
+"""A trainer that does nothing but wait has this share of the batch time to itself: no clock tells less apart."""
 
 
 @dataclass(frozen=True)
@@ -137,8 +139,8 @@ def profile_of_report(report: Mapping[str, Any]) -> RunProfile:
     waited = max(0.0, min(float(report["waited_s"]), seconds) - start_s)
     trainers, hosts = int(report.get("trainers", 1)), int(report.get("hosts", 1))
     final = spans[-1][0]
-    readings = [pooled(at, windows[-KEPT:]) for at, windows in windows_of(report).items()]
-    rate_values = tuple(speed_of(reading) for reading in readings) or (whole_run(report, final, start_s, waited),)
+    estimates = [DeploymentEstimate.of(at, windows, 0.0) for at, windows in windows_of(report).items()]
+    rate_values = tuple(speed_of(estimate) for estimate in estimates) or (whole_run(report, final, start_s, waited),)
     local_rate, remote_rate = rates(rate_values, trainers)
     epochs = int(report.get("epochs", 0))
     return RunProfile(
@@ -170,10 +172,12 @@ def windows_of(report: Mapping[str, Any]) -> dict[Deployment, list[Window]]:
     return found
 
 
-def speed_of(reading: Reading) -> MeasuredSpeed:
-    """Return what a reading says; a trainer that does nothing but wait has a share of a thousandth to itself."""
-    own = reading.batch_time if reading.own_time is None else reading.own_time
-    return MeasuredSpeed(reading.deployment, reading.batch_time, own, max(LEAST_ERROR, reading.error))
+def speed_of(found: DeploymentEstimate) -> MeasuredSpeed:
+    """Return what windows say."""
+    own = found.batch_s if found.own_s is None else found.own_s
+    return MeasuredSpeed(
+        found.deployment, found.batch_s, max(own, LEAST_OWN * found.batch_s), max(LEAST_ERROR, found.error)
+    )
 
 
 def whole_run(report: Mapping[str, Any], final: Deployment, start_s: float, waited: float) -> MeasuredSpeed:
@@ -188,7 +192,7 @@ def whole_run(report: Mapping[str, Any], final: Deployment, start_s: float, wait
         # The first batch belongs to the start. An error of a tenth: nothing is known of how the steps vary.
         count = max(1, int(report["batches"]) - (1 if start_s else 0))
         batch_s, wait_s, error = (float(report["seconds"]) - start_s) / count, waited / count, 0.1
-    own_s = max(batch_s - wait_s, 1e-3 * batch_s)
+    own_s = max(batch_s - wait_s, LEAST_OWN * batch_s)
     return MeasuredSpeed(final, batch_s, own_s, max(LEAST_ERROR, error))
 
 

@@ -111,6 +111,18 @@ def simulate_cache(
     return CacheClusterSimulation(jobs, cluster, policy, schedule).run()
 
 
+class _Jobs:
+    """What is known of the jobs, one place in each array for each."""
+
+    def __init__(self, jobs: Sequence[ReadingJob]) -> None:
+        self.names = [job.name for job in jobs]
+        self.ideal = np.array([job.ideal_bytes_per_s for job in jobs])
+        self.size = np.array([job.dataset_bytes for job in jobs])
+        self.gpus = np.array([float(job.gpus) for job in jobs])
+        self.starts = np.array([job.starts_s for job in jobs])
+        self.to_read = np.array([job.epochs * job.dataset_bytes for job in jobs])
+
+
 class CacheClusterSimulation:
     """The state of a run, one place in each array for each job."""
 
@@ -118,13 +130,8 @@ class CacheClusterSimulation:
         self, jobs: Sequence[ReadingJob], cluster: ClusterResources, policy: AllocationPolicy, schedule: GpuSchedule
     ) -> None:
         """Let all jobs be to come."""
-        self.jobs, self.cluster, self.policy, self.schedule = jobs, cluster, policy, schedule
-        self.ideal = np.array([job.ideal_bytes_per_s for job in jobs])
-        self.size = np.array([job.dataset_bytes for job in jobs])
-        self.gpus = np.array([float(job.gpus) for job in jobs])
-        self.starts = np.array([job.starts_s for job in jobs])
-        self.left = np.array([job.epochs * job.dataset_bytes for job in jobs])
-        self.epoch_left = self.size.copy()
+        self.jobs, self.cluster, self.policy, self.schedule = _Jobs(jobs), cluster, policy, schedule
+        self.left, self.epoch_left = self.jobs.to_read.copy(), self.jobs.size.copy()
         self.stored, self.found = np.zeros(len(jobs)), np.zeros(len(jobs))
         """Bytes of the dataset that are cached, and those of them that the job finds in this epoch."""
         self.epochs = np.zeros(len(jobs))
@@ -140,7 +147,7 @@ class CacheClusterSimulation:
         while np.isinf(self.ended).any():
             self._start_jobs()
             mine = np.flatnonzero(self.running)
-            coming = self.starts[self.starts > self.now_s]
+            coming = self.jobs.starts[self.jobs.starts > self.now_s]
             next_s = float(coming.min()) if coming.size else np.inf
             if not mine.size:
                 self.timeline.append(CacheMoment(self.now_s, 0, 0.0, 0.0, 0.0, 1.0))
@@ -154,9 +161,9 @@ class CacheClusterSimulation:
             self._note(demands, given, speeds)
             pace = np.minimum(self.left[mine], self.epoch_left[mine]) / speeds
             self._advance(mine, given, speeds, min(float(pace.min()), next_s - self.now_s))
-        names = [job.name for job in self.jobs]
+        names = self.jobs.names
         ended = dict(zip(names, self.ended.tolist(), strict=True))
-        took = dict(zip(names, (self.ended - self.starts).tolist(), strict=True))
+        took = dict(zip(names, (self.ended - self.jobs.starts).tolist(), strict=True))
         return CacheRun(ended, took, tuple(self.timeline))
 
     def _divide(self, mine: Places, demands: Demands) -> Division:
@@ -170,41 +177,41 @@ class CacheClusterSimulation:
 
     def _start_jobs(self) -> None:
         """Give free GPUs to jobs that wait; under Gavel all run, each with a part of the time."""
-        waiting = np.flatnonzero((self.starts <= self.now_s) & ~self.running & np.isinf(self.ended))
+        waiting = np.flatnonzero((self.jobs.starts <= self.now_s) & ~self.running & np.isinf(self.ended))
         if self.schedule == "gavel":
             self.running[waiting] = True
             return
-        free = float(self.cluster.gpus or 0) - float(self.gpus[self.running].sum())
+        free = float(self.cluster.gpus or 0) - float(self.jobs.gpus[self.running].sum())
         for job in self._queue(waiting):
             # Nobody overtakes: a large job would wait for ever behind small ones.
-            if self.gpus[job] > free:
+            if self.jobs.gpus[job] > free:
                 break
             self.running[job] = True
-            free -= self.gpus[job]
+            free -= self.jobs.gpus[job]
 
     def _queue(self, waiting: Places) -> list[int]:
         """Return who waits, in the order in which they are started."""
         if self.schedule == "fifo":
-            rank = self.starts[waiting]
+            rank = self.jobs.starts[waiting]
         elif self.policy == SILOD["sjf"]:
             rank = sjf_scores(self._resource_requests(waiting), self.cluster)
         else:
-            rank = self.gpus[waiting] * self.left[waiting] / self.ideal[waiting]
+            rank = self.jobs.gpus[waiting] * self.left[waiting] / self.jobs.ideal[waiting]
         order: list[int] = waiting[np.argsort(rank, kind="stable")].tolist()
         return order
 
     def _resource_requests(self, mine: Places) -> Demands:
         """Say what the running jobs want: under Gavel as fast as their part of the GPUs' time lets them be."""
-        ideal, gpus = self.ideal[mine], self.gpus[mine]
+        ideal, gpus = self.jobs.ideal[mine], self.jobs.gpus[mine]
         if self.schedule == "gavel":
             ideal = ideal * evenly(gpus, float(self.cluster.gpus or 0)) / gpus
         found = self.found[mine]
         if self.policy == "alluxio":
             found = np.where(self.epochs[mine] > 0, np.inf, 0.0)
-        return Demands(ideal, self.size[mine], np.arange(len(mine)), self.left[mine], gpus, found)
+        return Demands(ideal, self.jobs.size[mine], np.arange(len(mine)), self.left[mine], gpus, found)
 
     def _hits(self, mine: Places) -> Numbers:
-        return np.ones(len(mine)) if self.policy == "alluxio" else self.found[mine] / self.size[mine]
+        return np.ones(len(mine)) if self.policy == "alluxio" else self.found[mine] / self.jobs.size[mine]
 
     def _cut(self, mine: Places, given: Division) -> None:
         """Drop what is cached above what may be."""
@@ -228,10 +235,10 @@ class CacheClusterSimulation:
         self.left[mine] -= read
         self.epoch_left[mine] -= read
         self.stored[mine] = np.minimum(given.cache, self.stored[mine] + read * (1 - given.hits))
-        ended = mine[self.left[mine] <= SAME * self.size[mine]]
+        ended = mine[self.left[mine] <= SAME * self.jobs.size[mine]]
         self.ended[ended] = self.now_s
         self.running[ended] = False
-        turned = mine[self.epoch_left[mine] <= SAME * self.size[mine]]
-        self.epoch_left[turned] = self.size[turned]
+        turned = mine[self.epoch_left[mine] <= SAME * self.jobs.size[mine]]
+        self.epoch_left[turned] = self.jobs.size[turned]
         self.epochs[turned] += 1
         self.found[turned] = self.stored[turned]

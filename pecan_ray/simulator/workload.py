@@ -111,18 +111,10 @@ class Noise:
     """Time constant of these changes."""
 
 
-@dataclass(frozen=True)
-class Workload:
-    """Everything that the simulator must know of a job."""
+@dataclass(frozen=True, kw_only=True)
+class WorkloadSize:
+    """How large a job is, in trainers, batches and workers."""
 
-    name: str
-    prices: Prices
-    trainer: Trainer = field(default_factory=Trainer)
-    host: TrainerHost = field(default_factory=TrainerHost)
-    local: Worker = field(default_factory=Worker)
-    remote: Worker = field(default_factory=Worker)
-    nodes: Nodes = field(default_factory=Nodes)
-    noise: Noise = field(default_factory=Noise)
     clients: int = measured_in("trainers", 1)
     """Hosts with a trainer each, in step with one another."""
     batches_per_epoch: int = measured_in("batches", 1000)
@@ -135,6 +127,20 @@ class Workload:
     """Local workers that were allowed, over all clients."""
     max_remote: int = measured_in("workers", 64)
     """Remote workers that were allowed."""
+
+
+@dataclass(frozen=True)
+class Workload(WorkloadSize):
+    """Everything that the simulator must know of a job."""
+
+    name: str
+    prices: Prices
+    trainer: Trainer = field(default_factory=Trainer)
+    host: TrainerHost = field(default_factory=TrainerHost)
+    local: Worker = field(default_factory=Worker)
+    remote: Worker = field(default_factory=Worker)
+    nodes: Nodes = field(default_factory=Nodes)
+    noise: Noise = field(default_factory=Noise)
     title: str = ""
     source_refs: Mapping[str, str] = field(default_factory=dict)
     """Of each parameter, by its dotted path, where its value comes from."""

@@ -21,7 +21,7 @@ from pecan_ray.errors import PlanError, SourceError
 from pecan_ray.plan.fingerprint import canonical_text
 from pecan_ray.plan.operators import ELEMENTS
 from pecan_ray.plan.option_types import of_kind
-from pecan_ray.plan.splits import Element, Lease, Source, Split
+from pecan_ray.plan.splits import Element, Lease, Source, Split, seeks
 from pecan_ray.sampling.random_keys import sampler_key
 from pecan_ray.sources.memory import row_ranges
 from pecan_ray.sources.samplers import Drawn, Permutation, Sampler, sampler_of, weighted
@@ -234,6 +234,11 @@ class ByIndex:
                 "promised."
             )
         return SampledPass(self, drawn)
+
+    @property
+    def seeks(self) -> bool:
+        """Whether each element is read alone, as in the source."""
+        return seeks(self.given)
 
     def num_elements(self) -> int | None:
         """Return the places of a pass; None where that differs."""

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import logging
+import os
+from abc import ABC
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar, TypeAlias
 
 from pecan_ray.by_value import name_here
 from pecan_ray.errors import PlanError, SourceError, SourceNotFoundError
 from pecan_ray.plan.splits import Element, Split
-from pecan_ray.sources.files import identity_of
+from pecan_ray.sources.files import check_positive, identity_of, single_path
 from pecan_ray.sources.memory import row_ranges
 from pecan_ray.sources.packed_items import PackedItems, packed
-from pecan_ray.storage import FileInfo, list_folder, read_each, read_many, subfolders
+from pecan_ray.storage import FileInfo, is_remote, list_folder, read_each, read_many, subfolders
+from pecan_ray.storage.options import storage_options as checked_options
 
 logger = logging.getLogger("pecan_ray")
 
@@ -125,45 +129,111 @@ def listed_files(
     return ListedFiles([(file.path, file.version, given) for file, given in found], element, split_rows, identity)
 
 
-@dataclass(frozen=True)
-class ClassFolders:
-    """The files of ``root/<class>/**`` with some endings."""
+@dataclass(frozen=True, init=False)
+class ClassFolders(ABC):
+    """A source of the files of ``root/<class>/**`` with some endings: columns for the content, label and path."""
 
     root: str
-    endings: tuple[str, ...]
+    split_files: int
+    """Files in a split."""
+    given_classes: tuple[str, ...] | None
+    storage_options: Mapping[str, Any] | None = field(hash=False)
+    """Of the storage, in fsspec's words; secrets as `Env`."""
+    counts_splits: ClassVar[bool] = True
+    endings: ClassVar[tuple[str, ...]]
     """In small letters."""
-    kind: str
-    """The source, for errors."""
-    item_name: str
-    """What one of its files is."""
-    given: tuple[str, ...] | None
-    """Classes in the order of their labels; None: all folders, by name."""
+    item_name: ClassVar[str]
+    """What one of its files is, for errors,"""
+    column: ClassVar[str]
+    """and the column that holds it."""
 
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        *,
+        classes: Sequence[str] | None = None,
+        split_files: int = 64,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Describe folders of files.
+
+        Args:
+            root: holds one folder per class.
+            classes: names of the folders to read, in the order of their labels; None: all, by name.
+            split_files: files in a split.
+            storage_options: of the storage, in fsspec's words; secrets as `Env`.
+        """
+        check_positive(split_files=split_files)
+        path = single_path(self._kind, root)
+        object.__setattr__(self, "root", path)
+        object.__setattr__(self, "split_files", split_files)
+        object.__setattr__(self, "given_classes", checked_classes(self._kind, classes))
+        object.__setattr__(self, "storage_options", checked_options(storage_options, (path,)))
+
+    @property
+    def _kind(self) -> str:
+        return type(self).__name__
+
+    @property
+    def seeks(self) -> bool:
+        """Whether each file is read alone: of object stores some are fetched ahead."""
+        return not is_remote(self.root)
+
+    def splits(self) -> Iterator[Split]:
+        """Yield groups of files, listing one class after the other."""
+        return grouped(self._files(), self.split_files)
+
+    def read(self, split: Split, start: int = 0) -> Iterator[Element]:
+        """Yield the files of a group, undecoded."""
+        return read_group(split, start, self._element)
+
+    def read_past_errors(self, split: Split, start: int = 0) -> Iterator[Element | SourceError]:
+        """Yield files as `read` does, and errors in the place of those that cannot be read."""
+        return read_group_past_errors(split, start, self._element)
+
+    def num_elements(self) -> int:
+        """Return the number of files, by listing them."""
+        return sum(1 for _ in self._files())
+
+    def identity(self) -> str:
+        """Return a digest of the classes and of every file's path, size and version."""
+        return identity_of(self._kind, (self.classes, self.split_files), (file for file, _ in self._files()))
+
+    def by_index(self) -> ListedFiles:
+        """Return the files as they are listed now, of which any can be read by its number."""
+        options = (self.classes, self.split_files)
+        return listed_files(self._kind, options, self._files(), self._element, self.split_files)
+
+    @property
+    def _element(self) -> MakeElement:
+        return partial(_of_class, self.column)
+
+    @property
     def classes(self) -> list[str]:
-        """Return the names of the classes in the order of their labels; raises SourceNotFoundError for none."""
+        """Names of the classes, in the order of their labels (listed anew at each use)."""
         names = subfolders(self.root)
         if not names:
             raise SourceNotFoundError(
-                f"There is no class folder in {self.root}. {self.kind} expects {self.root}/<class>/<file>.",
+                f"There is no class folder in {self.root}. {self._kind} expects {self.root}/<class>/<file>.",
                 path=self.root,
             )
-        if self.given is None:
+        if self.given_classes is None:
             return names
-        missing = [name for name in self.given if name not in names]
+        missing = [name for name in self.given_classes if name not in names]
         if missing:
             raise SourceNotFoundError(
-                f"{self.kind}(classes=...) names {', '.join(map(repr, missing))}, and {self.root} has no such folder. "
+                f"{self._kind}(classes=...) names {', '.join(map(repr, missing))}, and {self.root} has no such folder. "
                 f"It has: {', '.join(names[:MAX_NAMED])}{' ...' if len(names) > MAX_NAMED else ''}. "
                 "Make an empty folder for a class without files.",
                 path=self.root,
             )
-        return list(self.given)
+        return list(self.given_classes)
 
-    def files(self) -> Iterator[tuple[FileInfo, int]]:
+    def _files(self) -> Iterator[tuple[FileInfo, int]]:
         """Yield files and their labels, listing one class after the other."""
         found = False
         left_out: Counter[str] = Counter()
-        for label, name in enumerate(self.classes()):
+        for label, name in enumerate(self.classes):
             for file in list_folder(f"{self.root}/{name}"):
                 if file.path.lower().endswith(self.endings):
                     found = True
@@ -178,7 +248,7 @@ class ClassFolders:
             )
         if left_out:
             kinds = ", ".join(f"{count:,} {ending}" for ending, count in left_out.most_common(MAX_NAMED))
-            logger.info("%s(%r) leaves out files by their extensions: %s", self.kind, self.root, kinds)
+            logger.info("%s(%r) leaves out files by their extensions: %s", self._kind, self.root, kinds)
 
 
 def checked_classes(kind: str, classes: Sequence[str] | None) -> tuple[str, ...] | None:
@@ -199,3 +269,7 @@ def checked_classes(kind: str, classes: Sequence[str] | None) -> tuple[str, ...]
 def _ending(path: str) -> str:
     name = path.rpartition("/")[2]
     return f".{name.rpartition('.')[2].lower()}" if "." in name else "without extension"
+
+
+def _of_class(column: str, path: str, label: int, content: bytes) -> Element:
+    return {column: content, "label": label, "path": path}

@@ -74,7 +74,7 @@ class _Decoder(Protocol):
     def needs_input(self) -> bool: ...
     @property
     def unused_data(self) -> bytes: ...
-    def decompress(self, data: bytes, max_length: int = -1, /) -> bytes: ...
+    def decompress(self, data: bytes, max_length: int, /) -> bytes: ...
 
 
 class _GzipStream:
@@ -95,7 +95,7 @@ class _GzipStream:
     def unused_data(self) -> bytes:
         return self._stream.unused_data
 
-    def decompress(self, data: bytes, max_length: int = -1, /) -> bytes:
+    def decompress(self, data: bytes, max_length: int, /) -> bytes:
         held = self._stream.unconsumed_tail
         return self._stream.decompress(held + data if held else data, max_length)
 

@@ -8,43 +8,35 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice, takewhile
-from typing import Any, BinaryIO, ClassVar, Literal, NamedTuple, cast
+from typing import Any, BinaryIO, NamedTuple
 
 import pyarrow as pa
 
 from pecan_ray.errors import ColumnError, CorruptSourceError, PlanError, SourceError
-from pecan_ray.plan.splits import Columns, Element, Split
-from pecan_ray.sources.arrow import columns_of, rows_of
+from pecan_ray.plan.splits import Columns, Split
+from pecan_ray.sources.arrow import columns_of
 from pecan_ray.sources.csv_dialect import CsvDialect, is_only_line_end
 from pecan_ray.sources.csv_parser import BadLine, CsvParser, PrecisionLossError, as_floats, joined_lines
+from pecan_ray.sources.file_sources import LinesByColumns, NullableColumns
 from pecan_ray.sources.files import (
-    MAX_RECORD_BYTES,
-    SPLIT_BYTES,
-    Paths,
     byte_ranges,
-    check_positive,
     data_files,
     identity_of,
-    patterns_of,
 )
-from pecan_ray.sources.filling import check_fill, null_mask_columns, without_nulls
+from pecan_ray.sources.filling import null_mask_columns, without_nulls
 from pecan_ray.sources.lines import (
     UTF_8,
     BadLines,
     TextLine,
-    line_encoding,
     line_error,
     lines_of,
     opened_for_lines,
 )
 from pecan_ray.sources.partitions import (
-    Partitions,
-    check_partitions,
     selected_values,
     with_equal_columns,
     with_partitions,
 )
-from pecan_ray.storage.options import storage_options
 
 # Bytes behind the header by which the columns' types are found.
 SAMPLE_BYTES = 1 << 20
@@ -61,7 +53,7 @@ MOST_RECORD_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
-class Csv:
+class Csv(LinesByColumns, NullableColumns):
     """The rows of CSV files, whose first line names the columns, unless `names` does.
 
     Types are inferred from the first MiB of the first file with rows, once for all splits, as int64, float64, bool or
@@ -80,19 +72,12 @@ class Csv:
     elements are skipped, that row alone is left out, and with `newlines_in_values` the rest of the file.
     """
 
-    paths: Paths = field(hash=False)
     columns: Sequence[str] | None = field(default=None, kw_only=True)
     names: Sequence[str] | None = field(default=None, kw_only=True)
     """Of all columns: then the first line is data, unless `header` is True, and these stand in its place."""
     header: bool | None = field(default=None, kw_only=True)
     """Whether the first line is a header; None: it is one where no `names` are given."""
     types: Mapping[str, str] = field(default_factory=dict, kw_only=True, hash=False)
-    fill: Mapping[str, Any] | None = field(default=None, kw_only=True, hash=False)
-    """What comes in the place of an empty cell, by column."""
-    mask: Mapping[str, str] | None = field(default=None, kw_only=True, hash=False)
-    """Names of new columns by column: each tells where its column has no value; an empty cell of texts is one."""
-    partitions: Partitions = field(default=True, kw_only=True, hash=False)
-    """Whether folders called ``name=value`` below what `paths` name are columns of texts; a mapping gives types."""
     delimiter: str = field(default=",", kw_only=True)
     quote: str | None = field(default='"', kw_only=True)
     """What stands around values that hold delimiters, and is doubled inside of them; None: quotes are text."""
@@ -100,24 +85,12 @@ class Csv:
     """What stands before a quote inside of a quoted value instead, as Spark's backslash."""
     comment: str | None = field(default=None, kw_only=True)
     """Lines that begin with it are not elements."""
-    encoding: str = field(default=UTF_8, kw_only=True)
-    """A codec of Python in which ASCII is ASCII: latin-1, cp1252, shift_jis, gb18030."""
     newlines_in_values: bool = field(default=False, kw_only=True)
-    split_bytes: int = field(default=SPLIT_BYTES, kw_only=True)
-    max_record_bytes: int = field(default=MAX_RECORD_BYTES, kw_only=True)
-    storage_options: Mapping[str, Any] | None = field(default=None, kw_only=True, hash=False)
-    """Of the storage, in fsspec's words; secrets as `Env`."""
-    patterns: tuple[str, ...] = field(init=False, repr=False)
-
-    sequential: ClassVar[Literal[True]] = True
 
     def __post_init__(self) -> None:
-        check_positive(split_bytes=self.split_bytes, max_record_bytes=self.max_record_bytes)
+        super().__post_init__()
         if self.max_record_bytes > MOST_RECORD_BYTES:
             raise PlanError(f"max_record_bytes must be {MOST_RECORD_BYTES} at most, but got {self.max_record_bytes}.")
-        object.__setattr__(self, "patterns", patterns_of(self.paths))
-        object.__setattr__(self, "storage_options", storage_options(self.storage_options, self.patterns))
-        object.__setattr__(self, "encoding", line_encoding(self.encoding))
         if self.escape is not None and self.escape == self.quote:  # another word for doubled quotes
             object.__setattr__(self, "escape", None)
         self._dialect  # noqa: B018 - it is checked when it is made
@@ -134,8 +107,6 @@ class Csv:
             raise PlanError("Csv(header=False): files without a header do not name their columns. Say names=[...].")
         for name, kind in self.types.items():
             _arrow_type(name, kind)
-        check_fill(self.fill, self.mask)
-        check_partitions(self.partitions)
 
     @property
     def _dialect(self) -> CsvDialect:
@@ -156,30 +127,10 @@ class Csv:
                 _check_same(split.path, schema.names, (before or schema).names)
             yield replace(split, payload=schema)
 
-    def read(self, split: Split, start: int = 0) -> Iterator[Element]:
-        """Yield rows from number `start` on; the lines before are read, but not parsed."""
-        for columns in self.read_columns(split, start):
-            yield from rows_of(columns)
-
-    def read_past_errors(self, split: Split, start: int = 0) -> Iterator[Element | SourceError]:
-        """Yield rows as `read` does, and the errors of bad ones in their place."""
-        for columns in self.read_columns_past_errors(split, start):
-            if isinstance(columns, SourceError):
-                yield columns
-            else:
-                yield from rows_of(columns)
-
-    def read_columns(self, split: Split, start: int = 0) -> Iterator[Columns]:
-        """Yield the columns of some thousand rows at a time."""
-        bad = BadLines(split, self.max_record_bytes, past_errors=False)
-        return cast("Iterator[Columns]", self._columns(start, bad))
-
-    def read_columns_past_errors(self, split: Split, start: int = 0) -> Iterator[Columns | SourceError]:
-        """Yield columns as `read_columns` does, and the errors of bad rows in their place.
-
-        Where values hold line ends an error is raised: a quote that was lost lets all that follows change its meaning.
-        """
-        return self._columns(start, BadLines(split, self.max_record_bytes, past_errors=not self.newlines_in_values))
+    @property
+    def reads_past_errors(self) -> bool:
+        """Whether what follows a bad row can be read: where values hold line ends, a lost quote changes all of it."""
+        return not self.newlines_in_values
 
     def _columns(self, start: int, bad: BadLines) -> Iterator[Columns | SourceError]:
         split = bad.split
@@ -208,10 +159,6 @@ class Csv:
 
     def _columns_of(self, table: Any, path: str) -> Columns:
         return {**columns_of(without_nulls(table, self.fill, path)), **null_mask_columns(table, self.mask, path)}
-
-    def num_elements(self) -> None:
-        """Return None: rows are not counted without reading."""
-        return
 
     def identity(self) -> str:
         """Return a digest of the options and of every file's path, size and version."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copyreg
 import functools
 import hashlib
+import io
 import itertools
 import pickle
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
@@ -15,8 +18,9 @@ import numpy as np
 from pecan_ray.by_value import SHARED_BYTES, SharedArray, name_here
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.exact_arrays import exact_array
+from pecan_ray.plan.fingerprint import canonical_text, tensor_text
 from pecan_ray.plan.splits import Columns, Element, Split
-from pecan_ray.sources.copies import copy_tensor_or_image, own_copy
+from pecan_ray.sources.copies import own_copy
 from pecan_ray.sources.files import check_positive
 from pecan_ray.sources.packed_items import PackedItems, items_between, packed
 
@@ -52,6 +56,7 @@ class Items:
     """Elements in a split; None: so that there are at least 16 splits."""
     counts_splits: ClassVar[bool] = True
     rows_by_range: ClassVar[Literal[True]] = True
+    seeks: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         # A list of its own, which nobody makes longer or shorter later.
@@ -123,8 +128,8 @@ class Items:
     def identity(self) -> str:
         """Return a digest of the pickled items."""
         digest = hashlib.sha256(repr(self.split_rows).encode())
-        for item in self.items:
-            digest.update(pickle.dumps(item, protocol=5))
+        for pickled in _pickles_of(self.items):
+            digest.update(pickled)
         return f"Items:{digest.hexdigest()}"
 
 
@@ -169,7 +174,7 @@ class ItemsByColumns:
 def _own_columns(item: Any) -> Element:
     """Return an item as an element that can be changed."""
     columns = item if type(item) is dict or isinstance(item, Mapping) else {"item": item}
-    return {name: own_copy(value, copy_tensor_or_image) for name, value in columns.items()}
+    return {name: own_copy(value) for name, value in columns.items()}
 
 
 def _column(items: Sequence[Any], name: str) -> list[Any]:
@@ -218,6 +223,7 @@ class Arrays:
     split_rows: int | None = None
     counts_splits: ClassVar[bool] = True
     rows_by_range: ClassVar[Literal[True]] = True
+    seeks: ClassVar[bool] = True
 
     def __init__(
         self, columns: Mapping[str, Any] | Any = None, /, *, split_rows: int | None = None, **arrays: Any
@@ -300,7 +306,7 @@ def _as_array(name: str, value: Any) -> np.ndarray[Any, Any]:
 
 def _own(value: Any) -> Any:
     """Return a copy of a value that can be changed."""
-    return own_copy(value, copy_tensor_or_image)
+    return own_copy(value)
 
 
 def _own_objects(rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -331,3 +337,26 @@ def _check_rows(arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
     if len({len(array) for array in arrays.values()}) > 1:
         lengths = ", ".join(f"{name}: {len(array)}" for name, array in arrays.items())
         raise PlanError(f"Arrays must have equal lengths, but got {lengths}.")
+
+
+def _pickles_of(items: Iterable[Any]) -> Iterator[bytes]:
+    """Yield what stands for each of many values: their pickles, which are equal for equal tensors too."""
+    torch = sys.modules.get("torch")
+    kind = getattr(torch, "Tensor", None)
+    for item in items:
+        if any(isinstance(one, (set, frozenset)) for one in (item.values() if type(item) is dict else [item])):
+            # Sets of texts have another order in each process.
+            yield canonical_text(item).encode(errors="surrogatepass")
+        elif kind is None:
+            yield pickle.dumps(item, protocol=5)
+        else:
+            written = io.BytesIO()
+            pickler = pickle.Pickler(written, protocol=5)
+            pickler.dispatch_table = {**copyreg.dispatch_table, kind: _reduced_tensor}
+            pickler.dump(item)
+            yield written.getvalue()
+
+
+def _reduced_tensor(tensor: Any) -> Any:
+    text = tensor_text(tensor)
+    return tensor.__reduce_ex__(5) if text is None else (str, (text,))

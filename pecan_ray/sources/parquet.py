@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple, NoReturn
 
@@ -18,35 +18,29 @@ from pecan_ray.errors import (
     SourceError,
     SourceReplacedError,
 )
-from pecan_ray.plan.splits import Columns, Element, Split
-from pecan_ray.sources.arrow import readable_columns, rows_of
+from pecan_ray.plan.splits import Columns, Split
+from pecan_ray.sources.arrow import readable_columns
+from pecan_ray.sources.file_sources import NullableColumns, ReadByColumns
 from pecan_ray.sources.files import (
-    MAX_RECORD_BYTES,
-    SPLIT_BYTES,
-    Paths,
     check_positive,
     data_files,
     identity_of,
-    patterns_of,
 )
-from pecan_ray.sources.filling import check_fill, null_mask_columns, without_nulls
-from pecan_ray.sources.parquet_footers import cache_file_ranges, needed_ranges
+from pecan_ray.sources.filling import null_mask_columns, without_nulls
+from pecan_ray.sources.parquet_footers import NeededRanges
 from pecan_ray.sources.parquet_int96 import INT96_UNITS, Int96Unit, exact_batches
 from pecan_ray.sources.parquet_rows import check_columns, decode_batch_size, selected_columns
 from pecan_ray.sources.partitions import (
-    Partitions,
-    check_partitions,
     selected_values,
     with_equal_columns,
     with_partitions,
 )
-from pecan_ray.storage import FileInfo, is_shared, open_random
-from pecan_ray.storage.options import storage_options
+from pecan_ray.storage import FileInfo, is_remote, open_random
 from pecan_ray.storage.ranges import RangeRequest
 
 
 @dataclass(frozen=True)
-class Parquet:
+class Parquet(NullableColumns, ReadByColumns):
     """The rows of Parquet files, all columns or some.
 
     Splits are runs of row groups of about `split_bytes` (uncompressed).  Numbers are NumPy scalars of the
@@ -57,33 +51,17 @@ class Parquet:
     more than `max_record_bytes`.
     """
 
-    paths: Paths = field(hash=False)
     columns: Sequence[str] | None = None
     batch_rows: int | None = field(default=None, kw_only=True)
     """Rows decoded at a time; None: as many as are about 4 MiB, at most 16,384.  Fewer where rows may be long."""
-    split_bytes: int = field(default=SPLIT_BYTES, kw_only=True)
-    max_record_bytes: int = field(default=MAX_RECORD_BYTES, kw_only=True)
-    partitions: Partitions = field(default=True, kw_only=True, hash=False)
-    """Whether folders called ``name=value`` below what `paths` name are columns of texts; a mapping gives types."""
-    fill: Mapping[str, Any] | None = field(default=None, kw_only=True, hash=False)
-    """What comes in the place of a null, by column."""
-    mask: Mapping[str, str] | None = field(default=None, kw_only=True, hash=False)
-    """Names of new columns by column: each tells where its column is null."""
     int96_unit: Int96Unit = field(default="us", kw_only=True)
     """What moments of the old type INT96 are counted in; PlanError for a moment that the unit does not hold."""
-    storage_options: Mapping[str, Any] | None = field(default=None, kw_only=True, hash=False)
-    """Of the storage, in fsspec's words; secrets as `Env`."""
-    patterns: tuple[str, ...] = field(init=False, repr=False)
     counts_splits: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_positive(split_bytes=self.split_bytes, max_record_bytes=self.max_record_bytes)
-        check_partitions(self.partitions)
-        check_fill(self.fill, self.mask)
+        super().__post_init__()
         if self.batch_rows is not None:
             check_positive(batch_rows=self.batch_rows)
-        object.__setattr__(self, "patterns", patterns_of(self.paths))
-        object.__setattr__(self, "storage_options", storage_options(self.storage_options, self.patterns))
         if self.columns is not None:
             names = [self.columns] if isinstance(self.columns, str) else self.columns
             object.__setattr__(self, "columns", tuple(names))
@@ -99,6 +77,8 @@ class Parquet:
         # Numbered by rows and not by bytes, so that a job knows the row of each element before it is read.
         for file, footer in self._footers():
             first_row = 0
+            # Only what lies in buckets is kept on nodes' disks.
+            needed = NeededRanges(footer, file.size, self.columns) if is_remote(file.path) else None
             for groups in _runs(footer, self.split_bytes):
                 rows = sum(footer.row_group(group).num_rows for group in groups)
                 yield Split(
@@ -107,15 +87,10 @@ class Parquet:
                     start=first_row,
                     stop=first_row + rows,
                     elements=rows,
-                    payload=groups,
+                    payload=(groups, () if needed is None else needed.of(groups)),
                     version=file.version,
                 )
                 index, first_row = index + 1, first_row + rows
-
-    def read(self, split: Split, start: int = 0) -> Iterator[Element]:
-        """Yield rows from number `start` on; row groups before it are not read."""
-        for columns in self.read_columns(split, start):
-            yield from rows_of(columns)
 
     def read_columns(self, split: Split, start: int = 0) -> Iterator[Columns]:
         """Yield the columns of `batch_rows` rows at a time, of fewer at the end."""
@@ -125,14 +100,10 @@ class Parquet:
                 # `pre_buffer`: Arrow asks for what it needs in few large ranges, where each request costs a
                 # round trip.
                 parquet = pq.ParquetFile(file, pre_buffer=True, page_checksum_verification=True)
-                size = file.seek(0, io.SEEK_END)
                 # Before anything else looks at its columns: with a broken footer that ends the process.
-                check_columns(parquet.metadata, split.payload, size)
+                check_columns(parquet.metadata, _groups_of(split), file.seek(0, io.SEEK_END))
                 footer = parquet.metadata
-                # Otherwise nobody asks which bytes of files are on the node.
-                if is_shared():
-                    cache_file_ranges(split, footer, size, self.columns)
-                groups, skip = _groups_from(footer, list(split.payload), start)
+                groups, skip = _groups_from(footer, _groups_of(split), start)
                 told = selected_values(split.path, self, self.columns, parquet.schema_arrow.names)
                 names = None if self.columns is None else [name for name in self.columns if name not in told]
                 at_a_time = decode_batch_size(file, footer, groups, names, self.batch_rows)
@@ -154,7 +125,7 @@ class Parquet:
             except (PecanError, MemoryError):
                 raise
             except Exception as error:  # Arrow raises many kinds for broken files, Python's conversions some more.
-                group, at = _place(footer, split.payload, number)
+                group, at = _place(footer, _groups_of(split), number)
                 raise CorruptSourceError(
                     f"Cannot decode {split.where(number)} (row group {group}, from byte {at} on): "
                     f"{_error_text(error)}. "
@@ -170,14 +141,6 @@ class Parquet:
         for columns, count in readable_columns(without_nulls(rows, self.fill, path)):
             yield {**columns, **{name: one[at : at + count] for name, one in masks.items()}}, count
             at += count
-
-    def read_past_errors(self, split: Split, start: int = 0) -> Iterator[Element | SourceError]:
-        """Yield rows as `read` does; what is left of a row group that cannot be decoded is one error."""
-        for columns in self.read_columns_past_errors(split, start):
-            if isinstance(columns, SourceError):
-                yield columns
-            else:
-                yield from rows_of(columns)
 
     def read_columns_past_errors(self, split: Split, start: int = 0) -> Iterator[Columns | SourceError]:
         """Yield columns as `read_columns` does; what is left of a row group that cannot be decoded is one error."""
@@ -204,7 +167,7 @@ class Parquet:
         self, split: Split, group: _Group, start: int, error: CorruptSourceError
     ) -> Iterator[Columns | SourceError]:
         """Yield what can be read of one row group from a row of the split on, and an error for the rest."""
-        number, alone = start, replace(split, payload=(group.number,), elements=group.stop - group.first)
+        number, alone = start, replace(split, payload=((group.number,), ()), elements=group.stop - group.first)
         try:
             for columns in self.read_columns(alone, start - group.first):
                 yield columns
@@ -218,11 +181,11 @@ class Parquet:
             yield error
 
     def needed_ranges(self, splits: Sequence[Split]) -> list[list[RangeRequest]]:
-        """Return which bytes of buckets reading each of some splits needs, as far as it is known: nothing is fetched.
-
-        Known are files whose footers this process has read, or finds on its node's disk.
-        """
-        return needed_ranges(splits, self.columns)
+        """Return what reading each of some splits reads of buckets, as footers told when they were listed."""
+        return [
+            [RangeRequest(split.path, start, stop, split.version) for start, stop in split.payload[1]]
+            for split in splits
+        ]
 
     def num_elements(self) -> int:
         """Return the number of rows, from the footers of all files."""
@@ -280,7 +243,7 @@ def _group_at(split: Split, number: int) -> _Group | None:
     with open_random(split.path, version=split.version) as file:
         try:
             metadata = pq.ParquetFile(file).metadata
-            groups, before = _groups_from(metadata, list(split.payload), number)
+            groups, before = _groups_from(metadata, _groups_of(split), number)
             first = number - before
             return _Group(groups[0], first, first + metadata.row_group(groups[0]).num_rows) if groups else None
         except (PecanError, MemoryError):
@@ -356,6 +319,11 @@ def _runs(footer: Any, split_bytes: int) -> Iterator[tuple[int, ...]]:
         held += size
     if run:
         yield tuple(run)
+
+
+def _groups_of(split: Split) -> list[int]:
+    """Return the numbers of a split's row groups, of which it also tells where their bytes lie."""
+    return list(split.payload[0])
 
 
 def _groups_from(metadata: Any, groups: list[int], start: int) -> tuple[list[int], int]:

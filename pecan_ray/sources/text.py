@@ -7,22 +7,18 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, cast
 
 from pecan_ray.errors import SourceError
 from pecan_ray.plan.splits import Columns, Element, Split
-from pecan_ray.sources.arrow import objects, rows_of
+from pecan_ray.sources.arrow import objects
+from pecan_ray.sources.file_sources import LineFiles, LinesByColumns, NullableColumns
 from pecan_ray.sources.files import (
-    MAX_RECORD_BYTES,
-    SPLIT_BYTES,
-    Paths,
     byte_ranges,
-    check_positive,
     data_files,
     identity_of,
-    patterns_of,
 )
-from pecan_ray.sources.filling import add_null_mask, check_fill
+from pecan_ray.sources.filling import add_null_mask
 from pecan_ray.sources.json_values import array_or_list, check_filled_types, json_types, with_types
 from pecan_ray.sources.lines import (
     UTF_8,
@@ -31,29 +27,25 @@ from pecan_ray.sources.lines import (
     cut_text,
     filled,
     in_chunks,
-    line_encoding,
     lines_of,
     opened_for_lines,
 )
 from pecan_ray.sources.partitions import (
-    Partitions,
     add_partitions,
     check_new_columns,
-    check_partitions,
     partition_values,
     selected_values,
     with_equal_columns,
     with_partitions,
 )
 from pecan_ray.storage import list_files
-from pecan_ray.storage.options import storage_options
 
 # Lines that are decoded in one call: a call costs as much as decoding some short lines.
 CHUNK_LINES = 512
 
 
 @dataclass(frozen=True)
-class TextLines:
+class TextLines(LinesByColumns):
     """The lines of text files, empty ones too, without line ends: column ``text``.
 
     Compressed files (``.gz``, ``.bz2``, ``.xz``, ``.zst``) are one split each, other ones are cut into byte ranges of
@@ -62,55 +54,13 @@ class TextLines:
     bad elements are skipped, that line alone is left out.
     """
 
-    paths: Paths = field(hash=False)
-    partitions: Partitions = field(default=True, kw_only=True, hash=False)
-    """Whether folders called ``name=value`` below what `paths` name are columns of texts; a mapping gives types."""
-    split_bytes: int = field(default=SPLIT_BYTES, kw_only=True)
-    max_record_bytes: int = field(default=MAX_RECORD_BYTES, kw_only=True)
-    encoding: str = field(default=UTF_8, kw_only=True)
-    """A codec of Python in which ASCII is ASCII: latin-1, cp1252, shift_jis, gb18030."""
-    storage_options: Mapping[str, Any] | None = field(default=None, kw_only=True, hash=False)
-    """Of the storage, in fsspec's words; secrets as `Env`."""
-    patterns: tuple[str, ...] = field(init=False, repr=False)
-
-    sequential: ClassVar[Literal[True]] = True
-
-    def __post_init__(self) -> None:
-        check_positive(split_bytes=self.split_bytes, max_record_bytes=self.max_record_bytes)
-        check_partitions(self.partitions)
-        object.__setattr__(self, "encoding", line_encoding(self.encoding))
-        object.__setattr__(self, "patterns", patterns_of(self.paths))
-        object.__setattr__(self, "storage_options", storage_options(self.storage_options, self.patterns))
-
     def splits(self) -> Iterator[Split]:
         """Yield byte ranges of the files."""
         return with_equal_columns(
             byte_ranges(list_files(self.patterns), self.split_bytes), self.patterns, self.partitions
         )
 
-    def read(self, split: Split, start: int = 0) -> Iterator[Element]:
-        """Yield lines from number `start` on; those before are read, but not decoded."""
-        for columns in self.read_columns(split, start):
-            yield from rows_of(columns)
-
-    def read_past_errors(self, split: Split, start: int = 0) -> Iterator[Element | SourceError]:
-        """Yield lines as `read` does, and the errors of bad ones in their place."""
-        for columns in self.read_columns_past_errors(split, start):
-            if isinstance(columns, SourceError):
-                yield columns
-            else:
-                yield from rows_of(columns)
-
-    def read_columns(self, split: Split, start: int = 0) -> Iterator[Columns]:
-        """Yield some hundred lines at a time."""
-        bad = BadLines(split, self.max_record_bytes, past_errors=False)
-        return cast("Iterator[Columns]", self._chunks(start, bad))
-
-    def read_columns_past_errors(self, split: Split, start: int = 0) -> Iterator[Columns | SourceError]:
-        """Yield lines as `read_columns` does, and the errors of bad ones in their place."""
-        return self._chunks(start, BadLines(split, self.max_record_bytes, past_errors=True))
-
-    def _chunks(self, start: int, bad: BadLines) -> Iterator[Columns | SourceError]:
+    def _columns(self, start: int, bad: BadLines) -> Iterator[Columns | SourceError]:
         number, told = start, selected_values(bad.split.path, self, None, ("text",))
         with opened_for_lines(bad.split) as stream:
             for chunk in in_chunks(islice(lines_of(stream, bad), start, None), CHUNK_LINES):
@@ -149,10 +99,6 @@ class TextLines:
         if texts:
             yield {"text": objects(texts)}
 
-    def num_elements(self) -> None:
-        """Return None: lines are not counted without reading."""
-        return
-
     def identity(self) -> str:
         """Return a digest of the options and of every file's path, size and version."""
         return identity_of("TextLines", _options(self), list_files(self.patterns))
@@ -185,7 +131,7 @@ OBJECTS = json.JSONDecoder(object_pairs_hook=named_once, parse_float=finite)
 
 
 @dataclass(frozen=True)
-class JsonLines:
+class JsonLines(LineFiles, NullableColumns):
     """The objects of files with one JSON object a line ; empty lines are not elements.
 
     Regular lists of numbers become arrays, where a type holds all of them exactly; other lists and nested objects stay
@@ -199,32 +145,11 @@ class JsonLines:
     elements are skipped, that line alone is left out.
     """
 
-    paths: Paths = field(hash=False)
     types: Mapping[str, str] = field(default_factory=dict, kw_only=True, hash=False)
-    fill: Mapping[str, Any] | None = field(default=None, kw_only=True, hash=False)
-    """What comes in the place of a null, by column."""
-    mask: Mapping[str, str] | None = field(default=None, kw_only=True, hash=False)
-    """Names of new columns by column: each tells where its column is null."""
-    partitions: Partitions = field(default=True, kw_only=True, hash=False)
-    """Whether folders called ``name=value`` below what `paths` name are columns of texts; a mapping gives types."""
-    split_bytes: int = field(default=SPLIT_BYTES, kw_only=True)
-    max_record_bytes: int = field(default=MAX_RECORD_BYTES, kw_only=True)
-    encoding: str = field(default=UTF_8, kw_only=True)
-    """A codec of Python in which ASCII is ASCII: latin-1, cp1252, shift_jis, gb18030."""
-    storage_options: Mapping[str, Any] | None = field(default=None, kw_only=True, hash=False)
-    """Of the storage, in fsspec's words; secrets as `Env`."""
-    patterns: tuple[str, ...] = field(init=False, repr=False)
-
-    sequential: ClassVar[Literal[True]] = True
 
     def __post_init__(self) -> None:
-        check_positive(split_bytes=self.split_bytes, max_record_bytes=self.max_record_bytes)
-        check_partitions(self.partitions)
-        check_fill(self.fill, self.mask)
+        super().__post_init__()
         check_filled_types(json_types(self.types), self.fill or {})
-        object.__setattr__(self, "encoding", line_encoding(self.encoding))
-        object.__setattr__(self, "patterns", patterns_of(self.paths))
-        object.__setattr__(self, "storage_options", storage_options(self.storage_options, self.patterns))
 
     def splits(self) -> Iterator[Split]:
         """Yield byte ranges of the files."""
@@ -272,10 +197,6 @@ class JsonLines:
         if data[:1] == b"{" and data[1:2] > b"\0":  # as Python's own look at the first bytes tells, in less time
             return data.decode("utf-8", "surrogatepass")
         return data.decode(json.detect_encoding(data), "surrogatepass")
-
-    def num_elements(self) -> None:
-        """Return None: objects are not counted without reading."""
-        return
 
     def identity(self) -> str:
         """Return a digest of the options and of every file's path, size and version."""

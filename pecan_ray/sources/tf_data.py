@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 from pecan_ray.errors import MissingExtraError, PlanError
 from pecan_ray.plan.fingerprint import canonical_text
-from pecan_ray.plan.splits import Element, KnownSplits, Lease, Split
+from pecan_ray.plan.splits import END, Element, KnownSplits, Lease, Split
 from pecan_ray.sources.files import check_positive
 from pecan_ray.sources.tf_random_state import outside_states, python_generators
 from pecan_ray.sources.tf_seeds import DatasetPass, Scope, make_seeded
@@ -29,7 +29,8 @@ class TfDataSource:
     share the data; one without parameters is read as a whole, by one worker.  It may also take `epoch` and `seed`, the
     number of the pass and the job's seed.  A dataset of tuples has the columns "0", "1" and so on; nested names are
     joined by "/".  Elements are counted within their shard: a shard must yield the same elements in the same order
-    whenever it is read in one pass, or "exactly once" cannot hold when a worker is lost.
+    whenever it is read in one pass, or "exactly once" cannot hold when a worker is lost.  So it keeps its order where
+    tf.data is asked for any (`deterministic=False`).
 
     Random operations and shuffles are given seeds of the job, the pass and the shard, so that each shard and each pass
     draws its own numbers, and the same when it is read again.  States that such seeds do not reach are warned of.
@@ -44,6 +45,8 @@ class TfDataSource:
     num_shards: int = field(default=16, kw_only=True)
     place: DatasetPass = field(default=DatasetPass(), kw_only=True, compare=False)
     """The pass that is read, in a job of a seed."""
+    reads_ahead: bool = field(default=True, kw_only=True, compare=False)
+    """Elements behind those that are asked for may be computed; else one of them may be what has killed a worker."""
     elements: int | None = field(default=None, kw_only=True, compare=False)
     """How many elements all shards have together; None: nobody has asked."""
     scope_types: dict[int, Scope] = field(default_factory=dict, kw_only=True, compare=False, repr=False)
@@ -64,7 +67,7 @@ class TfDataSource:
 
     def of_lease(self, lease: Lease) -> TfDataSource:
         """Return the source in the pass of a lease."""
-        return replace(self, place=self.place.of_lease(lease))
+        return replace(self, place=self.place.of_lease(lease), reads_ahead=lease.spans[-1][1] == END)
 
     @property
     def sharded(self) -> bool:
@@ -109,7 +112,7 @@ class TfDataSource:
             _warn_of_counting(name, counted, shards)
         if shards > 1 and (size := smaller_batches(made)):
             _warn_of_batches(name, size, shards)
-        return made
+        return made if self.reads_ahead else _one_by_one(made)
 
     def dataset(self, split: Split) -> Any:
         """Return a shard's tf.data.Dataset of dicts from column name to tensor."""
@@ -137,6 +140,16 @@ class TfDataSource:
     def identity(self) -> str:
         """Return what the function does, spelled out, and the number of shards."""
         return f"TfDataSource:{self.num_shards}:{canonical_text(self.make_dataset)}"
+
+
+def _one_by_one(made: Any) -> Any:
+    """Return a dataset of which TensorFlow computes nothing ahead but where the user's own operators do."""
+    import tensorflow as tf
+
+    options = tf.data.Options()
+    options.experimental_optimization.inject_prefetch = False
+    options.experimental_optimization.map_parallelization = False
+    return made.with_options(options)
 
 
 OF_PASS = ("epoch", "seed")
@@ -241,15 +254,30 @@ def columns_of(value: Any) -> dict[str, Any]:
 
 
 def _flat(prefix: str, value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict):
-        parts = [(str(name), inner) for name, inner in value.items()]
-    elif isinstance(value, (tuple, list)):
-        parts = [(str(number), inner) for number, inner in enumerate(value)]
-    else:
+    parts = parts_of(value)
+    if parts is None:
         yield prefix or "0", value
         return
     for name, inner in parts:
         yield from _flat(f"{prefix}/{name}" if prefix else name, inner)
+
+
+def parts_of(value: Any) -> list[tuple[str, Any]] | None:
+    """Return the parts of a structure of tensors, or of specs, with their names; None for what is one value."""
+    if isinstance(value, dict):
+        return [(str(name), inner) for name, inner in value.items()]
+    if isinstance(value, (tuple, list)):
+        return _numbered(value)
+    fields = getattr(type(value), "__attrs_attrs__", None)
+    if fields is not None:
+        return [(field.name, getattr(value, field.name)) for field in fields]
+    if hasattr(type(value), "__tf_flatten__"):  # a dataclass of the user's
+        return _numbered(value.__tf_flatten__()[1])
+    return None
+
+
+def _numbered(parts: Iterable[Any]) -> list[tuple[str, Any]]:
+    return [(str(number), inner) for number, inner in enumerate(parts)]
 
 
 def to_str(fn: Callable[..., Any]) -> str:

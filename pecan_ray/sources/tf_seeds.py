@@ -25,6 +25,7 @@ import numpy as np
 from pecan_ray.plan.splits import Lease
 from pecan_ray.sampling.random_keys import dataset_key
 from pecan_ray.sources.tf_datasets import functions_of, is_shard, nodes_called, selector_of, upstream
+from pecan_ray.sources.tf_order import in_order
 
 Seeds: TypeAlias = tuple[Any, Any]
 """What TensorFlow gives an operation: of the graph and of the operation; None: it draws others each time."""
@@ -157,7 +158,7 @@ def make_seeded(
     """
     for _ in range(MAX_REMADE):
         fold = SeedFold(place, scope_types)
-        with _global_generators(place), fold_seeds(fold), meanwhile(fold), _autograph():
+        with _global_generators(place), fold_seeds(fold), in_order(), meanwhile(fold), _autograph():
             data = build()
         found = find_scope_types(data, fold.given)
         if found.items() <= scope_types.items():

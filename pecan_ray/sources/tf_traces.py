@@ -23,8 +23,9 @@ from pecan_ray.errors import PlanError
 from pecan_ray.plan.fingerprint import CanonicalSerializer
 from pecan_ray.sources.tf_datasets import nodes_called
 from pecan_ray.sources.tf_random_state import PYTHON
-from pecan_ray.sources.tf_seeded_function import SeededFunction
+from pecan_ray.sources.tf_rewritten_function import with_seeds
 from pecan_ray.sources.tf_seeds import SeedFold, SeedRequest
+from pecan_ray.sources.tf_wide_constants import with_rows_of_constants
 
 Wrapper: TypeAlias = Any
 """A StructuredFunctionWrapper of tf.data: a function as it was traced."""
@@ -53,7 +54,7 @@ class TracedFunction:
             new = fold.fold(request.given, at_once=False)
             values.update({int(a): int(b) for a, b in zip(request.combined, new, strict=True) if a != b})
         if values:
-            attributes["_function"] = SeededFunction(self.wrapper.function, values)
+            attributes["_function"] = with_seeds(self.wrapper.function, values)
         return attributes
 
 
@@ -83,10 +84,12 @@ class TracedFunctions:
         mine, uses = threading.get_ident(), Counter[str]()
 
         def wrapped(self_: Wrapper, func: Callable[..., Any], transformation: str, *given: Any, **options: Any) -> None:
-            here = threading.get_ident() == mine and not given
+            here = threading.get_ident() == mine and not given and _is_eager(options)
             key = _key(func, transformation, options) if here else None
             if key is None:
                 traced.__init__(self_, func, transformation, *given, **options)
+                if here:
+                    self_._function = with_rows_of_constants(self_._function)
                 return
             # Two functions of one dataset never become one: each operation draws its own sequence.
             known, number = self._kept.get(key, []), uses[key]
@@ -97,6 +100,7 @@ class TracedFunctions:
                 return
             before, states = len(fold.log), _states()
             traced.__init__(self_, func, transformation, **options)
+            self_._function = with_rows_of_constants(self_._function)
             requests = fold.log[before:]
             # One that draws while it is traced would have been traced with other numbers the next time.
             if states == _states() and _is_reused(self_, requests):
@@ -111,13 +115,18 @@ class TracedFunctions:
             self._kept.popitem(last=False)
 
 
+def _is_eager(options: dict[str, Any]) -> bool:
+    """Tell whether a function becomes one of a dataset itself, and not of a graph around it."""
+    from tensorflow.python.eager import context
+
+    return context.executing_eagerly() and not options.get("use_legacy_function")
+
+
 def _key(func: Callable[..., Any], transformation: str, options: dict[str, Any]) -> str | None:
     """Return a text for what tracing a function depends on; None: it is to be traced."""
     from tensorflow.python.autograph.core import ag_ctx
     from tensorflow.python.eager import context
 
-    if not context.executing_eagerly() or options.get("use_legacy_function"):
-        return None
     process: Any = context.context()
     given = {name: value for name, value in options.items() if name != "dataset"}
     data = options.get("dataset")

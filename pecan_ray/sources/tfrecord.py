@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO, ClassVar, Literal, NoReturn
+from typing import BinaryIO, ClassVar, Literal, NoReturn
 
 import google_crc32c
 
@@ -13,25 +13,18 @@ from pecan_ray.errors import CorruptSourceError
 from pecan_ray.plan.splits import Element, Split
 from pecan_ray.sources.compressed import compression_of, opened
 from pecan_ray.sources.example_proto import check_features, parse_example
+from pecan_ray.sources.file_sources import RecordFiles
 from pecan_ray.sources.files import (
-    MAX_RECORD_BYTES,
-    SPLIT_BYTES,
-    Paths,
-    check_positive,
     data_files,
     identity_of,
-    patterns_of,
     skip_bytes,
 )
 from pecan_ray.sources.partitions import (
-    Partitions,
     add_partitions,
-    check_partitions,
     partition_values,
     with_equal_columns,
 )
 from pecan_ray.storage import open_random
-from pecan_ray.storage.options import storage_options
 
 _HEADER = struct.Struct("<QI")
 _FOOTER = struct.Struct("<I")
@@ -40,7 +33,7 @@ HEADERS_BYTES = 4096
 
 
 @dataclass(frozen=True)
-class TFRecords:
+class TFRecords(RecordFiles):
     """The records of TFRecord files, as bytes in the column ``record``, or parsed as ``tf.train.Example``.
 
     With ``parse=True`` every feature is a column: a single value is bytes, int or np.float32, none or
@@ -53,26 +46,15 @@ class TFRecords:
     checksums and records of more than `max_record_bytes`.
     """
 
-    paths: Paths = field(hash=False)
     parse: bool = field(default=False, kw_only=True)
     features: Mapping[str, str] = field(default_factory=dict, kw_only=True, hash=False)
     """Types of columns: int64, float32, binary, a list of one (``list<int64>``), or one in each step."""
-    partitions: Partitions = field(default=True, kw_only=True, hash=False)
-    """Whether folders called ``name=value`` below what `paths` name are columns of texts; a mapping gives types."""
-    split_bytes: int = field(default=SPLIT_BYTES, kw_only=True)
-    max_record_bytes: int = field(default=MAX_RECORD_BYTES, kw_only=True)
-    storage_options: Mapping[str, Any] | None = field(default=None, kw_only=True, hash=False)
-    """Of the storage, in fsspec's words; secrets as `Env`."""
-    patterns: tuple[str, ...] = field(init=False, repr=False)
 
     sequential: ClassVar[Literal[True]] = True
 
     def __post_init__(self) -> None:
-        check_positive(split_bytes=self.split_bytes, max_record_bytes=self.max_record_bytes)
+        super().__post_init__()
         check_features(self.features)
-        check_partitions(self.partitions)
-        object.__setattr__(self, "patterns", patterns_of(self.paths))
-        object.__setattr__(self, "storage_options", storage_options(self.storage_options, self.patterns))
 
     def splits(self) -> Iterator[Split]:
         """Yield whole files, and ranges of records of large local files."""
@@ -105,10 +87,6 @@ class TFRecords:
                 except ValueError as error:
                     _corrupt(split, offset, number, str(error), "read it with parse=False")
                 yield add_partitions(columns, told) if told else columns
-
-    def num_elements(self) -> None:
-        """Return None: records are not counted without reading."""
-        return
 
     def identity(self) -> str:
         """Return a digest of the options and of every file's path, size and version."""

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any, ClassVar, Literal, NoReturn
+from typing import ClassVar, Literal, NoReturn
 
 from pecan_ray.errors import CorruptSourceError
 from pecan_ray.plan.splits import Element, Split
 from pecan_ray.sources.compressed import compression_of, opened
-from pecan_ray.sources.files import MAX_RECORD_BYTES, Paths, check_positive, data_files, identity_of, patterns_of
+from pecan_ray.sources.file_sources import NamedFiles
+from pecan_ray.sources.files import MAX_RECORD_BYTES, check_positive, data_files, identity_of
 from pecan_ray.sources.tar import TarMember, members
-from pecan_ray.storage.options import storage_options
 
 
 @dataclass(frozen=True)
-class WebDataset:
+class WebDataset(NamedFiles):
     """The samples of tar archives (``.tar``, also compressed as ``.gz``, ``.bz2``, ``.xz``, ``.zst``), each a split.
 
     Neighbouring members with the same path up to the first dot of the file name are one sample: what
@@ -29,18 +29,13 @@ class WebDataset:
     `max_record_bytes`, and for an archive of which no member has an extension.
     """
 
-    paths: Paths = field(hash=False)
     max_record_bytes: int = field(default=MAX_RECORD_BYTES, kw_only=True)
-    storage_options: Mapping[str, Any] | None = field(default=None, kw_only=True, hash=False)
-    """Of the storage, in fsspec's words; secrets as `Env`."""
-    patterns: tuple[str, ...] = field(init=False, repr=False)
 
     sequential: ClassVar[Literal[True]] = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_positive(max_record_bytes=self.max_record_bytes)
-        object.__setattr__(self, "patterns", patterns_of(self.paths))
-        object.__setattr__(self, "storage_options", storage_options(self.storage_options, self.patterns))
 
     def splits(self) -> Iterator[Split]:
         """Yield one split for each archive."""
@@ -72,10 +67,6 @@ class WebDataset:
                     f"({unnamed[0]!r} is the first). Pack them as key.column: the extension names the column.",
                     path=split.path,
                 )
-
-    def num_elements(self) -> None:
-        """Return None: samples are not counted without reading."""
-        return
 
     def identity(self) -> str:
         """Return a digest of every archive's path, size and version."""

@@ -2,37 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from pecan_ray.errors import SourceError
 from pecan_ray.plan.splits import Element, Split
 from pecan_ray.sources.class_folders import ListedFiles, grouped, listed_files, read_group, read_group_past_errors
-from pecan_ray.sources.files import Paths, check_positive, data_files, identity_of, patterns_of
-from pecan_ray.storage import FileInfo
-from pecan_ray.storage.options import storage_options
+from pecan_ray.sources.file_sources import NamedFiles
+from pecan_ray.sources.files import check_positive, data_files, identity_of
+from pecan_ray.storage import FileInfo, is_remote
 
 
 @dataclass(frozen=True)
-class Files:
+class Files(NamedFiles):
     """The files that paths name, each an element: columns content (bytes) and path (str).
 
     Where bad elements are skipped, a file that cannot be read is left out alone.
     """
 
-    paths: Paths = field(hash=False)
     split_files: int = field(default=64, kw_only=True)
     """Files in a split."""
-    storage_options: Mapping[str, Any] | None = field(default=None, kw_only=True, hash=False)
-    """Of the storage, in fsspec's words; secrets as `Env`."""
-    patterns: tuple[str, ...] = field(init=False, repr=False)
     counts_splits: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_positive(split_files=self.split_files)
-        object.__setattr__(self, "patterns", patterns_of(self.paths))
-        object.__setattr__(self, "storage_options", storage_options(self.storage_options, self.patterns))
+
+    @property
+    def seeks(self) -> bool:
+        """Whether each file is read alone: of object stores some are fetched ahead."""
+        return not any(map(is_remote, self.patterns))
 
     def splits(self) -> Iterator[Split]:
         """Yield groups of files."""

@@ -36,7 +36,6 @@ from pecan_ray.storage.on_node import (
     is_shared,
     keep_source_bytes,
     look_elsewhere,
-    tail_on_node,
 )
 from pecan_ray.storage.retry import set_patience
 from pecan_ray.storage.spread import CacheNode, SentBlock, SpreadBlocks
@@ -85,7 +84,6 @@ __all__ = [
     "reset_clients",
     "set_patience",
     "subfolders",
-    "tail_on_node",
     "write_digest",
     "write_file",
 ]

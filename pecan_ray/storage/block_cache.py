@@ -165,21 +165,6 @@ class BlockCache:
             and all(self._holds(reading, number) or reading.key(number) in self._found_elsewhere for number in blocks)
         )
 
-    def tail(self, path: str, version: str, nbytes: int) -> FileRange | None:
-        """Return the last bytes of a version of an object, so many at most, if they are all here.  None are fetched."""
-        reading = self._named(path, version)
-        size = None if reading is None else self._size(reading, 0)
-        if reading is None or size is None:
-            return None
-        start = max(0, size - nbytes)
-        blocks: list[bytes | memoryview] = []
-        for number in range(start // BLOCK_BYTES, -(-size // BLOCK_BYTES)):
-            found = self._find(reading, number)
-            if found is None:
-                return None
-            blocks.append(found)
-        return FileRange(_cut(b"".join(blocks), start // BLOCK_BYTES * BLOCK_BYTES, start, size), size, version)
-
     def look(self, ranges: Iterable[tuple[str, str, int, int | None]]) -> None:
         """Look which blocks of ranges (path, version, start, stop) other nodes have, for `holds`."""
         if self._others is None:

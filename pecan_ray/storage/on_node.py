@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pecan_ray.options import Cache
+from pecan_ray.cache_options import Cache
 from pecan_ray.storage.access import blocks_here, keep_on_node
 from pecan_ray.storage.block_cache import BlockCache
 from pecan_ray.storage.dataset_digest import read_digest
-from pecan_ray.storage.ranges import FileRange, RangeRequest
+from pecan_ray.storage.ranges import RangeRequest
 from pecan_ray.storage.spread import SpreadBlocks
 
 
@@ -42,9 +42,3 @@ def holds(ranges: Iterable[RangeRequest]) -> bool:
     """Tell whether this node's disk, or what was looked for elsewhere, has all of some ranges of objects."""
     blocks = blocks_here()
     return blocks is not None and all(blocks.holds(one.path, one.version, one.start, one.stop) for one in ranges)
-
-
-def tail_on_node(path: str, version: str, nbytes: int) -> FileRange | None:
-    """Return the last bytes of an object, so many at most, if this node's disk has them: nothing is fetched."""
-    blocks = blocks_here()
-    return None if blocks is None else blocks.tail(path, version, nbytes)

@@ -25,9 +25,8 @@ class FlightAddress:
     port: int
     token: str = field(repr=False)
     tls: bool = False
-    streams: int = 1
     key: bytes = field(default=b"", repr=False)
-    """Signs what the worker pickles; both have it from Ray, and it is never sent on a stream."""
+    """Signs what the worker says of its batches; both have it from Ray, and it is never sent on a stream."""
 
     @property
     def location(self) -> str:

@@ -1,4 +1,4 @@
-"""The trainer's end of Arrow Flight: reads all lanes from one worker, opens broken streams again, or says why not."""
+"""The trainer's end of Arrow Flight: reads one worker, opens a broken stream again, or says why not."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PAUSE_S = 0.1
 """Before the second attempt; doubled for each further one."""
 FAILURES = (flight.FlightError, pa.ArrowException, OSError)
 CHANNEL = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0)]
-"""A connection of its own for each lane, and never through a proxy for web pages."""
+"""A connection of its own for each worker, and never through a proxy for web pages."""
 
 
 class _ReplyStream:
@@ -63,166 +63,129 @@ class _ReplyStream:
 class FlightReader:
     """Reads one worker's batches; a broken stream is opened again without losing or repeating a batch."""
 
-    def __init__(
-        self,
-        address: FlightAddress,
-        rank: int,
-        *,
-        deliver: Callable[[list[Message]], bool],
-        tell: Callable[[str], None],
-    ) -> None:
+    def __init__(self, address: FlightAddress, rank: int, deliver: Callable[[list[Message]], bool]) -> None:
         """Prepare to read.
 
         `deliver` takes the batches that one credit has brought, without waiting for anything, and returns False when
-        no more are wanted; each lane calls it from a thread of its own.  `tell` takes what the worker has to say to
-        the user.
+        no more are wanted.
         """
-        self._address, self._rank = address, rank
-        self._deliver, self._tell = deliver, tell
-        self.received = dict.fromkeys(range(address.streams), 0)
-        """Lots that were received, by lane."""
+        self._address, self._rank, self._deliver = address, rank, deliver
+        self.received = 0
+        """Lots that were received."""
+        self.ended = False
+        """The stream was read to its end."""
         self._stopped = threading.Event()
         self._lock = threading.Lock()
         """Guards what is below."""
-        self._calls: dict[int, Any] = {}
-        self._responses: dict[int, _ReplyStream] = {}
-        """By lane, of streams that are open: the one that has brought something last is the last."""
+        self._call: Any = None
+        self._answers: _ReplyStream | None = None
+        """Of the stream that is open."""
         self._granted = 0
         """Lots, since the beginning: a sum, since a stream that breaks may have lost what was said."""
-        self._delivery_threads: set[int] = set()
-        """Threads that will say what was granted when they confirm what they deliver."""
+        self._delivering: int | None = None
+        """The thread that will say what was granted when it confirms what it delivers."""
         self._reached = False
-        self._failure_reason: str | None = None
-        self._ended = 0
-
-    @property
-    def ended(self) -> bool:
-        """Tell whether all lanes were read to their ends."""
-        return self._ended == len(self.received)
 
     @property
     def unused(self) -> int:
         """Credits that were granted and have brought nothing yet."""
         with self._lock:
-            return self._granted - sum(self.received.values())
+            return self._granted - self.received
 
     def run(self) -> str | None:
-        """Read all lanes to their ends, or until `stop`; return None, or why the rest must come another way."""
-        threads = [
-            threading.Thread(target=self._keep_reading, args=(lane,), name=f"pecan-lane-{lane}", daemon=True)
-            for lane in self.received
-        ]
-        for thread in threads[1:]:
-            thread.start()
-        self._keep_reading(0)
-        for thread in threads[1:]:
-            thread.join()
-        return self._failure_reason
+        """Read to the end, or until `stop`, opening the stream again when it breaks.
+
+        Returns None, or why the rest must come another way.
+        """
+        failures = 0
+        while not self._stopped.is_set():
+            before = self.received
+            try:
+                self._read()
+                return None
+            except Exception as error:  # whatever it is, another stream or another way may do
+                failures = 1 if self.received > before else failures + 1
+                if self._stopped.is_set():
+                    return None
+                logger.info("the stream of %s:%d broke: %s", self._address.host, self._address.port, error)
+                # A port that has never answered is given up at once: each further try would take CONNECT_S.
+                if failures >= ATTEMPTS or not self._reached:
+                    self.stop()
+                    return f"{type(error).__name__}: {str(error).splitlines()[0]}"
+            self._stopped.wait(PAUSE_S * 2 ** (failures - 1))
+        return None
 
     def grant(self, count: int) -> None:
         """Let the worker send so many more messages; never blocks for long, and does no harm after the end."""
         with self._lock:
             self._granted += count
-            if threading.get_ident() in self._delivery_threads:
+            answers = self._answers
+            if answers is None or threading.get_ident() == self._delivering:
                 return
-            lanes = list(self._responses.items())
-        # The stream that has brought something last is the likeliest to work.
-        for lane, answers in reversed(lanes):
-            # What a stream that breaks does not say is said again when the next one is opened.
-            with contextlib.suppress(*FAILURES):
-                if answers.say(self.received[lane], self._granted):
-                    return
+        # What a stream that breaks does not say is said again when the next one is opened.
+        with contextlib.suppress(*FAILURES):
+            answers.say(self.received, self._granted)
 
     def stop(self) -> None:
-        """End all streams at once."""
+        """End the stream at once."""
         self._stopped.set()
         with self._lock:
-            for call in self._calls.values():
-                call.cancel()
+            if self._call is not None:
+                self._call.cancel()
 
-    def _keep_reading(self, lane: int) -> None:
-        """Read a lane to its end, opening it again when its stream breaks."""
-        failures = 0
-        while not self._stopped.is_set():
-            before = self.received[lane]
-            try:
-                self._read(lane)
-                return
-            except Exception as error:  # whatever it is, another stream or another way may do
-                failures = 1 if self.received[lane] > before else failures + 1
-                if self._stopped.is_set():
-                    return
-                logger.info("stream %d of %s:%d broke: %s", lane, self._address.host, self._address.port, error)
-                # A port that has never answered is given up at once: each further try would take CONNECT_S.
-                if failures >= ATTEMPTS or not self._reached:
-                    self._failure_reason = f"{type(error).__name__}: {str(error).splitlines()[0]}"
-                    self.stop()
-            self._stopped.wait(PAUSE_S * 2 ** (failures - 1))
-
-    def _read(self, lane: int) -> None:
+    def _read(self) -> None:
         """Read one stream to its end; raises when it breaks."""
         options = self._options()
         with contextlib.closing(self._connect()) as client:
             granted = self._granted
-            wish = {"rank": self._rank, "lane": lane, "received": self.received[lane], "granted": granted}
+            wish = {"rank": self._rank, "received": self.received, "granted": granted}
             command = flight.FlightDescriptor.for_command(json.dumps(wish).encode())
             writer, reader = client.do_exchange(command, options)
             answers = _ReplyStream(writer)
             with self._lock:
-                self._calls[lane] = reader
-                self._responses[lane] = answers
+                self._call, self._answers = reader, answers
                 missed = self._granted > granted
             try:
                 if missed:  # meanwhile, and no other stream may have been there to say it
-                    answers.say(self.received[lane], self._granted)
-                if not self._stopped.is_set() and self._take(lane, answers, reader):
-                    with self._lock:
-                        self._ended += 1
+                    answers.say(self.received, self._granted)
+                if not self._stopped.is_set() and self._take(answers, reader):
+                    self.ended = True
                     with contextlib.suppress(StopIteration, *FAILURES):
                         # This side ends first and waits for the worker: gRPC drops what is under way otherwise.
                         answers.end()
                         reader.read_chunk()
             finally:
                 with self._lock:
-                    del self._calls[lane], self._responses[lane]
+                    self._call = self._answers = None
                 reader.cancel()
                 answers.close()
 
-    def _take(self, lane: int, answers: _ReplyStream, reader: Any) -> bool:
+    def _take(self, answers: _ReplyStream, reader: Any) -> bool:
         """Deliver and confirm what comes; True at the end, False if no more is wanted."""
         stream = received_items(reader, self._address.key)
         while (arrival := next(stream, None)) is not None:
             label, memory = arrival
             # The next stream goes on where this one should have: so no lot is lost, and none counts twice.
-            if label.number != self.received[lane]:
-                raise ConnectionError(f"lot {label.number} came where {self.received[lane]} was due")
-            if label.note:
-                self._tell(label.note)
-            with self._lock:
-                # Makes it the last one: see `grant`.
-                self._responses[lane] = self._responses.pop(lane)
+            if label.number != self.received:
+                raise ConnectionError(f"lot {label.number} came where {self.received} was due")
             messages = unwrap(label, memory)
             # They would keep this lot's memory while the next one is awaited.
             del arrival, label, memory
-            # Of no lane: all of them belong to one loop.
             if not self._deliver_all(messages):
                 self.stop()
                 return False
             del messages
-            self.received[lane] += 1
-            answers.say(self.received[lane], self._granted)
+            self.received += 1
+            answers.say(self.received, self._granted)
         return True
 
     def _deliver_all(self, messages: list[Message]) -> bool:
         """Deliver batches; what is granted meanwhile goes with their confirmation."""
-        thread = threading.get_ident()
-        with self._lock:
-            self._delivery_threads.add(thread)
+        self._delivering = threading.get_ident()
         try:
             return self._deliver(messages)
         finally:
-            with self._lock:
-                self._delivery_threads.discard(thread)
+            self._delivering = None
 
     def _connect(self) -> Any:
         """Return a connection that has been answered; raises what Flight raises if there is no answer in time."""

@@ -1,7 +1,7 @@
 """What a worker has sent to a client and does not know to have arrived: the memory of streams that may break.
 
-A *lane* is one of the parallel ways to a client, and outlives the streams that it is served by: when one breaks, the
-client opens the next and says how many lots it has received.  These are confirmed; the others are sent again, in the
+A *lane* is the way to one client, and outlives the streams that it is served by: when one breaks, the client opens the
+next and says how many lots it has received.  These are confirmed; the others are sent again, in the
 same lots and order, for which no other credit is needed.  A stream that was replaced, but does not know it yet, takes
 nothing more: it has lost its turn.
 """
@@ -20,11 +20,15 @@ LOT_BYTES = 256 << 10
 
 
 class Lane:
-    """Lots of one way to one client, from the outbox to their confirmation."""
+    """The lots for one client, from the outbox to their confirmation."""
 
-    def __init__(self, rank: int, outbox: Outbox, credits: Credits) -> None:
-        """Prepare to send; `credits` are those of the client, for all its lanes together."""
-        self._rank, self._outbox, self._credits = rank, outbox, credits
+    def __init__(self, rank: int, outbox: Outbox) -> None:
+        """Prepare to send to the client of a rank."""
+        self._rank, self._outbox = rank, outbox
+        self._credits = Credits()
+        self._granted = 0
+        self._total_lock = threading.Lock()
+        """Guards how much was granted."""
         self._kept: deque[list[Produced]] = deque()
         self._confirmed = 0
         self._turn = 0
@@ -34,6 +38,17 @@ class Lane:
         """Guards what is kept, how many lots are confirmed, and the turn; held for moments only."""
         self.finished = threading.Event()
         """The client has everything, or gets the rest another way."""
+        # A stream that waits for a credit would otherwise never see that there is no more.
+        outbox.at_end(rank, self._credits.close)
+
+    def granted(self, total: int) -> None:
+        """Note how many lots the client has granted since it began."""
+        with self._total_lock:
+            # Decision 21: clients tell sums since the beginning, because an answer may be lost with its stream.
+            more = total - self._granted
+            if more > 0:
+                self._granted = total
+                self._credits.add(more)
 
     def open(self, received: int) -> int:
         """Begin a stream to a client that has received so many lots; return the turn that identifies it."""
@@ -72,7 +87,7 @@ class Lane:
                 return None
             taken = self._outbox.take(self._rank, MOST_BATCHES, LOT_BYTES, lambda: self.current(turn))
             if not taken:
-                # Back to the client's lanes: nothing was sent for it.
+                # Back to the client: nothing was sent for it.
                 self._credits.add(1)
                 return None
             with self._keeping:

@@ -18,8 +18,7 @@ import pyarrow as pa
 from pecan_ray.engines.contract import Produced
 from pecan_ray.engines.layout import ColumnPlace
 from pecan_ray.engines.slots import lay_out
-from pecan_ray.transport.compression import unpack
-from pecan_ray.transport.flight_label import MOST_RATIO, Label, read_label, write_label
+from pecan_ray.transport.flight_label import Label, read_label, write_label
 from pecan_ray.transport.messages import Memory, Message, describe_batch, placed, views
 
 SCHEMA: Any = pa.schema([pa.field("bytes", pa.uint8(), nullable=False)])
@@ -30,7 +29,7 @@ END = b"end"
 GONE = b"gone"
 """Last word of a stream: there may be more, but not here."""
 ANSWER = struct.Struct("<qq")
-"""What a client says: how many lots of this lane it has received, and how many it has granted, of all its lanes.
+"""What a client says: how many lots it has received, and how many it has granted.
 
 Both are sums since the beginning, so that it does not matter which of the answers on a stream that breaks arrive.
 """
@@ -75,7 +74,7 @@ def _filled(columns: dict[str, Any], memory: Memory) -> tuple[dict[str, Any], Me
 
 
 def send(writer: Any, label: Label, body: Any, key: bytes) -> None:
-    """Write a lot to a stream, waiting until the network has taken it; `key` signs what is not plain."""
+    """Write a lot to a stream, waiting until the network has taken it; `key` signs its label."""
     text = write_label(label, key)
     if not body.size:
         writer.write_metadata(text)
@@ -137,29 +136,20 @@ def received_items(reader: Any, key: bytes) -> Iterator[tuple[Label, Memory]]:
 
 def _check_size(label: Label, came: int) -> None:
     """Raise ConnectionError where so many bytes cannot be what a label says."""
-    if label.codec == "none" and label.size != came:
+    if label.size != came:
         raise ConnectionError(f"a message of another size came than its label says ({label.size})")
-    if label.codec != "none" and label.size > MOST_RATIO * came:
-        raise ConnectionError(f"few bytes are said to unpack to {label.size}")
 
 
 def _memory(pieces: list[Any], label: Label) -> Memory:
     """Return the bytes of a lot, aligned and writable: of one piece without a copy."""
-    packed = label.codec != "none"
     # Decision 30: sizes are checked before memory is touched.
     _check_size(label, sum(piece.size for piece in pieces))
     if not pieces:
         return np.empty(0, np.uint8)
-    if len(pieces) == 1 and not packed and pieces[0].address % ALIGNMENT == 0:
+    if len(pieces) == 1 and pieces[0].address % ALIGNMENT == 0:
         return own(pieces[0])
-    if len(pieces) == 1:
-        whole = pieces[0]
-    else:
-        whole = pa.py_buffer(np.concatenate([np.frombuffer(piece, np.uint8) for piece in pieces]))
-    if packed:
-        return own(unpack(whole, label.size, label.codec))
-    memory: Memory = np.frombuffer(whole, np.uint8)
-    return memory if memory.flags.writeable else memory.copy()
+    # A copy, which also aligns a single piece.
+    return np.concatenate([np.frombuffer(piece, np.uint8) for piece in pieces])
 
 
 class _Owned:

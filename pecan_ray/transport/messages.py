@@ -83,10 +83,13 @@ def encode_ring(produced: Produced) -> Message:
     return describe_batch(produced, columns, address, layout)
 
 
-def pickled(messages: list[Message]) -> bytes:
-    """Pickle messages; a batch whose columns all lie in a slot needs none of what makes cloudpickle slow."""
-    plain = not any(message.bad or set(map(type, message.columns.values())) - {ColumnPlace} for message in messages)
-    return pickle.dumps(messages, pickle.HIGHEST_PROTOCOL) if plain else dumps(messages)
+def pickled(messages: object) -> bytes:
+    """Pickle messages, or what holds some; raises what pickling raises."""
+    try:
+        return pickle.dumps(messages, pickle.HIGHEST_PROTOCOL)
+    # Values of classes that came with the pipeline: they travel with their classes, as Ray sends them.
+    except (pickle.PicklingError, AttributeError, TypeError):
+        return dumps(messages)
 
 
 def encode_store(produced: Produced) -> Message:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from pecan_ray.engines.contract import Produced
-from pecan_ray.transport.batch_bytes import bytes_of
+from pecan_ray.engines.counting import element_bytes
 
 MOST_BATCHES = 32
 """Most batches in one message to a client: small batches are sent together, large ones are rarely waiting."""
@@ -59,6 +59,42 @@ class _Taker:
         return True
 
 
+class _Dealt:
+    """How many batches of each epoch the ranks were given, and whose turn it is."""
+
+    def __init__(self, ranks: int, first: int) -> None:
+        """`first`: of so many `ranks` the one that is served first."""
+        self._ranks, self._first = ranks, first
+        self._counts: dict[int, Counter[int]] = {}
+        """By epoch and rank."""
+
+    def of_epoch(self, epoch: int) -> Counter[int]:
+        """Return how many batches of an epoch the ranks were given."""
+        return Counter(self._counts.get(epoch))
+
+    def note(self, epoch: int, rank: int) -> None:
+        """Note that a rank was given a batch; the epochs before the one before this are forgotten."""
+        if epoch not in self._counts:
+            self._counts = {known: ranks for known, ranks in self._counts.items() if known >= epoch - 1}
+            self._counts[epoch] = Counter()
+        self._counts[epoch][rank] += 1
+
+    def take_back(self, epoch: int, rank: int) -> None:
+        """Note that a batch did not reach the rank that it was given to."""
+        if epoch in self._counts:
+            self._counts[epoch][rank] -= 1
+
+    def served(self) -> set[int]:
+        """Return the ranks that were given anything."""
+        return {rank for ranks in self._counts.values() for rank, count in ranks.items() if count}
+
+    def turn(self, rank: int) -> int:
+        """Return the place of a rank among those that were given equally many."""
+        # Dealt by who has waited longest, batches of several workers came out unevenly.
+        # Ranks with more gave theirs back at the end of an epoch, and these were made again.
+        return (rank - self._first) % self._ranks
+
+
 class Outbox:
     """Finished batches until a client may be sent them; some are addressed to one rank.
 
@@ -73,7 +109,7 @@ class Outbox:
         Columns of strings and of objects take no slot, so that no ring bounds them.  `first`: of so many `ranks` the
         one that is served first.
         """
-        self._most_bytes, self._ranks_in_all, self._first_rank = most_bytes, ranks, first
+        self._most_bytes, self._dealt = most_bytes, _Dealt(ranks, first)
         self._lock = threading.Lock()
         """Guards everything here."""
         self._room = threading.Condition(self._lock)
@@ -84,8 +120,6 @@ class Outbox:
         """Those that wait, the longest first;"""
         self._requested_addresses: set[int | None] = {None}
         """the addresses of what they may have."""
-        self._given: dict[int, Counter[int]] = {}
-        """Batches by epoch and rank."""
         self._at_end: list[tuple[int, Callable[[], None]]] = []
         self._first = self._next = 0
         self._closed, self.left = False, 0
@@ -102,7 +136,7 @@ class Outbox:
         is behind, then, and not waiting for the other: it uses what is in its queue, and grants a credit.  Returns the
         batch's bytes.
         """
-        nbytes = bytes_of(produced.columns)
+        nbytes = element_bytes(produced.columns)
         with self._lock:
             self._room.wait_for(
                 lambda: self._closed or not self._is_wanted(rank, produced.epoch) or self._has_room(rank, nbytes)
@@ -158,11 +192,10 @@ class Outbox:
             for produced in reversed(batches):
                 # Numbers below all others, so that these go before all that was finished since.
                 self._first -= 1
-                batch = _Waiting(self._first, rank, produced, bytes_of(produced.columns))
+                batch = _Waiting(self._first, rank, produced, element_bytes(produced.columns))
                 self._batches.setdefault(rank, deque()).appendleft(batch)
                 self._bytes[rank] += batch.nbytes
-                if produced.epoch in self._given:
-                    self._given[produced.epoch][rank] -= 1
+                self._dealt.take_back(produced.epoch, rank)
             self._notify_waiters()
 
     def wake(self) -> None:
@@ -193,7 +226,7 @@ class Outbox:
         with self._lock:
             # Also what is yet to be put here: a rank that lacks its first batches would take a later one for the first.
             if self._readers is None:
-                self._readers = {rank for given in self._given.values() for rank, count in given.items() if count}
+                self._readers = self._dealt.served()
             dropped = self._drop_unwanted()
         for batch in dropped:
             _release_slot(batch.produced)
@@ -270,7 +303,7 @@ class Outbox:
         for batch in batches:
             epoch = batch.produced.epoch
             if epoch not in given:
-                given[epoch] = Counter(self._given.get(epoch))
+                given[epoch] = self._dealt.of_epoch(epoch)
             self._assign_to_least_loaded(batch, able, given[epoch])
             if not able:
                 break
@@ -278,17 +311,11 @@ class Outbox:
     def _assign_to_least_loaded(self, batch: _Waiting, able: list[_Taker], given: Counter[int]) -> None:
         """Add a batch to the message of the rank that was given fewest; who has no room is able no more."""
         while fitting := [taker for taker in able if batch.rank in (None, taker.rank)]:
-            poorest = min(fitting, key=lambda one: (given[one.rank], self._turn(one.rank)))
+            poorest = min(fitting, key=lambda one: (given[one.rank], self._dealt.turn(one.rank)))
             if poorest.add(batch):
                 given[poorest.rank] += 1
                 return
             able.remove(poorest)
-
-    def _turn(self, rank: int) -> int:
-        """Return the place of a rank among those that were given equally many."""
-        # Dealt by who has waited longest, batches of several workers came out unevenly.
-        # Ranks with more gave theirs back at the end of an epoch, and these were made again.
-        return (rank - self._first_rank) % self._ranks_in_all
 
     def _pop_for(self, taker: _Taker) -> list[Produced]:
         """Take out what was allotted."""
@@ -301,7 +328,7 @@ class Outbox:
             else:
                 behind.add(batch.number)
             self._bytes[batch.rank] -= batch.nbytes
-            self._ranks(batch.produced.epoch)[taker.rank] += 1
+            self._dealt.note(batch.produced.epoch, taker.rank)
         for address in {batch.rank for batch in taker.share}:
             if behind:
                 self._batches[address] = deque(one for one in self._batches[address] if one.number not in behind)
@@ -312,13 +339,6 @@ class Outbox:
             self._tell()
             self._wake(self._waiters)
         return [batch.produced for batch in taker.share]
-
-    def _ranks(self, epoch: int) -> Counter[int]:
-        """Return how many batches of an epoch the ranks were given; the epochs before the last one are forgotten."""
-        if epoch not in self._given:
-            self._given = {known: ranks for known, ranks in self._given.items() if known >= epoch - 1}
-            self._given[epoch] = Counter()
-        return self._given[epoch]
 
     def _notify_waiters(self) -> None:
         """Wake those who have something to take now, each once."""

@@ -45,7 +45,10 @@ def dashboard(with_token: dict[str, str], beside_another_ray: None) -> Iterator[
         assert cluster.stdin is not None
         assert cluster.stdout is not None
         line = next(line for line in cluster.stdout if line.startswith("address "))
-        yield line.split()[1]
+        address = line.split()[1]
+        # These nodes share a folder, into which each unpacks a job's package: one by one, before programs run there.
+        assert submit(address, with_token, "tests/e2e/every_node.py").returncode == 0
+        yield address
         cluster.stdin.close()
 
 

@@ -12,6 +12,7 @@ from functools import partial
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType
+from typing import TypeAlias
 
 import pytest
 from coverage import CoverageData
@@ -51,12 +52,16 @@ def change(path: Path, text: str) -> None:
     setattr(SourceFileLoader, "get_code", get_code)  # noqa: B010 - mypy takes no assignment to a method
 
 
+Seconds: TypeAlias = "tuple[float, float]"
+"""Of the CPU, and by the clock."""
+
+
 class Chosen:
     """Runs these tests alone, or all, and looks for no smaller example where a property fails."""
 
     def __init__(self, tests: Collection[str] | None = None) -> None:
         self._tests = tests
-        self.seconds: dict[str, float] = {}
+        self.seconds: dict[str, Seconds] = {}
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection(self) -> None:
@@ -68,10 +73,10 @@ class Chosen:
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        began, failed = time.process_time(), item.session.testsfailed
+        began, failed = (time.process_time(), time.monotonic()), item.session.testsfailed
         yield
-        is_well = item.session.testsfailed == failed
-        self.seconds[item.nodeid] = time.process_time() - began if is_well else float("inf")
+        if item.session.testsfailed == failed:
+            self.seconds[item.nodeid] = (time.process_time() - began[0], time.monotonic() - began[1])
 
     def run(self, folder: Path, files: Sequence[str], *arguments: str) -> int:
         """Run the tests of some files here and now; return pytest's status."""
@@ -85,7 +90,7 @@ class Seen:
 
     def __init__(self, folder: Path) -> None:
         """`folder`: has coverage of some tests by context, and seconds of those that may be asked."""
-        self._data, self._seconds = CoverageData(no_disk=True), dict[str, float]()
+        self._data, self._seconds = CoverageData(no_disk=True), dict[str, Seconds]()
         for path in folder.glob("coverage-*"):
             one = CoverageData(str(path))
             one.read()
@@ -94,16 +99,25 @@ class Seen:
             self._seconds |= json.loads(path.read_text())
 
     def tests(self, file: str, line: int) -> list[str]:
-        """Return the tests that run a line; of one that an import runs, those that run any line of the file."""
+        """Return the tests that run a line; of one that an import runs, those that run any line of the file.
+
+        What is run before a test can be for others of its file too, so they are asked as well.
+        """
         by_line = self._data.contexts_by_lineno(file)
         contexts = set(filter(None, by_line.get(line, ())))
         if line in by_line and not contexts:
             contexts = {context for some in by_line.values() for context in some}
-        return sorted({context.rpartition("|")[0] for context in contexts} & self._seconds.keys())
+        before = {context.partition("::")[0] for context in contexts if context.endswith("|setup")}
+        tests = {context.rpartition("|")[0] for context in contexts}
+        return sorted(test for test in self._seconds if test in tests or test.partition("::")[0] in before)
+
+    def limit_s(self, tests: Iterable[str]) -> float:
+        """Return after how long one of some tests hangs: some time for a busy machine, and three times the longest."""
+        return 20 + 3 * max((self._seconds[test][1] for test in tests), default=0.0)
 
     def files(self, tests: Iterable[str]) -> list[str]:
         """Return the files of tests, that of the quickest one first."""
-        quick_first = sorted(tests, key=self._seconds.__getitem__)
+        quick_first = sorted(tests, key=self._seconds.__getitem__)  # those of the least CPU time
         return list(dict.fromkeys(test.partition("::")[0] for test in quick_first))
 
 
@@ -115,7 +129,7 @@ def watched(files: Sequence[str], code: Iterable[Path], folder: Path, processes:
         os.environ["COVERAGE_FILE"] = str(folder / f"coverage-{share}")
         chosen = Chosen()
         chosen.run(folder, files[share::processes], *coverage)
-        asked = {test: s for test, s in chosen.seconds.items() if s <= most_s}
+        asked = {test: seconds for test, seconds in chosen.seconds.items() if seconds[0] <= most_s}
         (folder / f"seconds-{share}").write_text(json.dumps(asked))
 
     for _ in [forked(partial(watch, share)) for share in range(processes)]:

@@ -1,14 +1,30 @@
-"""The places of a module at which one small change gives another program: comparisons, sums, conditions, calls."""
+"""The places of a module at which one small change gives another program: comparisons, sums, conditions, calls.
+
+`assert` and `zip(strict=...)` are not changed, because they check what the program makes sure of, so no user observes
+them; neither are texts, and the errors that `raise` makes.  `return False` becomes `return True`, and not a return of
+None, which counts as False.  Measured times are hardly ever equal, so of their comparisons `<` becomes `>=`, and not
+`<=`.  A number becomes twice as large, and larger by 1 at least, because a limit that is larger by one is as good a
+limit.
+"""
 
 from __future__ import annotations
 
 import ast
 import random
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 PAIRS = [(ast.Lt, ast.LtE), (ast.Gt, ast.GtE), (ast.Eq, ast.NotEq), (ast.Is, ast.IsNot), (ast.In, ast.NotIn)]
 OTHER_COMPARISON: dict[type[ast.AST], type[ast.cmpop]] = {**dict(PAIRS), **{other: one for one, other in PAIRS}}
+TURNED_ROUND: dict[type[ast.AST], type[ast.cmpop]] = {
+    ast.Lt: ast.GtE,
+    ast.LtE: ast.Gt,
+    ast.Gt: ast.LtE,
+    ast.GtE: ast.Lt,
+}
+OF_TIME = re.compile(r"_s\b|_S\b|\bnow\b")
+"""Names of seconds, and of the time."""
 OTHER_OPERATION: dict[type[ast.AST], type[ast.operator]] = {
     ast.Add: ast.Sub,
     ast.Sub: ast.Add,
@@ -17,6 +33,7 @@ OTHER_OPERATION: dict[type[ast.AST], type[ast.operator]] = {
     ast.FloorDiv: ast.Mult,
     ast.Mod: ast.FloorDiv,
 }
+NEVER_CHANGED = (ast.JoinedStr, ast.Raise, ast.Assert)
 NOT_RUN = ("annotation", "returns", "decorator_list", "type_params")
 
 
@@ -67,7 +84,7 @@ def _code(tree: ast.AST) -> Iterator[ast.expr | ast.stmt]:
     """Yield the nodes that do something: no annotation, no text, nothing for type checkers alone."""
     for name, value in ast.iter_fields(tree):
         for node in value if isinstance(value, list) else [value]:
-            if name in NOT_RUN or isinstance(node, (ast.JoinedStr, ast.Raise)) or _for_types(node):
+            if name in NOT_RUN or isinstance(node, NEVER_CHANGED) or _for_types(node) or _is_check(node):
                 continue
             if isinstance(node, (ast.expr, ast.stmt)):
                 yield node
@@ -81,9 +98,16 @@ def _for_types(node: object) -> bool:
     return isinstance(node, ast.AnnAssign) and "TypeAlias" in ast.unparse(node.annotation)
 
 
+def _is_check(node: object) -> bool:
+    return isinstance(node, ast.keyword) and node.arg == "strict"
+
+
 def _of_operators(node: ast.AST) -> Iterator[ast.AST]:
     if isinstance(node, ast.Compare) and len(node.ops) == 1:
-        yield ast.Compare(node.left, [OTHER_COMPARISON[type(node.ops[0])]()], node.comparators)
+        other = OTHER_COMPARISON[type(node.ops[0])]
+        if OF_TIME.search(ast.unparse(node)):
+            other = TURNED_ROUND.get(type(node.ops[0]), other)
+        yield ast.Compare(node.left, [other()], node.comparators)
     elif isinstance(node, ast.BinOp) and type(node.op) in OTHER_OPERATION and not _is_text(node):
         yield ast.BinOp(node.left, OTHER_OPERATION[type(node.op)](), node.right)
     elif isinstance(node, ast.BoolOp):
@@ -104,11 +128,11 @@ def _of_constants(node: ast.AST) -> Iterator[ast.AST]:
     if isinstance(node, ast.Constant) and isinstance(node.value, bool):
         yield ast.Constant(not node.value)
     elif isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):
-        yield ast.Constant(node.value + 1)
+        yield ast.Constant(node.value + max(1, node.value))
 
 
 def _of_statements(node: ast.AST) -> Iterator[ast.AST]:
-    if isinstance(node, ast.Return) and node.value is not None and ast.unparse(node.value) != "None":
+    if isinstance(node, ast.Return) and node.value is not None and ast.unparse(node.value) not in ("None", "False"):
         yield ast.Return(ast.Constant(None))
     elif isinstance(node, ast.Expr) and isinstance(node.value, (ast.Call, ast.Await)):
         yield ast.Pass()

@@ -69,7 +69,3 @@ class Habit:
     """Batches of a pass, for libraries that must be told where they are not known."""
     on_workers: tuple[str, ...] = ()
     """The ways in which the short form of the tests has this row on a cluster too."""
-
-
-def ways_of(reason: str, *ways: str) -> dict[str, str]:
-    return dict.fromkeys(ways, reason)

@@ -10,9 +10,11 @@ import shutil
 import tempfile
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import attr
 import numpy as np
 import tensorflow as tf
 
@@ -24,6 +26,27 @@ TUNE: Any = tf.data.AUTOTUNE
 class Pair(NamedTuple):
     u: Any
     v: Any
+
+
+@attr.s
+class Row:
+    u: Any = attr.ib()
+    v: Any = attr.ib()
+
+
+@dataclass
+class Named:
+    """A dataclass that tells `tf.nest` which of its fields are tensors."""
+
+    name: str
+    values: Any
+
+    def __tf_flatten__(self) -> tuple[tuple[str], tuple[Any]]:
+        return (self.name,), (self.values,)
+
+    @classmethod
+    def __tf_unflatten__(cls, fields: tuple[str], parts: tuple[Any]) -> Named:
+        return cls(*fields, *parts)
 
 
 def images(n: Any) -> Any:
@@ -137,6 +160,9 @@ PIPELINES: dict[str, Callable[[Any], Any]] = {
     "tuples": lambda data: data.map(lambda n: ({"a": n, "b": tf.cast(n, tf.float32)}, -n)),
     "nested": lambda data: data.map(nested),
     "ordered": lambda data: data.map(lambda n: OrderedDict([("z", n), ("a", OrderedDict(y=-n))])),
+    "attrs": lambda data: data.map(lambda n: {"row": Row(n, Row((n, -n), "text"))}),
+    "dataclass": lambda data: data.map(lambda n: (Named("a", {"z": n, "b": -n}), n)),
+    "integer keys and empty parts": lambda data: data.map(lambda n: {10: (n, ()), 9: {8: -n, 7: {}}}),
     "types": lambda data: data.map(types),
     "strings": lambda data: data.map(lambda n: tf.stack(["", "\0", "ä", tf.strings.as_string(n)])),
     "composites": lambda data: data.map(composites),

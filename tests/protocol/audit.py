@@ -166,6 +166,9 @@ class Audit:
             window = round(window / LEAST_SHARE) if self.scenario.joined else window
             bound = max(bound, window * self.scenario.row_bytes)
         excess = state.queue.nbytes - bound
+        # Ranks that wait for each other take all that a worker which drains has finished for them.
+        if (update := state.update) is not None and update.addressed:
+            excess -= len(update.settle) * self.scenario.outbox * trainer.largest_message
         if excess <= 0:
             return
         self._rounds = max(self._rounds, self.world.job.state.ledger.leftovers.rounds)

@@ -205,6 +205,13 @@ def _numbered(random: Random, scenario: Scenario) -> Scenario:
     return _with_slow_heads(random, scenario) if random.random() < 0.3 else scenario
 
 
+def _on_several_nodes(random: Random, scenario: Scenario) -> Scenario:
+    """Ranks run on several nodes, and so do local workers."""
+    ranks_on_host = random.choice((1, 2)) if scenario.ranks > 2 else 1
+    local = random.choice((0, 1, 2, 4)) + -(-scenario.ranks // ranks_on_host)
+    return replace(scenario, ranks_on_host=ranks_on_host, local=local, auto=False)
+
+
 def _can_be_numbered(scenario: Scenario) -> bool:
     alone = len(scenario.sources) == 1 and not (scenario.one_sequence or scenario.shuffled)
     alone = alone and scenario.tail is None
@@ -272,6 +279,8 @@ CHANGES = (
     Change("left", 0.15, _left),
     Change("numbered", 0.7, _numbered, _can_be_numbered),
     Change("kept", 0.4, _choose(on_error=("quarantine",)), lambda one: one.on_error == "skip"),
+    Change("several nodes", 0.6, _on_several_nodes, lambda one: one.numbered and 1 < one.ranks <= 4),
+    Change("ends behind", 0.5, _choose(reads_ahead=(False,)), lambda one: not one.lengths_known),
 )
 """and after that, in this order."""
 

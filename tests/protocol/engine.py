@@ -31,6 +31,8 @@ class ModelItem:
     bad: LeftOutElement | None = None
     deadly: bool = False
     hanging: Origin | None = None
+    length: int | None = None
+    """No output: the split ends here, behind so many elements."""
 
 
 @dataclass
@@ -225,6 +227,9 @@ class EngineModel:
             if window > 1:
                 items.rotate(-self._random.randrange(min(window, len(items))))
             item = items.popleft()
+            if item.length is not None:
+                self.lengths.append((item.key, item.length))
+                continue
             work_done += 1
             if item.deadly or item.hanging:
                 return Fatal(item.hanging), work_done
@@ -324,7 +329,10 @@ class EngineModel:
             rest = [(max(a, begin), b) for a, b in lease.spans if b > begin]
             items.append(ModelItem(lease.key, rest, bad=self._left_out(lease, split.torn, "read")))
         elif last > len(split.outputs) << OUTPUT_BITS:
-            self.lengths.append((lease.key, len(split.outputs)))
+            items.append(ModelItem(lease.key, [], length=len(split.outputs)))
+        if self._scenario.reads_ahead:
+            self.lengths += [(item.key, item.length) for item in items if item.length is not None]
+            items = [item for item in items if item.length is None]
         return items
 
     def _outputs(self, lease: Lease, element: int, outputs: int, missing: list[Span]) -> list[ModelItem]:

@@ -44,7 +44,7 @@ def _with_other_parties(scenario: Scenario, random: Random) -> Scenario:
     """Return the same data with other ranks, workers and pages of the listing."""
     ranks = random.choice((scenario.ranks, 1, 2, 3))
     numbered = scenario.numbered and (ranks == 1 or not scenario.joined)
-    return replace(
+    other = replace(
         scenario,
         ranks=ranks,
         numbered=numbered,
@@ -56,3 +56,5 @@ def _with_other_parties(scenario: Scenario, random: Random) -> Scenario:
         prefetch_bytes=random.choice((1, 5000, 1 << 26)),
         page=random.choice((1, 2, 100)),
     )
+    # A run of one trainer may join the rows that the one before has numbered.
+    return replace(other, joined=other.joined or (numbered and ranks == 1 and other.page < 100))

@@ -111,6 +111,8 @@ class Scenario:
     """Splits that the listing finds at a time,"""
     page_s: float = 0.01
     """and how long that takes."""
+    ranks_on_host: int = 4
+    """Trainers on a node, at most."""
     local: int = 1
     remote: int = 0
     auto: bool = False
@@ -125,6 +127,8 @@ class Scenario:
     row_bytes: int = 1000
     outbox: int = 2
     """Unsent batches that a worker has memory for."""
+    reads_ahead: bool = True
+    """An engine finds the end of a split before it is done with its outputs; else behind them, as tf.data does."""
     window: int = 1
     """Elements that an engine has in progress; they are finished in any order."""
     apart: bool = False
@@ -186,6 +190,7 @@ class Scenario:
             in_row_order=self.numbered,
             joined=self.joined,
             order_required=self.promised,
+            seeks=True,
         )
 
     @property
@@ -217,7 +222,7 @@ class Scenario:
     @property
     def hosts(self) -> int:
         """Number of nodes that trainers run on."""
-        return -(-self.ranks // 4)
+        return -(-self.ranks // self.ranks_on_host)
 
     @property
     def lossy(self) -> bool:

@@ -125,7 +125,7 @@ def check_shares(job: JobState) -> None:
     What runs above that is being drained, unless another worker is awaited: the job might have none meanwhile.
     """
     wanted, here = job.worker_table.target, job.worker_table.running()
-    if job.over or not job.placement.decides or not job.worker_table.hosts:
+    if job.over or not job.placement.active or not job.worker_table.hosts:
         return
     must(wanted.workers > 0, "a job with rivals wants no worker")
     awaited = not all(worker.running or worker.draining for worker in job.worker_table.workers.values())

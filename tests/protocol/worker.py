@@ -176,12 +176,15 @@ class WorkerModel(Party):
             self._engine.end(branch)
         elif self._sees(lease):
             self._engine.feed(lease)
-            lengths, self._engine.lengths = self._engine.lengths, []
-            for key, elements in lengths:
-                self.handle(told.SplitRead(key, elements))
+            self._tell_lengths(self._engine)
         else:
             self.handle(told.SplitOpenFailed(SplitOpenFailure(lease.key, lease.spans, unreadable(lease))))
         self.go_on()
+
+    def _tell_lengths(self, engine: EngineModel) -> None:
+        lengths, engine.lengths = engine.lengths, []
+        for key, elements in lengths:
+            self.handle(told.SplitRead(key, elements))
 
     def _sees(self, lease: Lease) -> bool:
         """Tell whether a split's file is on this worker's node."""
@@ -216,7 +219,9 @@ class WorkerModel(Party):
             self._hang_at(None)
             if seconds < math.inf:
                 self.world.clock.after(seconds, self, self._hung, engine, step)
-        elif isinstance(step, NeedsLease):
+            return
+        self._tell_lengths(engine)
+        if isinstance(step, NeedsLease):
             side = SideBySide(self.world.scenario.streams, step.reading)
             self.handle(told.LeaseRequested(step.branch, side))
         elif isinstance(step, Fatal):

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import pecan_ray as pecan
+from pecan_ray.cache_options import Cache
 from pecan_ray.caching.store import EntryStore
-from pecan_ray.options import Cache
 from tests.ray.pipelines import ONE
 from tests.ray.workers import kill, living_worker
 

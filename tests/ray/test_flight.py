@@ -57,7 +57,7 @@ def test_remote_workers_deliver_each_element_once_by_flight_and_what_the_trainer
     tmp_path: Path,
 ) -> None:
     together = Together(tmp_path, 2)
-    pipe = squares(function=lambda i: square(together(i)), flight_streams=2)
+    pipe = squares(function=lambda i: square(together(i)))
     with pipe.iter_batches(epochs=2, workers=pecan.Workers(local=0, remote=2), job="by-flight") as it:
         kept = list(it)
         text = told(it.report())

@@ -94,7 +94,7 @@ def test_what_is_no_journal_is_refused_and_a_damaged_one_ends_a_job_whose_contro
     with pytest.raises(JournalError, match=r"Config\(journal='.*elsewhere\.job'\): no journal can be kept"):
         slow_numbers("open", config=pecan.Config(journal=tmp_path / "elsewhere.job")).iter_batches()
     with running("open", config=pecan.Config(journal=tmp_path)) as batches:
-        until(lambda: batches._session.client.progress().queued, "no batch is ahead that could be left")
+        until(lambda: batches._run.session.client.progress().queued, "no batch is ahead that could be left")
         batches.leave_epoch()
         next(batches)
         state = batches.state_dict()  # now the job knows of all batches
@@ -120,6 +120,7 @@ def test_without_a_journal_a_lost_controller_ends_the_job_and_the_error_keeps_no
 
     def iterate() -> None:
         with running("without", config=pecan.Config(journal="off")) as batches:
+            until(lambda: batches._run.session.client.progress().queued, "no batch is ahead")
             kill_controller("without")
             for batch in batches:
                 seen.append(weakref.ref(batch["i"]))

@@ -70,6 +70,20 @@ def test_a_second_pass_runs_in_the_processes_of_the_first_and_is_a_job_of_its_ow
         assert (sorted(made[:, 0]), {*made[:, 1]}) == ([*range(ROWS)], processes)
 
 
+def test_a_pass_behind_one_that_is_cut_runs_in_its_processes() -> None:
+    pipe = pipeline("cut")
+    jobs = set()
+    for _ in range(3):
+        batches = pipe.iter_batches(workers=ONE, epoch_batches=3)
+        made = np.concatenate([batch["i"] for batch in batches])
+        report = batches.report()
+        assert (len(made), report.epochs, report.left_epochs) == (12, 1, 1)
+        jobs.add((report.job, frozenset(made[:, 1])))
+    job, processes = a_pass(pipe)
+    assert jobs == {(job, frozenset(processes))}
+    assert ids(pipe.iter_batches(workers=ONE, epoch_batches=3, state=batches.state_dict())) == [], "it was all used"
+
+
 def test_a_pass_whose_processes_are_partly_gone_begins_in_new_ones() -> None:
     pipe = pipeline("lost")
     job, processes = a_pass(pipe)

@@ -9,6 +9,7 @@ import itertools
 from typing import Any
 
 import pytest
+import ray
 
 import pecan_ray as pecan
 from pecan_ray.placement import Deployment
@@ -44,14 +45,20 @@ def test_a_trainer_that_waits_gets_remote_workers_and_is_told_why() -> None:
     assert report.cost is not None and report.cost.total > report.cost.wasted > 0
 
 
-def test_remote_workers_go_to_the_cheapest_nodes_and_cost_what_those_cost() -> None:
+def test_remote_workers_go_to_the_cheapest_nodes_with_room_and_the_dearest_are_drained_first() -> None:
+    """Each of the two remote nodes holds two workers; the tier says that four fit on the cheap one."""
     prices = Prices(1.0, 3.0, (PriceTier("cheap", 0.1, 4, {"market": "ondemand"}),))
-    workers = auto(prices=prices, max_local=0, min_remote=2, max_remote=2)
-    with waiting(0.001).iter_batches(workers=workers, **SMALL) as batches:
+    workers = auto(prices=prices, max_local=0, min_remote=3, max_remote=3)
+    resources: Any = ray.available_resources
+    until(lambda: resources().get("CPU") == 12, "workers of another job hold CPUs")
+    with waiting(0.001, cpus_per_worker=2.0).iter_batches(workers=workers, **SMALL) as batches:
 
-        def rates() -> list[float | None]:
+        def per_hour() -> float | None:
             next(batches)
-            return [rate for rate in batches.report().remote_rates if rate]
+            return next((rate for rate in reversed(batches.report().remote_rates)), None)
 
-        until(lambda: len(rates()) == 2, "two workers do not run")
-        assert rates() == pytest.approx([0.1, 0.2])
+        until(lambda: per_hour() == pytest.approx(3.2), "no two workers on the cheap node and one on the other")
+        batches.scale(local=0, remote=2)
+        until(lambda: per_hour() == pytest.approx(0.2), "the dear worker does not go")
+        rates = [rate for rate in batches.report().remote_rates if rate]
+    assert max(rates) == pytest.approx(3.2), "no worker has moved"

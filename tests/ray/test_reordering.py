@@ -6,7 +6,7 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import cv2
 import numpy as np
@@ -15,9 +15,13 @@ import pytest
 import pecan_ray as pecan
 from pecan_ray.autoorder.accepted import Ordering
 from pecan_ray.autoorder.job_order import STILL_LOOKING
-from pecan_ray.autoorder.kept_order import KeptOrder, OrderFolder
+from pecan_ray.autoorder.kept_order import KeptOrder, keep_order, load_kept
+from pecan_ray.autoorder.op_runner import SampleLimits
 from pecan_ray.autoorder.order import order_plan
 from pecan_ray.autoorder.order_request import OrderRequest
+from pecan_ray.autoorder.sample import sample_op_sequence
+from pecan_ray.plan.op_sequences import op_sequences
+from pecan_ray.run_of_job import JobRun
 from tests.ray.pipelines import ONE, TWO
 from tests.ray.waiting import ENDS_S, until
 from tests.ray.workers import ONE_BY_ONE
@@ -77,8 +81,16 @@ def test_one_rank_looks_for_all_and_workers_run_the_order_that_was_adopted(monke
     assert len(looks) == 1 and "AutoOrder moved half before shape_before" in told[0]
 
 
-SIDES = [128 if number % 64 < 2 else 32 for number in range(1024)]
-"""Of images in 16 splits."""
+SAMPLED = 32
+
+
+def sides_of_images() -> list[int]:
+    """Return the sides of images in 16 splits: those that a first look samples are larger than all others."""
+    items = pecan.sources.Items([{"n": number} for number in range(1024)])
+    (stretch,) = op_sequences(pecan.PecanPipeline(items).map(dict).plan)
+    sampled = sample_op_sequence(stretch, "python", 0, SampleLimits(SAMPLED)).held
+    large = {item.value["n"] for item in sampled}
+    return [128 if number in large else 32 for number in range(1024)]
 
 
 def fit(image: Any) -> Any:
@@ -86,10 +98,10 @@ def fit(image: Any) -> Any:
 
 
 def of_many_sizes(**options: Any) -> pecan.PecanPipeline:
-    """Make a pipeline whose first two elements of each split, which the sample sees, are larger than all others."""
+    """Make a pipeline whose elements that the sample sees are larger than all others."""
     rng = np.random.default_rng(0)
-    items = [{"image": rng.integers(0, 255, (side, side, 3), np.uint8)} for side in SIDES]
-    config = pecan.Config(sample_elements=32, **options)
+    items = [{"image": rng.integers(0, 255, (side, side, 3), np.uint8)} for side in sides_of_images()]
+    config = pecan.Config(sample_elements=SAMPLED, **options)
     pipe = pecan.PecanPipeline(pecan.sources.Items(items), name="sizes", config=config)
     return pipe.map(shape_before).map(fit, on="image").batch(32)
 
@@ -126,7 +138,7 @@ def test_what_a_look_beside_its_job_finds_is_run_from_a_later_epoch_on(monkeypat
             if sides.get(epoch - 1) == {64}:
                 break
         begun, found = reorderings(batches)[:2]
-        session: Any = batches._session
+        session = cast(JobRun, batches._run).session
         assert json.loads(session._ask(session.controller.view).order_text)["changed"], (
             "what a page about the job shows"
         )
@@ -163,7 +175,7 @@ def test_a_job_goes_back_to_the_users_order_and_loses_nothing(tmp_path: Path) ->
     config = pecan.Config(order_folder=tmp_path)
     pipe = pecan.PecanPipeline(pecan.sources.Items(items), name="gray", config=config)
     pipe = pipe.map(to_rgb, on="image").map(half_of_colors, on="image").batch(16)
-    OrderFolder(tmp_path).replace(pipe._order._key, KeptOrder((("half_of_colors", "to_rgb"),)))
+    keep_order(tmp_path / f"{pipe._order._key}.json", KeptOrder((("half_of_colors", "to_rgb"),)), instead=True)
     numbers: dict[int, list[int]] = {}
     with pipe.iter_batches(epochs=2, workers=TWO, on_error="skip") as batches:
         for batch in batches:
@@ -174,5 +186,5 @@ def test_a_job_goes_back_to_the_users_order_and_loses_nothing(tmp_path: Path) ->
     assert len(told) == 2 and "AutoOrder runs half_of_colors -> to_rgb -> batch" in told[0]
     assert "fails in AutoOrder's order half_of_colors -> to_rgb" in told[1] and "yours, to_rgb -> half_of" in told[1]
     assert report.bad_elements == 0 and report.workers_lost == 0
-    kept = OrderFolder(tmp_path).load(pipe._order._key)
+    kept = load_kept(tmp_path / f"{pipe._order._key}.json")
     assert kept is not None and kept.orders == (("to_rgb", "half_of_colors"),)

@@ -16,12 +16,14 @@ from typing import Any
 import numpy as np
 import pytest
 import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 import pecan_ray as pecan
 from pecan_ray.errors import StateError
 from pecan_ray.job.first_worker import first_worker
 from pecan_ray.job.spec import JobSpec
 from pecan_ray.job.start_worker import StartWorker
+from pecan_ray.plan.splits import OUTPUT_BITS
 from pecan_ray.runtime import session
 from tests.ray.conftest import living_actors
 from tests.ray.pipelines import ONE, TWO, ids, numbers, times
@@ -47,9 +49,14 @@ def test_local_and_remote_workers_deliver_each_element_once_per_epoch(tmp_path: 
         assert "pecan:service" not in living_actors(), "a job that shares nothing starts no service"
     assert Counter(ids(batch for _, batch in batches)) == times(ROWS, 2)
     assert len({int(number) for _, batch in batches for number in batch["drawn"]}) == 2 * ROWS
+    lengths = [split.elements or 0 for split in next(pipe.plan.sources()).splits()]
     for provenance, batch in batches:
         assert provenance is not None and provenance.rows == len(batch["i"])
-        held = sum((stop >> 32) - (start >> 32) for spans in provenance.spans.values() for start, stop in spans)
+        held = sum(
+            min(stop >> OUTPUT_BITS, lengths[index]) - (start >> OUTPUT_BITS)
+            for (_, _, index), spans in provenance.spans.items()
+            for start, stop in spans
+        )
         assert held == provenance.rows, "every batch tells which data it holds"
     for epoch in range(2):
         sizes = [len(batch["i"]) for provenance, batch in batches if provenance and provenance.epoch == epoch]
@@ -211,6 +218,41 @@ def test_ranks_get_the_batches_of_one_sequence_in_turn_whatever_dies_and_across_
     assert ranks[0][0] == [*whole[::2], [400, 401]] and ranks[1][0] == [*whole[1::2], [402, 403, 404]]
     alone = values(pipe().iter_batches(workers=ONE, state=ranks[0][1]))
     assert alone == [*whole[2 * CUT_AT :], [*range(400, 405)]] and ranks[0][1] == ranks[1][1]
+
+
+def with_node(element: dict[str, Any]) -> dict[str, Any]:
+    time.sleep(0.004)  # the work: a run of rows that cost nothing is all of them
+    return {"i": element["i"], "node": ray.get_runtime_context().get_node_id()}
+
+
+def test_ranks_on_two_nodes_get_their_batches_from_workers_on_their_own_nodes(tmp_path: Path) -> None:
+    """Not each: a worker makes another node's batch where that node's own worker is late."""
+    started, per_rank, rows = tmp_path / "started", 40, 8
+    started.mkdir()
+    pipe = numbers(10_000, config=pecan.Config(threads_per_worker=1, reorder="off"))
+    pipe = pipe.map(Together(started, 2), on="i").map(with_node).batch(rows)
+
+    def train(rank: int) -> list[tuple[float, bool]]:
+        mine = ray.get_runtime_context().get_node_id()
+        with pipe.iter_batches(workers=pecan.Workers(local=2), rank=rank, world_size=4, job="own-nodes") as it:
+            batches = list(islice(it, per_rank))
+        return [(float(batch["i"][0]), set(batch["node"]) == {mine}) for batch in batches]
+
+    def train_two(first: int) -> list[list[tuple[float, bool]]]:
+        with ThreadPoolExecutor(2) as pool:
+            return list(pool.map(train, (first, first + 1)))
+
+    nodes: Any = ray.nodes
+    remote: Any = ray.remote
+    here = ray.get_runtime_context().get_node_id()
+    other = next(node["NodeID"] for node in nodes() if node["NodeID"] != here)
+    placed = remote(num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(other, soft=False))
+    others = placed(train_two).remote(2)
+    found = [*train_two(0), *ray.get(others)]
+    firsts = [[first for first, _ in rank] for rank in found]
+    assert firsts == [[rows * (rank + 4 * turn) for turn in range(per_rank)] for rank in range(4)]
+    own = sum(is_own for rank in found for _, is_own in rank)
+    assert own > 0.75 * 4 * per_rank, "without the rule it is half of them"
 
 
 def test_rows_of_a_worker_that_is_late_are_made_by_another_one(tmp_path: Path) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
@@ -19,11 +20,11 @@ import ray
 
 import pecan_ray as pecan
 from pecan_ray.cli import main
-from pecan_ray.errors import PlanError
-from pecan_ray.runtime.share_session import ShareSession
+from pecan_ray.errors import ClusterError, PlanError
+from pecan_ray.run_of_reader import ReaderRun
 from tests.long_form import some_later
 from tests.ray.conftest import living_actors
-from tests.ray.waiting import until
+from tests.ray.waiting import ENDS_S, until
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
 
@@ -149,6 +150,16 @@ def test_what_a_slow_reader_lacks_waits_on_disk_and_with_max_lag_others_wait_and
         assert sorted([*elements([first]), *elements(slow)]) == whole.result() == wholly()
 
 
+def rank_of_trial(
+    pipe: pecan.PecanPipeline, trial: str, rank: int, joined: Callable[[], object] = bool
+) -> list[tuple[int, int]]:
+    """Return what one of two ranks of a trial gets in two epochs; `joined`: is called before it reads."""
+    of: dict[str, Any] = {"job": trial, "rank": rank, "world_size": 2}
+    with pipe.iter_batches(share="trials", max_lag=2, epochs=2, workers=WORKERS, **of) as batches:
+        joined()
+        return epochs_and_elements(batches)
+
+
 @ray.remote(num_cpus=1)
 class Trainer:
     """A trainer in a process of its own."""
@@ -157,6 +168,10 @@ class Trainer:
         with pipe.iter_batches(share=name, max_lag=2, epochs=2) as batches:
             found = list(batches)
             return elements(found), found[0]["x"].flags.writeable, batches.report().shared
+
+    def rank(self, pipe: pecan.PecanPipeline, trial: str, rank: int) -> list[tuple[int, int]]:
+        """Read as one of two ranks of a trial."""
+        return rank_of_trial(pipe, trial, rank)
 
     def begin(self, pipe: pecan.PecanPipeline, name: str, count: int) -> int:
         """Read some batches, and no more."""
@@ -204,6 +219,41 @@ def test_a_reader_that_is_killed_holds_nobody_back_and_one_on_another_node_gets_
 
 
 @pytest.mark.usefixtures("by_value")
+def test_the_ranks_of_four_trials_divide_what_one_run_makes_also_on_another_node(tmp_path: Path) -> None:
+    pipe, far = pipe_of(tmp_path), trainer(here=False)
+    # The group lives as long as one of these waits for the rank on the other node.
+    all_here = threading.Barrier(7, timeout=ENDS_S)
+    with ThreadPoolExecutor(7) as pool:
+        places = [(trial, rank) for trial in "abcd" for rank in range(2)]
+        here = [pool.submit(rank_of_trial, pipe, *place, all_here.wait) for place in places[:-1]]
+        elsewhere = ray.get(far.rank.remote(pipe, *places[-1]))
+        found = [*(one.result() for one in here), elsewhere]
+    began = min(found[0])[0]  # calls of one program are passes, which begin in the order of the threads
+    each = sorted((began + epoch, i) for epoch in range(2) for i in range(BATCHES * EACH))
+    for trial in range(4):
+        first, second = found[2 * trial : 2 * trial + 2]
+        assert len(first) == len(second) and sorted(first + second) == each, "disjoint, and all of it"
+    assert calls(tmp_path) == dict.fromkeys(range(BATCHES * EACH), 2), "each once an epoch, for all of them"
+    ray.kill(far)
+
+
+def test_ranks_that_lose_their_group_are_told_for_none_knows_what_the_others_have_had(tmp_path: Path) -> None:
+    pipe = pipe_of(tmp_path)
+    of: dict[str, Any] = {"job": "a", "rank": 0, "world_size": 2}
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(rank_of_trial, pipe, "a", 1)
+        with pipe.iter_batches(share="trials", max_lag=2, epochs=2, workers=WORKERS, **of) as batches:
+            next(batches)
+            assert isinstance(batches._run, ReaderRun)
+            _, pid = ray.get(batches._run.session.producer.place.remote())
+            os.kill(pid, signal.SIGKILL)
+            with pytest.raises(ClusterError, match=r"is gone: its process .* Start the run again"):
+                list(batches)
+        with pytest.raises(ClusterError, match="is gone"):
+            other.result()
+
+
+@pytest.mark.usefixtures("by_value")
 @pytest.mark.parametrize("lost", some_later(["process", "node"], "process"))
 def test_where_a_group_is_lost_its_readers_go_on_with_what_they_have_not_had(
     three_nodes: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, lost: str
@@ -216,8 +266,8 @@ def test_where_a_group_is_lost_its_readers_go_on_with_what_they_have_not_had(
         with pipe.iter_batches(share="lost", max_lag=2, epochs=2) as batches:
             rest_of_far = far.go_on.remote()
             found = epochs_and_elements(batches, 10)
-            assert isinstance(batches._session, ShareSession)
-            node, pid = ray.get(batches._session.producer.place.remote())
+            assert isinstance(batches._run, ReaderRun)
+            node, pid = ray.get(batches._run.session.producer.place.remote())
             assert node == spare.node_id
             if lost == "node":
                 three_nodes.remove_node(spare, allow_graceful=False)

@@ -34,6 +34,11 @@ def actors() -> int:
     return sum("tf_dataset" in str(actor["name"]) for actor in names)
 
 
+def ended() -> bool:
+    gc.collect()
+    return not actors()
+
+
 def firsts(batches: Any) -> list[int]:
     return [int(batch["y"][0]) for batch in batches]
 
@@ -49,16 +54,19 @@ def test_a_dataset_goes_on_from_a_checkpoint_and_its_job_ends_with_it(tmp_path: 
     assert firsts(again) == PASS[4:] and firsts(again.take(3)) == PASS[:3] and actors()
     again.close()
     del data, iterator
-
-    def ended() -> bool:
-        gc.collect()
-        return not actors()
-
     until(ended, "the job of a dropped data set goes on")
     with pytest.raises(StateError, match="this is no state of it"):
         again.load_state_dict({})
     with pytest.raises(PlanError, match="the rest of an epoch has fewer batches than Keras expects"):
         InputBackup(again, tmp_path / "input.json", save_freq=3)
+
+
+def test_a_job_ends_when_what_keras_has_read_is_dropped() -> None:
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    data = pipeline().to_keras("x", **WORKER)
+    assert len(model.predict(data, verbose=0)) == 100 and actors()
+    del data
+    until(ended, "the job of a dropped data set goes on")
 
 
 def recorded(most: int | None, seen: list[int]) -> Any:

@@ -156,8 +156,9 @@ def whole(encoded: bytes, ratio: int = 1) -> Any:
 
 def decode_crop(crop: Any, encoded: bytes, seed: int = 0) -> Any:
     """What a decoder and a crop at once make of a file."""
-    known = known_functions([("crop", crop)], decodes=True)
-    return known.merged(reduces=False)(encoded, lambda name: np.random.default_rng(seed))
+    known = known_functions([("crop", crop)], decodes=True, reduces=False)
+    assert known is not None
+    return known[0](encoded, lambda name: np.random.default_rng(seed))
 
 
 def some_jpeg(rng: np.random.Generator) -> bytes:

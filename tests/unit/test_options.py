@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import math
 import re
 from collections.abc import Callable
@@ -12,9 +13,10 @@ import numpy as np
 import pytest
 
 from pecan_ray import PecanPipeline, sources
+from pecan_ray.cache_options import Cache
 from pecan_ray.errors import PlanError
-from pecan_ray.options import AutoWorkers, Cache, Config, IterOptions, PlacementMode, Workers
-from pecan_ray.placement import MODES
+from pecan_ray.options import AutoWorkers, Config, IterOptions, PlacementMode, Workers
+from pecan_ray.placement.policy import MODES
 from pecan_ray.plan.deadline import Deadline
 from pecan_ray.plan.prices import Prices, PriceTier
 
@@ -89,3 +91,40 @@ def test_what_is_no_quota_is_refused_before_anything_starts() -> None:
             for call in (lambda wrong=wrong: Config(remote_io=wrong), lambda wrong=wrong: batches.set_remote_io(wrong)):
                 with pytest.raises(PlanError, match="remote_io must be a"):
                     call()
+
+
+BY_PLACE = {
+    **dict.fromkeys(("Csv", "Files", "JsonLines", "TFRecords", "TextLines", "WebDataset"), "paths"),
+    **dict.fromkeys(("HuggingFace", "RayDataset", "TorchIterable"), "dataset"),
+    **dict.fromkeys(("ByIndex", "Resampled"), "source"),
+    **dict.fromkeys(("AudioFolder", "ImageFolder"), "root"),
+    **dict.fromkeys(("LitData", "Mds"), "folder"),
+    **{"Arrays": "", "Blend": "sources", "Env": "name", "Items": "items", "Lance": "uri columns"},
+    **{"Parquet": "paths columns", "TokenFiles": "path length"},
+}
+
+
+def test_of_a_source_what_it_reads_is_given_by_place_and_options_by_name() -> None:
+    def by_place(made: Any) -> str:
+        given = inspect.signature(made).parameters.values()
+        return " ".join(one.name for one in given if one.kind is one.POSITIONAL_OR_KEYWORD)
+
+    assert {name: by_place(getattr(sources, name)) for name in sources.__all__} == BY_PLACE
+
+
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [
+        *((kind, {"types": {"x": "int8"}, "fill": {"x": 1}, "mask": {"x": "y"}}) for kind in ("Csv", "JsonLines")),
+        ("Parquet", {"fill": {"x": 1}, "mask": {"x": "y"}}),
+        ("TFRecords", {"parse": True, "features": {"x": "int64"}}),
+        ("TextLines", {}),
+    ],
+)
+def test_a_source_has_a_hash_whatever_its_options_are_and_its_text_names_paths_once(
+    kind: str, more: dict[str, Any]
+) -> None:
+    options = {"partitions": {"p": "string"}, "storage_options": {"region": "eu"}, **more}
+    one, other = (getattr(sources, kind)(["s3://bucket/one", "s3://bucket/two"], **options) for _ in range(2))
+    assert hash(one) == hash(other) and one == other
+    assert str(one).count("bucket/one") == 1

@@ -41,6 +41,8 @@ def test_of_each_ten_consecutive_elements_of_a_split_one_is_in_a_part_of_a_tenth
     assert len({i % BLOCK for i in held_out}) == BLOCK, "which one it is, is random"
     op = Subset(name="subset", low=0.9, high=1.0, seed=42)
     assert [number for number in range(100) if is_member(op, 0, number)] == [7, 12, 22, 36, 42, 52, 63, 73, 88, 94]
+    of_another = [number for number in range(1000, 1100) if is_member(op, 7, number)]
+    assert of_another == [1008, 1012, 1021, 1033, 1044, 1055, 1064, 1079, 1089, 1098]
 
 
 def test_parts_are_the_same_in_each_pass_and_others_with_another_seed() -> None:

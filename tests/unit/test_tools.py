@@ -32,7 +32,7 @@ import sys
 from tests.mutation import __main__ as command
 
 command.LIBRARIES = ()
-sys.argv[1:] = ["--folders", "code", "--tests", "tests", "--most-s", "60"]
+sys.argv[1:] = ["--folders", "code", "--tests", "tests", "--most-s", "60", "--seen", "seen"]
 command.ROOT = command.Path.cwd()
 command.main()
 """
@@ -45,11 +45,13 @@ def test_what_tests_notice_is_counted_and_the_rest_is_told(tmp_path: Path) -> No
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     done = run_python("-c", COMMAND, finding=tmp_path, env={"PYTHONPATH": str(ROOT)})
-    *told, share = done.stdout.splitlines()
-    assert share == "noticed: 2 of 6 = 33.3%", done.stdout + done.stderr
+    *told, logic, constants, share = done.stdout.splitlines()
+    assert share == "noticed: 2 of 6 = 33.3% (of all changes 10% to 70%)", done.stdout + done.stderr
+    assert logic == "logic: missed 2, hung 0, tests 2, run by none 1"
+    assert constants == "named constants: missed 1, hung 0, tests 0, run by none 0"
     assert sorted(told) == [
         "missed by 0 tests: code/rules.py:5: 'return +a' -> 'return None'",
-        "missed by 2 tests: code/rules.py:1: '3' -> '4'",
+        "missed by 2 tests: code/rules.py:1: '3' -> '6'",
         "missed by 2 tests: code/rules.py:3: 'a >= b' -> '(a > b)'",
         "missed by 2 tests: code/rules.py:3: 'a if a >= b else b' -> '(a)'",
     ]

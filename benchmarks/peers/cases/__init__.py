@@ -5,6 +5,7 @@ from __future__ import annotations
 from benchmarks.peers.cases.audio import AUDIO
 from benchmarks.peers.cases.augmentation import RAND_AUGMENT, SIMCLR
 from benchmarks.peers.cases.case import PeerCase, Target
+from benchmarks.peers.cases.existing import EXISTING
 from benchmarks.peers.cases.photographs import FIGURE_3, FIRST_BATCH, PHOTOGRAPHS
 from benchmarks.peers.cases.python_code import PYTHON_CODE
 from benchmarks.peers.cases.stragglers import STRAGGLERS
@@ -25,6 +26,7 @@ CASES: tuple[PeerCase, ...] = (
     FIRST_BATCH,
     PYTHON_CODE,
     STRAGGLERS,
+    *EXISTING,
 )
 
 __all__ = ["CASES", "PeerCase", "Target", "by_key"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import tensorflow as tf
@@ -57,15 +59,35 @@ def _fused_crop(encoded: Tensor) -> Tensor:
 
 def photographs(listed: list[tuple[str, int]], variant: str) -> Any:
     """Decode, crop, resize, flip and normalize; `variant`: "plain", or "fused" for decoding only the crop."""
-    crop = _fused_crop if variant == "fused" else _plain_crop
-
-    def work(path: Tensor, label: Tensor) -> Any:
-        image = tf.image.random_flip_left_right(resize(crop(tf.io.read_file(path))))
-        return {"image": normalize(image), "label": tf.cast(label, tf.int64)}
-
     paths, labels = zip(*listed, strict=True)
     files = tf.data.Dataset.from_tensor_slices((list(paths), list(labels))).repeat()
-    return files.map(work, num_parallel_calls=tf.data.AUTOTUNE)
+    crop = _fused_crop if variant == "fused" else _plain_crop
+    return files.map(functools.partial(_photograph, crop), num_parallel_calls=tf.data.AUTOTUNE)
+
+
+def _photograph(crop: Callable[[Tensor], Tensor], path: Tensor, label: Tensor) -> Any:
+    image = tf.image.random_flip_left_right(resize(crop(tf.io.read_file(path))))
+    return {"image": normalize(image), "label": tf.cast(label, tf.int64)}
+
+
+def shard_of_photographs(listed: list[tuple[str, int]], batch: int, num_shards: int, index: int) -> Any:
+    """Return one epoch of a shard of the photographs, as a user's own function makes it."""
+    paths, labels = zip(*listed, strict=True)
+    files = tf.data.Dataset.from_tensor_slices((list(paths), list(labels))).shard(num_shards, index)
+    images = files.map(functools.partial(_photograph, _fused_crop), num_parallel_calls=tf.data.AUTOTUNE)
+    return _any_order(images.batch(batch))
+
+
+def shard_of_tokens(paths: list[str], tokenize: Callable[[Tensor], Any], batch: int) -> Any:
+    """Return one epoch of the files of a shard, as a user's own function makes it."""
+    lines = tf.data.TextLineDataset(paths)
+    return _any_order(lines.map(tokenize, num_parallel_calls=tf.data.AUTOTUNE).batch(batch))
+
+
+def _any_order(data: Any) -> Any:
+    options = tf.data.Options()
+    options.deterministic = False
+    return data.prefetch(tf.data.AUTOTUNE).with_options(options)
 
 
 def decode_and_crop(encoded: Tensor, rng: Tensor) -> Tensor:

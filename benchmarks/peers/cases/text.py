@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import os
 import tempfile
@@ -31,14 +32,14 @@ def lines() -> list[str]:
     return [str(row["text"]).replace("\n", " ") for row in rows]
 
 
-def file_of_lines() -> str:
-    """Return a file of these sentences, many times over."""
+def file_of_lines(count: int = 500 * COPIES, part: str = "all") -> str:
+    """Return a file of so many of these sentences, over and over."""
     cache = Path.home() / ".cache" / "pecan_ray"
     cache.mkdir(parents=True, exist_ok=True)
-    file = cache / f"austen-lines-{COPIES}.txt"
+    file = cache / f"austen-{count}-lines-{part}.txt"
     if not file.exists():
         with tempfile.NamedTemporaryFile("w", dir=cache, delete=False, encoding="utf-8") as unfinished:
-            unfinished.write(("\n".join(lines()) + "\n") * COPIES)
+            unfinished.writelines(f"{line}\n" for line in itertools.islice(itertools.cycle(lines()), count))
         os.replace(unfinished.name, file)
     return str(file)
 

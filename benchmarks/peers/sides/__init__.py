@@ -42,6 +42,9 @@ SIDES: dict[str, Side] = {
     "pecan python, automatic": _ours("python", workers="auto"),
     "pecan python, its operators": _ours("python", operators="library"),
     "pecan tensorflow": _ours("tensorflow", "tensorflow"),
+    "pecan from_tf_data": Side(
+        "ours", "existing", needs=("tensorflow",), options={"engine": "tensorflow"}, kind="ours"
+    ),
     "threads": Side("threads", kind="bound"),
     "threads, best order": Side("threads", options={"part": "best order"}, kind="bound"),
     "compute only": Side("threads", "compute_only", kind="bound"),
@@ -53,6 +56,8 @@ SIDES: dict[str, Side] = {
     "tf.data, same functions": Side("tf_data", "numpy_function", needs=("tensorflow",)),
     "tf.data service": Side("tf_service", needs=("tensorflow",), options={"variant": "fused"}),
     "tf.data service, plain": Side("tf_service", needs=("tensorflow",), options={"variant": "plain"}),
+    "tf.data, epochs": Side("tf_data", "epochs", needs=("tensorflow",)),
+    "tf.data service, epochs": Side("tf_service", "epochs", needs=("tensorflow",)),
     "torch DataLoader": Side("torch_loader", needs=("torch",)),
     "torch DataLoader, any order": Side("torch_loader", needs=("torch",), options={"in_order": False}),
     "Ray Data": Side("ray_data", needs=("ray.data",)),

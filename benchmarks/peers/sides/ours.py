@@ -43,3 +43,12 @@ def batches(recipe: Recipe, engine: EngineName, workers: str = "one", operators:
         pipe = recipe.known()
     with pipe.iter_batches(workers=fixed) as taken:
         yield from taken
+
+
+def existing(recipe: Recipe, **_options: Any) -> BatchIterator:
+    """Yield the batches of a user's dataset, epoch after epoch, made by one local worker."""
+    assert recipe.epochs is not None
+    make, shards = recipe.epochs.make_dataset, recipe.epochs.shards
+    pipe = pecan.PecanPipeline.from_tf_data(make, num_shards=shards, name="existing")
+    with pipe.iter_batches(workers=pecan.Workers(local=1), epochs=None) as taken:
+        yield from taken

@@ -50,6 +50,14 @@ def batches(recipe: Recipe, variant: str) -> BatchIterator:
     return arrays(batched(graph(recipe, variant), recipe.batch))
 
 
+def epochs(recipe: Recipe) -> BatchIterator:
+    """Yield the batches of a user's dataset, epoch after epoch."""
+    assert recipe.epochs is not None
+    data = recipe.epochs.make_dataset(1, 0)
+    while True:
+        yield from arrays(data)
+
+
 def numpy_function(recipe: Recipe) -> BatchIterator:
     """Yield batches of the very functions of the other sides, which TensorFlow calls from its threads."""
     import cv2

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
+from collections.abc import Iterator
 from typing import Any
 
 from benchmarks.peers.recipe import BatchIterator, Recipe
@@ -23,7 +25,22 @@ def _serve(pipe: Any) -> None:
 
 
 def batches(recipe: Recipe, variant: str) -> BatchIterator:
-    """Yield batches without end: the whole pipeline runs in the worker, which sends finished batches.
+    """Yield batches without end: the whole pipeline runs in the worker, which sends finished batches."""
+    with served(tf_data.batched(tf_data.graph(recipe, variant), recipe.batch)) as data:
+        yield from tf_data.arrays(data)
+
+
+def epochs(recipe: Recipe) -> BatchIterator:
+    """Yield the batches of a user's dataset, epoch after epoch."""
+    assert recipe.epochs is not None
+    with served(recipe.epochs.make_dataset(1, 0)) as data:
+        while True:
+            yield from tf_data.arrays(data)
+
+
+@contextlib.contextmanager
+def served(data: Any) -> Iterator[Any]:
+    """Start a service, and return a dataset as it sends it.
 
     The two are on one machine, where compression only costs; the trainer asks for several batches at a time.
     """
@@ -33,10 +50,9 @@ def batches(recipe: Recipe, variant: str) -> BatchIterator:
     server = context.Process(target=_serve, args=(theirs,), daemon=True)
     server.start()
     service = tf.data.experimental.service
-    data = tf_data.batched(tf_data.graph(recipe, variant), recipe.batch)
     try:
         sent = service.distribute(service.ShardingPolicy.OFF, mine.recv(), compression=None)
-        yield from tf_data.arrays(data.apply(sent).prefetch(tf.data.AUTOTUNE))
+        yield data.apply(sent).prefetch(tf.data.AUTOTUNE)
     finally:
         mine.send("stop")
         server.join(5)

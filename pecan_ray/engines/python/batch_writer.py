@@ -5,51 +5,21 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeAlias
 
-from pecan_ray.engines.contract import Produced, Slots, is_columnar
-from pecan_ray.engines.counting import element_bytes
+from pecan_ray.engines.contract import Produced, Slots
 from pecan_ray.engines.items import Item
 from pecan_ray.engines.kept_rows import KeptRows
 from pecan_ray.engines.positions import SkippedPositions, merge
-from pecan_ray.engines.python.chain import apply_error_policy
-from pecan_ray.engines.python.collate import with_arrays
+from pecan_ray.engines.python.chunk_line import ChunkLine, Piece, RowsInLine
 from pecan_ray.engines.python.open_batch import OpenBatch, copy_into
-from pecan_ray.engines.python.ordered_results import ITEM_BYTES, items_bytes
-from pecan_ray.engines.python.serializable_items import check_serializable
+from pecan_ray.engines.python.sendable import SendableItems
 from pecan_ray.engines.row_block import RowBlock
-from pecan_ray.engines.row_types import kind_of, split_by_kind
-from pecan_ray.engines.serializable import PLAIN_OR_NUMBERS
-from pecan_ray.errors import BatchShapeError, OpError
+from pecan_ray.engines.row_types import kind_of
+from pecan_ray.errors import BatchShapeError
 from pecan_ray.options import OnError
 
 MOST_IN_PIECE = 256
 """Elements of a chunk that stand in line together."""
-
-
-class _RowsInLine(NamedTuple):
-    """Rows of an entry, or a block, that wait for their places in batches."""
-
-    rows: KeptRows | RowBlock
-    start: int
-    stop: int
-
-
-Piece: TypeAlias = list[Item] | _RowsInLine
-"""Elements that stand in line together."""
-
-
-def slice_bytes(pieces: Sequence[Piece]) -> int:
-    """Return about how many bytes pieces take: the elements of each are like its first one."""
-    return sum(items_bytes(one) if isinstance(one, list) else _rows_bytes(one) for one in pieces)
-
-
-def _rows_bytes(piece: _RowsInLine) -> int:
-    return (piece.stop - piece.start) * (element_bytes(piece.rows.first) + ITEM_BYTES)
-
-
-NEVER = -1
-"""No chunk has this number: nothing comes behind an error."""
 
 
 class BatchWriter:
@@ -79,30 +49,29 @@ class BatchWriter:
         `raise_error` is given, where order is kept, the error of the first chunk that failed, behind all batches that
         are full before it.
         """
-        self._on_error, self._produced_by = on_error, made_by or op
-        self._holds_objects: bool | None = None
-        """Whether elements have columns that are pickled on their way; None: not known yet."""
+        self._sendable = SendableItems(made_by or op, skipped_positions, on_error, strict)
         self.size = size
         """Rows of a batch."""
         self._op, self._slots, self._skipped_positions = op, slots, skipped_positions
-        self.strict, self._ready, self._raise = strict, ready, raise_error
+        self._ready, self._raise = ready, raise_error
         self._open: OpenBatch | None = None
         self._claim_lock = threading.Lock()
-        """Guards the line, what came too early for it, and the open batch with its place in the sequence."""
-        self._line: deque[Piece] = deque()
-        self._early: dict[int, tuple[Sequence[Piece], int]] = {}
-        """Chunks that wait for an earlier one, and about how many bytes each takes, by number."""
-        self._next = 0
-        self._errors: dict[int, BaseException] = {}
-        """Those of chunks, by number."""
-        self.failed = False
-        """Nothing behind what has failed is wanted."""
-        self._due: BaseException | None = None
-        """The one to raise when the batches before it are handed on."""
+        """Guards the line, and the open batch with its place in the sequence."""
+        self._line = ChunkLine(strict)
         self._finishing = threading.Lock()
         """Guards the beginning of the sequence: batches are handed on one after the other."""
         self._sequence: deque[OpenBatch] = deque()
         self._left = False
+
+    @property
+    def strict(self) -> bool:
+        """Whether elements keep the order of the source."""
+        return self._line.strict
+
+    @property
+    def failed(self) -> bool:
+        """Whether something has failed, so that nothing behind it is wanted."""
+        return self._line.failed
 
     def leave(self) -> None:
         """Begin no other batch: nobody takes it.  A thread that waits for memory may hold the lock."""
@@ -114,53 +83,13 @@ class BatchWriter:
         `error`: what ended the chunk, where order is kept.  Returns how many bytes more wait for an earlier chunk: less
         than none, if it is one that others waited for.
         """
-        # A lease with a place: the trainer joins these rows, in blocks of one kind
-        # (docs/decisions/order-and-rows.md#158-blocks-of-one-kind).
-        if items and items[0].lease.place is not None:
-            pieces, error = self._of_one_kind(items, error)
-        else:
-            if self._holds_objects is None and items:
-                self._holds_objects = not all(map(is_columnar, items[0].value.values()))
-            if self._holds_objects:
-                items, error = self._serializable_items(with_arrays(items), error)
-            pieces = [items]
+        pieces, error = self._sendable.pieces(items, error)
         if error is not None:
             with self._claim_lock:
-                # Known before its chunk is in line, because nothing behind it may be placed.
-                self._errors[number] = error
-                self.failed = True
+                self._line.fail(number, error)
         # In pieces where it is long: what a batch leaves of one is copied.
         size = MOST_IN_PIECE
         return self._place(number, [one[at : at + size] for one in pieces for at in range(0, len(one), size)])
-
-    def _of_one_kind(
-        self, items: list[Item], error: BaseException | None
-    ) -> tuple[list[list[Item]], BaseException | None]:
-        """Return elements in pieces of one kind each; up to one that cannot be sent, and the error."""
-        found: list[list[Item]] = []
-        for piece in split_by_kind(items):
-            cannot = None
-            if not all(map(is_columnar, piece[0].value.values())):
-                piece, cannot = self._serializable_items(with_arrays(piece), None)
-            found.append(piece)
-            if cannot is not None:
-                return found, cannot
-        return found, error
-
-    def _serializable_items(
-        self, items: list[Item], error: BaseException | None
-    ) -> tuple[list[Item], BaseException | None]:
-        """Return what can be sent; where order is kept, up to an item that cannot, and the error."""
-        plain, kept = PLAIN_OR_NUMBERS.issuperset, []
-        try:
-            for item in items:
-                if plain(map(type, item.value.values())) or self._can_send(item):
-                    kept.append(item)
-        except OpError as cannot:
-            if not self.strict:
-                raise
-            error = cannot
-        return kept, error
 
     def place_rows(
         self, number: int, rows: KeptRows | RowBlock, start: int, stop: int, error: BaseException | None = None
@@ -168,14 +97,13 @@ class BatchWriter:
         """Write rows as chunk `number`, as `place` does."""
         if error is not None:
             with self._claim_lock:
-                self._errors[number] = error
-                self.failed = True
+                self._line.fail(number, error)
         if not self.strict and rows.plain:
             # What stands in line waits for the rest, and keeps the slot of the open batch: there is always one more.
             while stop - start >= self.size:
                 self._ready(self._whole(rows, start))
                 start += self.size
-        return self._place(number, [_RowsInLine(rows, start, stop)] if start < stop else [])
+        return self._place(number, [RowsInLine(rows, start, stop)] if start < stop else [])
 
     def _whole(self, rows: KeptRows | RowBlock, start: int) -> Produced:
         """Return a batch of rows of one entry, or block: nobody else has to do with it, so it takes few steps."""
@@ -205,14 +133,14 @@ class BatchWriter:
         )
 
     def _place(self, number: int, pieces: Sequence[Piece]) -> int:
-        # Weighed outside of the lock. If the chunk's turn comes meanwhile, `_line_up` takes its bytes off again.
-        nbytes = slice_bytes(pieces) if self.strict and number != self._next else 0
+        # Weighed outside of the lock.
+        nbytes = self._line.early_bytes(number, pieces)
         with self._claim_lock:
-            waiting = self._line_up(number, pieces, nbytes)
+            waiting = self._line.add(number, pieces, nbytes)
         # Claimed rows are written before the next claim: who waits for memory there owes no batch a row.
         while claim := self._claim():
             self._write(*claim)
-        if self._due is not None:
+        if self._line.error is not None:
             self._raise_if_due()
         return waiting
 
@@ -224,7 +152,7 @@ class BatchWriter:
             if not self.strict:
                 raise
             batch.fail(error)
-            complete = self.failed = True
+            complete = self._line.failed = True
         if complete:
             self._finish(batch)
 
@@ -233,56 +161,26 @@ class BatchWriter:
         # Both: neither may a full batch before the error be on its way, nor elements before it stand in line.
         with self._finishing:
             with self._claim_lock:
-                if self._line:
+                if self._line.pieces:
                     return
                 if (batch := self._open) is not None and batch.is_joined and batch.claimed < batch.stop:
                     batch.cut()
             self._flush()
             with self._claim_lock:
-                error = self._due
-                if error is None or self._line or (self._sequence and self._sequence[0].is_full):
+                error = self._line.error
+                if error is None or self._line.pieces or (self._sequence and self._sequence[0].is_full):
                     return
-                self._due = None
+                self._line.error = None
         assert self._raise is not None
         self._raise(error)
-
-    def _can_send(self, item: Item) -> bool:
-        try:
-            check_serializable(item, self._produced_by)
-        except OpError as error:
-            apply_error_policy(item, error, self._on_error, self._skipped_positions)
-            return False
-        return True
-
-    def _line_up(self, number: int, pieces: Sequence[Piece], nbytes: int) -> int:
-        """Put a chunk in line, with those that waited for it; the caller holds the lock.
-
-        Returns how many bytes more wait for an earlier chunk.
-        """
-        if not self.strict:
-            self._line.extend(pieces)
-            return 0
-        self._early[number] = pieces, nbytes
-        waiting = nbytes
-        while self._next in self._early:
-            due, due_bytes = self._early.pop(self._next)
-            self._line.extend(due)
-            waiting -= due_bytes
-            if self._next in self._errors:
-                # Chunks behind the failed one stay in `_early` for ever: nothing behind an error is delivered
-                # (docs/decisions/order-and-rows.md#150-errors-at-their-place).
-                self._due, self._next = self._errors[self._next], NEVER
-                break
-            self._next += 1
-        return waiting
 
     def _claim(self) -> tuple[OpenBatch, int, Piece] | None:
         """Take as many elements from the line as the open batch has room for, and as are of one kind."""
         while True:
             with self._claim_lock:
-                if not self._line or self._left:
+                if not self._line.pieces or self._left:
                     return None
-                head, batch = self._line[0], self._open
+                head, batch = self._line.pieces[0], self._open
                 if batch is None or batch.is_full or self._matches_batch(batch, head):
                     return self._claimed(batch, head)
                 batch.cut()
@@ -306,16 +204,13 @@ class BatchWriter:
             if self.strict:
                 self._sequence.append(batch)
         first, room = batch.claimed, batch.stop - batch.claimed
-        if isinstance(head, _RowsInLine):
-            stop = min(head.stop, head.start + room)
-            batch.claimed += stop - head.start
-            if stop < head.stop:
-                self._line[0] = _RowsInLine(head.rows, stop, head.stop)
-            else:
-                self._line.popleft()
-            return batch, first, _RowsInLine(head.rows, head.start, stop)
-        claimed = self._items_in_line(batch, room)
-        batch.claimed += len(claimed)
+        claimed: Piece
+        if isinstance(head, RowsInLine):
+            claimed = self._line.take_rows(room)
+            batch.claimed += claimed.stop - claimed.start
+        else:
+            claimed = self._items_in_line(batch, room)
+            batch.claimed += len(claimed)
         return batch, first, claimed
 
     def _opened(self, head: Piece) -> OpenBatch:
@@ -328,15 +223,9 @@ class BatchWriter:
     def _items_in_line(self, batch: OpenBatch, most: int) -> list[Item]:
         """Take items from the beginning of the line, up to what does not go into the batch; the caller has the lock."""
         taken: list[Item] = []
-        while len(taken) < most and self._line and isinstance(chunk := self._line[0], list):
-            if not self._matches_batch(batch, chunk):
-                break
-            room = most - len(taken)
-            taken += chunk[:room]
-            if len(chunk) > room:
-                self._line[0] = chunk[room:]
-            else:
-                self._line.popleft()
+        pieces = self._line.pieces
+        while len(taken) < most and pieces and isinstance(pieces[0], list) and self._matches_batch(batch, pieces[0]):
+            taken += self._line.take_items(most - len(taken))
         return taken
 
     def _finish(self, batch: OpenBatch) -> None:
@@ -360,7 +249,7 @@ class BatchWriter:
                 self._ready(batch.finish(self._skipped_positions))
             except BatchShapeError as error:
                 assert self._raise is not None
-                self.failed = True
+                self._line.failed = True
                 self._sequence.clear()
                 self._raise(error)
                 self.leave()

@@ -7,15 +7,13 @@ Whether a function does that and nothing else is watched while it runs (`pecan_r
 
 from __future__ import annotations
 
-import builtins
-import dis
-import inspect
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from pecan_ray.engines.python.plain_functions import named_values, why_not_plain
 from pecan_ray.engines.python.rows import NUMBERS, RowsColumn, RowsWatch, array_of
 from pecan_ray.plan.operators import Map, is_pass_dependent
 
@@ -23,42 +21,14 @@ CHANNELS = (2, 3, 4)
 """Of images in which it is worth it; with more the loop over them is long enough."""
 SMALLEST = 1 << 12
 """Numbers of an image below which the calls, and not the loops, take the time."""
-FLAGS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
 def is_channel_arithmetic(op: Map) -> bool:
-    """Tell whether a function could do arithmetic with a number for each channel of its image, by what it names.
-
-    It names nothing but NumPy and numbers, so that calling it with something else than its image changes nothing.
-    """
-    fn = op.fn
-    if not isinstance(fn, types.FunctionType) or fn.__code__.co_flags & FLAGS or is_pass_dependent(op):
+    """Tell whether a function could do arithmetic with a number for each channel of its image, by what it names."""
+    if is_pass_dependent(op) or not isinstance(op.fn, types.FunctionType) or why_not_plain(op.fn):
         return False
-    if int(np.__version__.partition(".")[0]) < 2:  # the dtype of a result depended on whether a constant was one number
-        return False
-    values = list(_constants(fn))
-    return all(map(_is_plain, values)) and any(_is_by_channel(value) for value in values)
-
-
-def _constants(fn: types.FunctionType) -> Iterator[Any]:
-    """Yield what a function names, and what is written in it; attributes and methods are those of its image."""
-    names = {one.argval for one in dis.get_instructions(fn) if one.opname in ("LOAD_GLOBAL", "STORE_GLOBAL")}
-    yield from (fn.__globals__.get(name, vars(builtins).get(name)) for name in names)
-    yield from (cell.cell_contents for cell in fn.__closure__ or ())
-    yield from fn.__defaults__ or ()
-    # Texts are the docstring and names of dtypes; a nested function is a code object, which `_is_plain`
-    # refuses.
-    yield from (one for one in fn.__code__.co_consts if not isinstance(one, (str, type(None))))
-
-
-def _is_plain(value: Any) -> bool:
-    if value is np or isinstance(value, (bool, int, float, np.generic)):
-        return True
-    if isinstance(value, type):
-        return value in (bool, int, float) or issubclass(value, np.generic)
-    if isinstance(value, tuple):
-        return all(isinstance(one, (bool, int, float, str)) for one in value)
-    return isinstance(value, np.ndarray) and value.dtype.kind in NUMBERS
+    # Before NumPy 2 the dtype of a result depended on whether a constant was one number.
+    return int(np.__version__.partition(".")[0]) >= 2 and any(_is_by_channel(value) for _, value in named_values(op.fn))
 
 
 def _is_by_channel(value: Any) -> bool:

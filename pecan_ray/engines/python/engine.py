@@ -119,15 +119,19 @@ class PythonEngine:
 
     def _can_be_in_rows(self, plan: ColumnarPlan) -> bool:
         """Tell whether what is done to elements before they are batched, if anything, needs no other order."""
+        if not plan.maps:
+            # Where bad elements are left out in order the trainer joins rows: it is told the positions of each of them,
+            # and a run as columns has those of all together.
+            return self._options.order != "strict" or self._options.on_error == "raise"
         order = self._options.users_order
-        return not plan.maps or order is None or not order.is_changed(plan.maps)
+        return order is None or not order.is_changed(plan.maps)
 
     def _of_columns(self, stream: ItemStream, plan: ColumnarPlan) -> Generator[Produced, None, None]:
         """Cut batches out of the source's columns, in threads that are ahead of what takes them."""
         # What functions on batches are given is no slot of the ring: they may keep it, and return something
         # else.
         table = Table(plan.batch, HeapSlots() if plan.behind else self._slots)
-        in_rows = stream.rows_chain(plan.maps, plan.batch) if isinstance(plan.batch, BatchInRows) else None
+        in_rows = stream.chains.rows_chain(plan.maps, plan.batch) if isinstance(plan.batch, BatchInRows) else None
         made_by = name_of_last(plan.maps)
 
         def runs() -> Iterator[Run | list[Item] | None]:
@@ -176,7 +180,7 @@ class PythonEngine:
     def _filled(self, stream: ItemStream, plan: FusedPlan) -> Generator[Produced, None, None]:
         """Run the last element operators on the pool, each thread writing its results into the batch."""
         strict = self._options.order == "strict"
-        chain = stream.chain(plan.ops)
+        chain = stream.chains.chain(plan.ops)
         columns = column_chain(chain, plan.ops, self._options, stream.skipped_positions)
         feeder = Feeder(self._threads, chain, plan.ready, columns)
         writer = BatchWriter(

@@ -55,9 +55,8 @@ class Feeder:
         self._pool, self._chain, self._most_ready, self._columns = pool, chain, most_ready, columns
         # A waiting thread is woken only for what it waits for: one that wakes for nothing takes a CPU, or Python's
         # lock, from one that works.
-        self._lock = threading.Lock()
+        self._more_needed = threading.Condition()
         """Guards the counts; `_stopped` is only ever set."""
-        self._more_needed = threading.Condition(self._lock)
         self._in_progress = 0
         """Chunks that were handed out and are not finished."""
         self._in_line = 0
@@ -117,7 +116,7 @@ class Feeder:
             self.put(error)
 
     def _put_end(self, writer: BatchWriter) -> None:
-        with self._lock:
+        with self._more_needed:
             # The end comes behind the last batch, which a thread may still be filling.
             self._wait(lambda: not self._working)
         if not writer.failed:  # else its place in the sequence has come, or is about to
@@ -145,7 +144,7 @@ class Feeder:
         plain = self._columns is not None and not self._columns.steps
         if plain and block.rows and block.lease.pass_index != self._pass_number:
             # Rows that are only copied do not overtake those of the pass before them.
-            with self._lock:
+            with self._more_needed:
                 self._wait(lambda: not self._working)
             self._pass_number = block.lease.pass_index
         while start < block.rows:
@@ -166,13 +165,13 @@ class Feeder:
     def _pass_on(self, report: Produced | None) -> None:
         """Add what has no batch, when there is room for it."""
         if report is not None:
-            with self._lock:
+            with self._more_needed:
                 self._wait(lambda: self._ready.qsize() < self._most_ready)
             self.put(report)
 
     def _submit(self, first: Mapping[str, Any], elements: int, work: Callable[[], None]) -> None:
         """Let a thread do some work, once there is room for it; `first`: one of its elements."""
-        with self._lock:
+        with self._more_needed:
             if self._ready.qsize() >= self._most_ready:
                 # Only this wait is the trainer's: the tuner must not take the one below for it.
                 with self._pool.blocked():
@@ -242,7 +241,7 @@ class Feeder:
     def _do(self, place: Callable[[], int]) -> None:
         """Do a piece of work, which tells how many bytes more wait for an earlier chunk with it."""
         waiting = 0
-        with self._lock:
+        with self._more_needed:
             self._in_line -= 1
         try:
             if not self._stopped:
@@ -251,7 +250,7 @@ class Feeder:
             self.put(error)  # before the reader sees that it must stop, which ends with None
             self._stopped = True
         finally:
-            with self._lock:
+            with self._more_needed:
                 self._in_progress -= 1
                 self._early_bytes += waiting
                 self._working -= 1
@@ -261,7 +260,7 @@ class Feeder:
 
     def put(self, result: Produced | BaseException | None) -> None:
         """Add a finished batch, an error, or None for the end; it is dropped where nobody takes it any more."""
-        with self._lock:
+        with self._more_needed:
             if not self._left:
                 self._ready.put(result)
                 return
@@ -271,7 +270,7 @@ class Feeder:
         """Wait for the next finished batch; None at the end.  Raises the error that stopped the work."""
         result = self._ready.get()
         if self._waiting:
-            with self._lock:
+            with self._more_needed:
                 self._more_needed.notify()
         if isinstance(result, BaseException):
             raise result
@@ -282,7 +281,7 @@ class Feeder:
 
         Batches that nobody has taken are dropped: a thread may wait for the memory that they are in.
         """
-        with self._lock:
+        with self._more_needed:
             # Under the lock: what `put` adds later is dropped there, so the loop below finds all the rest.
             self._stopped = self._left = True
             self._more_needed.notify()

@@ -167,10 +167,14 @@ class OpenBatch:
                 copy_into(rows, numbers)
             else:
                 self._write_each(name, rows, run.items(name, start, stop), first)
+        return self._note_run(first, run, start, stop)
+
+    def _note_run(self, first: int, run: Run | KeptRows | RowBlock, start: int, stop: int) -> bool:
+        """Note the positions of a run's elements that are written into rows from `first` on."""
+        if self._row_parts and not isinstance(run, KeptRows):  # which are of whole splits, and never joined
+            self._row_parts[first : first + stop - start] = run.row_parts(start, stop)
         if not isinstance(run, RowBlock):
             return self._note(stop - start, run.parts(start, stop))
-        if self._row_parts:
-            self._row_parts[first : first + stop - start] = run.row_parts(start, stop)
         return self._note(stop - start, (), run.part_arrays(start, stop))
 
     def _note(self, rows: int, parts: Iterable[Part], arrays: Iterable[PartArray] = ()) -> bool:

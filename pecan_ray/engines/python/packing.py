@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from pecan_ray.engines.fill_value import fill_value
 from pecan_ray.engines.items import Item, ItemIterator
 from pecan_ray.engines.positions import Part, SkippedPositions
 from pecan_ray.engines.python.element_outputs import first_position, within
 from pecan_ray.engines.python.operators import mapped
-from pecan_ray.engines.python.padding import fill_value
 from pecan_ray.engines.python.threads import Threads
 from pecan_ray.errors import OutputTypeError
 from pecan_ray.plan.operators import Pack

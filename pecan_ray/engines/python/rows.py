@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import operator
 import types
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeAlias
@@ -19,6 +20,8 @@ from typing import Any, NoReturn, TypeAlias
 import numpy as np
 import numpy.typing as npt
 from numpy.lib.mixins import NDArrayOperatorsMixin
+
+from pecan_ray.errors import describe_error
 
 NumberArray: TypeAlias = "npt.NDArray[Any]"
 
@@ -38,6 +41,10 @@ ROUNDED = frozenset(ROUNDED_NAMES.split())
 """Those whose last bit depends on how they are computed: alone, or several at a time."""
 NUMBERS = "biuf"
 """Kinds of dtypes that columns may have."""
+
+
+REPORTED = frozenset({"raise", "call", "log"})
+"""What `np.errstate` may be set to that a function can see.  NumPy tells of integers that overflow as numbers alone."""
 
 
 class NotInRowsError(Exception):
@@ -60,6 +67,17 @@ class RowsWatch:
         """Note and raise it."""
         self.rejected = self.rejected or why
         raise NotInRowsError(why)
+
+    def run(self, function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+        """Return what NumPy makes of all rows; whatever it raises is of one row, and a function may go on with that."""
+        if not REPORTED.isdisjoint(np.geterr().values()):
+            self.reject("errors of arithmetic are raised or reported, of which single numbers have others than rows")
+        try:
+            return function(*arguments, **keywords)
+        except NotInRowsError:
+            raise
+        except Exception as error:  # whatever NumPy raises of a number that it cannot take
+            self.reject(describe_error(error))
 
 
 class HeldColumn:
@@ -134,7 +152,7 @@ class RowsColumn(NDArrayOperatorsMixin):
         if self._watch.exactly and wanted.kind in "iu" and self._array.dtype.kind == "f":
             # What lies outside of the range becomes whatever the processor makes of it.
             self._watch.reject(f"it casts {self._array.dtype} to {wanted}")
-        return self._like(self._array.astype(wanted))
+        return self._like(self._watch.run(self._array.astype, wanted))
 
     def clip(self, min: Any = None, max: Any = None) -> RowsColumn:
         """Return it between two bounds."""
@@ -143,7 +161,7 @@ class RowsColumn(NDArrayOperatorsMixin):
 
     def copy(self) -> RowsColumn:
         """Return a copy."""
-        return self._like(self._array.copy())
+        return self._like(self._watch.run(self._array.copy))
 
     def _like(self, array: NumberArray) -> RowsColumn:
         """Return other numbers of the same elements."""
@@ -177,9 +195,11 @@ class RowsColumn(NDArrayOperatorsMixin):
     def _apply(self, function: Callable[..., Any], inputs: tuple[Any, ...], **keywords: Any) -> Any:
         """Return what a function makes of columns and constants, number by number."""
         arrays = [self._given(one) for one in inputs]
-        made = function(*arrays, **keywords)
+        made = self._watch.run(function, *arrays, **keywords)
         if not isinstance(made, np.ndarray) or made.dtype.kind not in NUMBERS or len(made) != self._watch.rows:
             self._watch.reject("it makes something else than numbers")
+        if not self.ndim and made.dtype.kind in "iu" and _warnings_are_errors():
+            self._watch.reject("warnings are errors, and NumPy warns of integers that overflow as numbers alone")
         return self._like(made)
 
     def _given(self, value: Any) -> Any:
@@ -225,6 +245,14 @@ MEANINGLESS = {
     **dict.fromkeys(("hash", "reduce", "reduce_ex", "copy", "deepcopy", "sizeof"), "hashes, copies or pickles it"),
 }
 """Methods of Python that have no meaning for each element by itself, and what a function does that calls them."""
+
+
+def _warnings_are_errors() -> bool:
+    """Tell whether a filter for all modules makes errors of what NumPy warns of."""
+    return any(
+        action == "error" and module is None and issubclass(RuntimeWarning, kind)
+        for action, _, kind, module, _ in warnings.filters
+    )
 
 
 # Python looks up methods with underscores in the class, so `__getattr__` alone would not see them.

@@ -176,8 +176,6 @@ def _split_large_rows(block: RowBlock) -> RowBlock:
         for name, column in block.columns.items()
         if column.ndim > 1 and row_bytes(column) > LARGE_ROW_BYTES
     }
-    if not large:
-        return block
     return RowBlock({**block.columns, **large}, block.leases, block.lease_of, block.elements)
 
 

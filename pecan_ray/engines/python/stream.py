@@ -19,10 +19,10 @@ from pecan_ray.engines.kept_rows import KeptRows
 from pecan_ray.engines.lease_replay import LeaseReplay, PassLeases, joined_in_passes, passes_before
 from pecan_ray.engines.positions import SkippedPositions, of_first_runs, whole_parts
 from pecan_ray.engines.python.block_operators import blocks_of, items_of, takes_blocks, use_blocks
-from pecan_ray.engines.python.chain import Chain, ChainProtocol, Chains, apply_error_policy
+from pecan_ray.engines.python.chain import apply_error_policy
+from pecan_ray.engines.python.chain_maker import ChainMaker, MakeCall
 from pecan_ray.engines.python.collate import with_arrays
 from pecan_ray.engines.python.column_chain import BlockChain, column_chain
-from pecan_ray.engines.python.fallback import FallbackChain
 from pecan_ray.engines.python.fused import FusedPlan
 from pecan_ray.engines.python.grouping import grouped
 from pecan_ray.engines.python.item_stages import (
@@ -34,11 +34,9 @@ from pecan_ray.engines.python.item_stages import (
     leading_element_ops,
     unknown_op,
 )
-from pecan_ray.engines.python.kept import KeptChain
 from pecan_ray.engines.python.nested import BatchRows, arrays_within, finished
 from pecan_ray.engines.python.packing import packed
 from pecan_ray.engines.python.repeat_passes import MakeItems, each_pass, repeated
-from pecan_ray.engines.python.row_maps import RowMaps, RowsChain
 from pecan_ray.engines.python.serializable_items import check_serializable
 from pecan_ray.engines.python.threads import Threads
 from pecan_ray.engines.reading import Run, read_lease, read_lease_columns
@@ -51,7 +49,6 @@ from pecan_ray.plan.operators import (
     Autocache,
     Batch,
     BatchingOp,
-    BatchInRows,
     Collate,
     ElementOp,
     Gather,
@@ -69,10 +66,8 @@ from pecan_ray.plan.operators import (
     is_idle,
 )
 from pecan_ray.plan.shape import PlanShape, kept_points, last_batching, name_of_last, plan_shape, yields_batches
-from pecan_ray.plan.splits import OUTPUT_BITS, ColumnarSource, Element, Lease, Source, as_columnar, of_lease
+from pecan_ray.plan.splits import OUTPUT_BITS, ColumnarSource, Lease, Source, as_columnar
 from pecan_ray.sampling.random_keys import split_order_of
-
-MakeCall = Callable[[ElementOp], Callable[..., Any]]
 
 
 class ItemStream:
@@ -106,13 +101,13 @@ class ItemStream:
         )
         """Of a join that the job deals out again and again: its leases pass by pass."""
         self._leases: Leases = self._runs or self._passes or leases
-        self.skipped_positions, self._pool, self._call = skipped_positions, pool, call
-        self._counts, self._users_call = counts, users_call or call
-        self.epoch = self._latest = 0
+        self.skipped_positions, self._pool = skipped_positions, pool
+        self.epoch = 0
         self._points = {} if cache is None else kept_points(plan)
         """By source: where what it gives is kept."""
         self._cached = {} if cache is None else self._cached_reads(cache)
         """By the name of a point: how what is behind it is read."""
+        self.chains = ChainMaker(sources, options, skipped_positions, call, users_call or call, counts, self._cached)
         # Of sources that are read in step one split after the other is read, so that their rows come in one order.
         shuffled = (None,) * len(sources) if plan.is_in_step else shape.shuffled
         self._streams = [Streams.of(shuffle, source) for shuffle, source in zip(shuffled, sources, strict=True)]
@@ -197,49 +192,8 @@ class ItemStream:
     def _start_lease(self, lease: Lease | None) -> Lease | None:
         if lease is not None:
             self.epoch = lease.epoch
-            if lease.pass_index > self._latest:
-                self._latest = lease.pass_index
-                self.skipped_positions.pass_ended()
+            self.skipped_positions.begin_pass(lease.pass_index)
         return lease
-
-    def chain(self, ops: Sequence[ElementOp | Autocache]) -> ChainProtocol:
-        """Return the chain that runs some operators under this stretch's rules."""
-        for place, op in enumerate(ops):
-            if isinstance(op, Autocache) and op.name in self._cached:
-                return KeptChain(self.chain(ops[:place]), self._cached[op.name], self.chain(ops[place + 1 :]))
-        runs = [list(run) for point, run in itertools.groupby(ops, lambda op: isinstance(op, Autocache)) if not point]
-        chains = [self._chain_of([op for op in run if isinstance(op, ElementOp)]) for run in runs or [[]]]
-        return chains[0] if len(chains) == 1 else Chains(chains)
-
-    def rows_chain(self, maps: Sequence[ElementOp], batch: BatchInRows) -> RowsChain:
-        """Return what runs maps on many rows."""
-        in_rows = RowMaps(maps, self._options, exactly=batch.exactly)
-        return RowsChain(in_rows, self._plain(maps), self._counts_at)
-
-    def _counts_at(self, item: Item) -> Counts | None:
-        return self._counts if item.lease.epoch == self._options.count_epoch else None
-
-    def _plain(self, ops: Sequence[ElementOp]) -> Chain:
-        return Chain(ops, self._options, self.skipped_positions, self._call, self._counts)
-
-    def _chain_of(self, ops: Sequence[ElementOp]) -> ChainProtocol:
-        chain = self._plain(ops)
-        order = self._options.users_order
-        if order is None or not ops or not order.is_changed(ops):
-            return chain
-
-        def in_users_order() -> Chain:
-            return Chain(order.ops(ops), self._options, self.skipped_positions, self._users_call, self._counts)
-
-        # Decision 24: functions may have written into an element before it failed. If its source gives it, it is read
-        # anew; elsewhere a copy of each element is made beforehand.
-        again = self._reload if order.behind_source(ops) else None
-        return FallbackChain(ops, chain, in_users_order, order, self._options.on_error, self.skipped_positions, again)
-
-    def _reload(self, item: Item) -> Element:
-        """Return an element anew, as its source gives it."""
-        source = self._sources[item.lease.branch]
-        return next(iter(of_lease(source, item.lease).read(item.lease.split, item.element)))
 
     def _plan_items(
         self,
@@ -304,7 +258,7 @@ class ItemStream:
                 todo = todo[1:]
             if run:
                 watch = empty_pass_guard(plan, run, branch) if self._runs is not None else None
-                stages.append(partial(operators.mapped, run=self.chain(run).run, pool=self._pool, watch=watch))
+                stages.append(partial(operators.mapped, run=self.chains.chain(run).run, pool=self._pool, watch=watch))
                 continue
             op = todo.pop(0)
             if isinstance(op, Repeat):
@@ -341,7 +295,7 @@ class ItemStream:
         behind = todo[len(run) :]
         if not run or not (use_blocks(behind) or (behind and batch_of_blocks(behind) is not None)):
             return None
-        chain = self.chain(run)
+        chain = self.chains.chain(run)
         columns = column_chain(chain, run, self._options, self.skipped_positions)
         # A debug run calls no function before its result is asked for. Where passes without end may let nothing
         # through, each element is looked at.

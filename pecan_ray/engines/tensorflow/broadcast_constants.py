@@ -15,13 +15,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from pecan_ray.engines.tensorflow.columns import Tensor
-
-PIXELWISE = frozenset({"Add", "AddV2", "Sub", "Mul", "Div", "RealDiv", "Maximum", "Minimum"})
-"""Operations of two tensors, value by value."""
-NARROW = 64
-"""Constants of more values are broadcast fast as they are."""
-WIDEST_BYTES = 1 << 18
-"""Wider constants would push the image out of the processor's cache."""
+from pecan_ray.sources.tf_wide_constants import NARROW, PIXELWISE, WIDEST_BYTES
 
 Operation = Any
 

@@ -98,7 +98,7 @@ class GraphFeed:
         self._columnar = source if isinstance(source, ColumnarSource) else None
         self._elements_at_a_time = elements_at_a_time
         self.signature = signature
-        self.epoch = self._latest = 0
+        self.epoch = 0
         self._taken: dict[int, Lease] = {}
         """By the number of the split: the lease of its that was read last."""
         self.outstanding = Outstanding()
@@ -198,9 +198,8 @@ class GraphFeed:
             lease = None if self.stopped else take(reading)
         finally:
             self.is_waiting = False
-        if lease is not None and lease.pass_index > self._latest:
-            self._latest = lease.pass_index
-            self._skipped_positions.pass_ended()
+        if lease is not None:
+            self._skipped_positions.begin_pass(lease.pass_index)
         return lease
 
     def _read_lease(self, lease: Lease) -> Iterator[Read | Run]:

@@ -16,6 +16,7 @@ import pecan_ray.engines.tensorflow.checks as checks
 import pecan_ray.engines.tensorflow.meta as meta
 import pecan_ray.engines.tensorflow.mixing as mixing
 from pecan_ray.engines.contract import EngineOptions
+from pecan_ray.engines.fill_value import fill_value
 from pecan_ray.engines.global_generators import global_generators
 from pecan_ray.engines.lease_replay import passes_before
 from pecan_ray.engines.tensorflow.broadcast_constants import GraphFunction
@@ -509,8 +510,8 @@ def _padded_shape(op: PaddedBatch | BucketByLength, name: str, spec: Any) -> Any
 def _padding(op: PaddedBatch | BucketByLength, name: str, spec: Any) -> Tensor:
     value = op.padding.get(name, 0) if isinstance(op.padding, dict) else op.padding
     if spec.dtype == tf.string:
-        value = value if isinstance(value, (str, bytes)) else ""
-    return tf.constant(value, spec.dtype)
+        return tf.constant(value if isinstance(value, (str, bytes)) else "")
+    return tf.constant(fill_value(value, np.dtype(spec.dtype.as_numpy_dtype), name, op.name))
 
 
 def _wrong_type(op: ElementOp, result: Any, wanted: str) -> OutputTypeError:

@@ -64,7 +64,9 @@ def open_shard(
     with tf.device("/CPU:0"):
         # `skip` computes what it leaves out: the elements of a user's dataset have no places that could be
         # sought.
-        data = batched(source.of_lease(lease).build_dataset(lease.split).skip(first)).prefetch(tf.data.AUTOTUNE)
+        of_lease = source.of_lease(lease)
+        data = batched(of_lease.build_dataset(lease.split).skip(first))
+        data = data.prefetch(tf.data.AUTOTUNE) if of_lease.reads_ahead else data
         check_columns(
             _name(source), columns_of(data.element_spec), {}, ragged=True, sparse=True, where="it leaves the graph"
         )

@@ -1,27 +1,30 @@
-"""From the report of a job that is over to what a page shows."""
+"""From the fields of a job's report, as JSON has them, to what a page shows."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from pecan_ray.observe.dashboard.from_view import cost_over_time, seen_windows
+from pecan_ray.job.job_cost import cost_between
 from pecan_ray.observe.dashboard.record import (
     JobLine,
     JobRecord,
+    PastRun,
     RunningWorkers,
     SeenDecision,
     SeenEvent,
+    SeenWindow,
     SeenWorker,
 )
 from pecan_ray.placement import Prices
 from pecan_ray.plan.windows import Deployment, Window
 
+COST_POINTS = 60
+"""Of the line of costs."""
 
-def past_line(
-    job: str, pipeline: str, report: Mapping[str, Any], *, ended: str = "", error: str = "", key: str = ""
-) -> JobLine:
-    """Return a past job as a line of the list; `report`: the fields of its report, as JSON has them."""
+
+def past_line(job: str, pipeline: str, report: Mapping[str, Any], past: PastRun, *, error: str = "") -> JobLine:
+    """Return a past job as a line of the list."""
     seconds, cost = float(report.get("seconds", 0.0)), report.get("cost")
     deployments = report.get("deployments") or []
     last = deployments[-1][1] if deployments else {"local": 0, "remote": 0}
@@ -29,25 +32,22 @@ def past_line(
     return JobLine(
         name=job,
         pipeline=pipeline,
-        live=False,
         seconds=seconds,
         epoch=int(report.get("epochs", 0)),
         batches=batches,
         elements=int(report.get("elements", 0)),
-        local=int(last["local"]),
-        remote=int(last["remote"]),
+        running=Deployment(**last),
         rate=batches / seconds if seconds else None,
         waited=float(report.get("waited_s", 0.0)) / seconds if seconds else None,
         bad_elements=int(report.get("bad_elements", 0)),
         dollars=None if cost is None else float(cost["host"]) + float(cost["remote"]),
         error=error,
-        key=key,
-        ended=ended,
+        past=past,
     )
 
 
-def past_record(line: JobLine, report: Mapping[str, Any], text: str) -> JobRecord:
-    """Return all that a page shows of a past job; `text`: its report as it is printed."""
+def record_of_report(line: JobLine, report: Mapping[str, Any], text: str) -> JobRecord:
+    """Return what a page shows of a job by its report; `text`: the report as it is printed."""
     trainers = int(report.get("trainers", 1))
     steps = report.get("timeline") or []
     seen = [*steps, *(report.get("windows") or [])]
@@ -93,11 +93,27 @@ def _decision_history(steps: Sequence[Mapping[str, Any]]) -> tuple[SeenDecision,
     return tuple(found)
 
 
+def seen_windows(windows: Iterable[tuple[float, Window]], trainers: int) -> tuple[SeenWindow, ...]:
+    """Return the windows that can be used, in their order."""
+    return tuple(
+        SeenWindow(
+            at,
+            trainers / window.batch_time,
+            None if window.wait_time is None else min(1.0, window.wait_time / window.batch_time),
+            window.queue_size,
+        )
+        for at, window in sorted(windows, key=lambda one: one[0])
+        if not window.invalid_reason()
+    )
+
+
 def _cost(report: Mapping[str, Any]) -> tuple[tuple[float, float], ...]:
     """Return what the job had cost at some moments; empty where no prices were known."""
     seconds, prices = float(report.get("seconds", 0.0)), report.get("prices")
     if not prices or not seconds:
         return ()
     deployments = [(float(at), Deployment(**one)) for at, one in report.get("deployments") or []]
-    rates = tuple(report.get("remote_rates") or ())
-    return cost_over_time(deployments, Prices.of_fields(prices), int(report.get("hosts", 1)), seconds, rates=rates)
+    rates, hosts = tuple(report.get("remote_rates") or ()), int(report.get("hosts", 1))
+    paid = Prices.of_fields(prices)
+    moments = [seconds * number / COST_POINTS for number in range(COST_POINTS + 1)]
+    return tuple((at, cost_between(deployments, paid, hosts, rates, until=at).total) for at in moments)

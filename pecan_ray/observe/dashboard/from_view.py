@@ -1,32 +1,16 @@
-"""From what a controller tells of its job to what a page shows."""
+"""From what a controller tells of its job to what a page shows: the job's report, and beside it where things run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, replace
 
 from pecan_ray.job.host_names import in_host_names
-from pecan_ray.job.job_cost import cost_between
-from pecan_ray.job.job_views import JobView, LiveJob, TrainerView, changes_something
+from pecan_ray.job.job_views import JobView, LiveJob, TrainerView
 from pecan_ray.job.messages import TrainerProgress
-from pecan_ray.job.policy_runner import PlacementStep
-from pecan_ray.job.stats import JobStats
-from pecan_ray.observe.dashboard.record import (
-    JobLine,
-    JobRecord,
-    RunningWorkers,
-    SeenDecision,
-    SeenEvent,
-    SeenTrainer,
-    SeenWindow,
-    SeenWorker,
-)
+from pecan_ray.observe.dashboard.from_report import record_of_report
+from pecan_ray.observe.dashboard.record import JobLine, JobRecord, SeenTrainer, SeenWorker
 from pecan_ray.observe.report import Report
-from pecan_ray.placement import Prices
-from pecan_ray.plan.windows import Deployment, Window
-
-COST_POINTS = 60
-"""Of the line of costs."""
 
 
 def line_of(job: LiveJob) -> JobLine:
@@ -35,13 +19,11 @@ def line_of(job: LiveJob) -> JobLine:
     return JobLine(
         name=job.job,
         pipeline=job.pipeline,
-        live=True,
         seconds=job.seconds,
         epoch=job.epoch,
         batches=job.batches,
         elements=job.elements,
-        local=job.running.local,
-        remote=job.running.remote,
+        running=job.running,
         target=wanted,
         rate=job.rate,
         waited=job.waited,
@@ -54,25 +36,17 @@ def line_of(job: LiveJob) -> JobLine:
 def record_of(view: JobView, nodes: Mapping[str, str]) -> JobRecord:
     """Return all that a page shows of a live job; `nodes`: names of nodes, by their ids."""
     facts = view.stats
-    steps = facts.timeline
-    progress = together(view.trainers)
-    report = Report.of_job(facts, progress, None)
-    windows = [*((step.seconds, step.window) for step in steps), *((one.seconds, one.window) for one in facts.windows)]
-    return JobRecord(
-        line=line_of(view.live),
-        windows=seen_windows(windows, view.live.trainers),
-        decision_history=decision_history(steps),
-        running=tuple(RunningWorkers(at, one.local, one.remote) for at, one in facts.deployments),
-        cost=_cost(facts, progress),
+    report = Report.of_job(facts, together(view.trainers), None)
+    record = record_of_report(line_of(view.live), asdict(report), str(replace(report, events=())))
+    return replace(
+        record,
         workers=_workers_of(view, nodes),
         trainers=_trainers_of(view, nodes),
         events=tuple(
-            SeenEvent(one.seconds, one.kind, in_host_names(one.text, lambda node: named(node, nodes)))
-            for one in facts.events
+            replace(one, text=in_host_names(one.text, lambda node: named(node, nodes))) for one in record.events
         ),
         bad=report.bad_text() if facts.bad_elements else "",
         order_text=view.order_text,
-        report=str(replace(report, events=())),
         lost=facts.lost,
     )
 
@@ -95,52 +69,6 @@ def together(trainers: Iterable[TrainerView]) -> TrainerProgress:
         elapsed_s=max(one.elapsed_s for one in ranks),
         queued=sum(one.queued for one in ranks),
     )
-
-
-def seen_windows(windows: Iterable[tuple[float, Window]], trainers: int) -> tuple[SeenWindow, ...]:
-    """Return the windows that can be used, in their order."""
-    return tuple(
-        SeenWindow(
-            at,
-            trainers / window.batch_time,
-            None if window.wait_time is None else min(1.0, window.wait_time / window.batch_time),
-            window.queue_size,
-        )
-        for at, window in sorted(windows, key=lambda one: one[0])
-        if not window.invalid_reason()
-    )
-
-
-def decision_history(steps: tuple[PlacementStep, ...]) -> tuple[SeenDecision, ...]:
-    """Return the decisions that have changed something."""
-    return tuple(
-        SeenDecision(step.seconds, step.decision.phase, str(step.decision.target), step.decision.reason)
-        for number, step in enumerate(steps)
-        if changes_something(steps, number)
-    )
-
-
-def cost_over_time(
-    deployments: Sequence[tuple[float, Deployment]],
-    prices: Prices,
-    hosts: int,
-    seconds: float,
-    waiting: float = 0.0,
-    rates: Sequence[float | None] = (),
-) -> tuple[tuple[float, float], ...]:
-    """Return what a job had cost at some moments of its time; `waiting`, `rates`: as `cost_between` takes them."""
-    moments = [seconds * number / COST_POINTS for number in range(COST_POINTS + 1)]
-    return tuple(
-        (at, cost_between(deployments, prices, hosts, rates, until=at, waiting=waiting).total) for at in moments
-    )
-
-
-def _cost(facts: JobStats, progress: TrainerProgress) -> tuple[tuple[float, float], ...]:
-    """Return what a live job had cost so far; empty where no prices are known."""
-    if facts.prices is None or not facts.seconds:
-        return ()
-    waiting = min(1.0, progress.waited_s / progress.elapsed_s) if progress.elapsed_s > 0 else 0.0
-    return cost_over_time(facts.deployments, facts.prices, facts.hosts, facts.seconds, waiting, facts.remote_rates)
 
 
 def _workers_of(view: JobView, nodes: Mapping[str, str]) -> tuple[SeenWorker, ...]:

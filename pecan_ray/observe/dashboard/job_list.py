@@ -51,7 +51,7 @@ def live_table(base: str, lines: Sequence[JobLine]) -> SafeHtml:
         )
         for one in lines
     ]
-    running = sum(one.local + one.remote for one in lines)
+    running = sum(one.running.workers for one in lines)
     caption = f"{several(len(lines), 'job')} with {several(running, 'worker')}"
     return table(caption, LIVE, rows, numbers=frozenset({2, 3, 4, 5, 6, 7, 9, 10}))
 
@@ -62,7 +62,7 @@ def past_table(base: str, lines: Sequence[JobLine]) -> SafeHtml:
         (
             link(base, one),
             one.pipeline,
-            one.ended,
+            one.past.ended if one.past else "",
             duration(one.seconds),
             str(one.epoch),
             f"{one.batches:,}",
@@ -78,13 +78,13 @@ def past_table(base: str, lines: Sequence[JobLine]) -> SafeHtml:
 
 def link(base: str, line: JobLine) -> SafeHtml:
     """Return a link to a job's page."""
-    return element("a", line.name or "(no name)", href=job_address(base, line.name, line.key))
+    return element("a", line.name or "(no name)", href=job_address(base, line.name, line.past.key if line.past else ""))
 
 
 def workers(line: JobLine) -> Content:
     """Say how many workers run, and how many are wanted if others are."""
     return [
-        f"{line.local} local + {line.remote} remote",
+        f"{line.running.local} local + {line.running.remote} remote",
         element("small", f" (wanted: {line.target})") if line.target else None,
     ]
 

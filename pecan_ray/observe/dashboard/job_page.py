@@ -28,15 +28,15 @@ def job_page(base: str, job: JobRecord) -> str:
         base,
         element("p", job.lost, class_="error", role="alert") if job.lost else None,
         element("p", line.error, class_="error", role="alert") if line.error else None,
-        section("now", "Now" if line.live else "In all", main_numbers(line)),
+        section("now", "Now" if line.past is None else "In all", main_numbers(line)),
         section("plots", "Over time", element("div", [figure(one) for one in plots(job)], class_="plots")),
         section("decisions", "Decisions about workers", decision_table(job.decision_history)),
-        section("plan", "The plan", *plan_tables(job.order_text)) if line.live or job.order_text else None,
+        section("plan", "The plan", *plan_tables(job.order_text)) if line.past is None or job.order_text else None,
         section("workers", "Where workers run", workers(job.workers), trainers(job)),
         section("bad", "Bad elements", bad(job)),
         section("events", "Events", events([one for one in job.events if one.kind != "bad"])),
         section("report", "Report", element("pre", job.report, tabindex=0, aria_label="Report")),
-        live=line.live,
+        live=line.past is None,
         way=[" / ", element("span", line.name, aria_current="page")],
     )
 
@@ -45,18 +45,18 @@ def main_numbers(line: JobLine) -> SafeHtml:
     """Return the numbers of a job that people look for first."""
     told: list[tuple[str, Content]] = [
         ("pipeline", line.pipeline or "-"),
-        ("runs for" if line.live else "took", duration(line.seconds)),
-        ("epoch" if line.live else "epochs", str(line.epoch)),
+        ("runs for" if line.past is None else "took", duration(line.seconds)),
+        ("epoch" if line.past is None else "epochs", str(line.epoch)),
         ("batches", f"{line.batches:,}"),
         ("elements", f"{line.elements:,}"),
-        ("rate lately" if line.live else "rate", amount(line.rate, "batches/s")),
-        ("waiting lately" if line.live else "waiting", share(line.waited)),
+        ("rate lately" if line.past is None else "rate", amount(line.rate, "batches/s")),
+        ("waiting lately" if line.past is None else "waiting", share(line.waited)),
         ("workers", worker_numbers(line)),
         ("bad elements", f"{line.bad_elements:,}"),
         ("cost", dollars(line.dollars)),
     ]
-    if line.ended:
-        told.append(("ended", line.ended))
+    if line.past is not None:
+        told.append(("ended", line.past.ended))
     return element(
         "dl", [element("div", element("dt", name), element("dd", value)) for name, value in told], class_="facts"
     )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pecan_ray.plan.windows import Deployment
+
 
 @dataclass(frozen=True)
 class SeenWindow:
@@ -75,28 +77,35 @@ class SeenTrainer:
 
 
 @dataclass(frozen=True)
+class PastRun:
+    """What is known of a job since it is over."""
+
+    ended: str
+    """When, in words."""
+    key: str = ""
+    """By which its report is asked for; empty: by its name."""
+
+
+@dataclass(frozen=True)
 class JobLine:
     """A job in a list of jobs."""
 
     name: str
     pipeline: str
-    live: bool
     seconds: float
     epoch: int
     batches: int
     elements: int
-    local: int
-    remote: int
+    running: Deployment
+    """The workers that run, or ran at the end."""
     target: str = ""
     rate: float | None = None
     waited: float | None = None
     bad_elements: int = 0
     dollars: float | None = None
     error: str = ""
-    key: str = ""
-    """By which a past job is asked for; empty: by its name."""
-    ended: str = ""
-    """When, of a past job."""
+    past: PastRun | None = None
+    """None: it runs."""
 
 
 @dataclass(frozen=True)

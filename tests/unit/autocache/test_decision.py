@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import pecan_ray as pecan
-from pecan_ray import options
+from pecan_ray import cache_options
 from pecan_ray.autocache import store_speed
 from pecan_ray.autocache.decision import (
     Kept,
@@ -24,12 +24,13 @@ from pecan_ray.autoorder.job_order import JobOrder
 from pecan_ray.autoorder.op_samples import costs_of
 from pecan_ray.autoorder.order import order_plan
 from pecan_ray.autoorder.order_request import OrderRequest
+from pecan_ray.cache_options import MIB, Cache
 from pecan_ray.caching.store import EntryStore
 from pecan_ray.caching.tiers import TieredStore
 from pecan_ray.cli import main
 from pecan_ray.engines.entry_objects import EntryObjects
 from pecan_ray.errors import CacheError, PlanError
-from pecan_ray.options import MIB, Cache, EngineName
+from pecan_ray.options import EngineName
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.operators import Autocache, Plan
 from pecan_ray.storage import BlockCache
@@ -276,7 +277,7 @@ def test_the_command_shows_checks_and_removes_what_is_kept_on_the_disk_in_memory
     cache: Cache, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "shm").mkdir()
-    monkeypatch.setattr(options, "SHARED_MEMORY", tmp_path / "shm")
+    monkeypatch.setattr(cache_options, "SHARED_MEMORY", tmp_path / "shm")
     cache = replace(cache, memory_bytes=MIB, source_bytes=64 * MIB)
     disk, blocks, memory = cache.folder, cache.source_folder, cache.memory_folder
 

@@ -86,19 +86,19 @@ def test_the_table_and_json_have_places_factors_bytes_times_and_reasons(reordere
     assert half_facts["factor"] == pytest.approx(0.25, abs=0.001) and half_facts["microseconds"] > 0
     assert half_facts["elements_in"] == half_facts["elements_out"] == ELEMENTS
     (stretch,) = found["stretches"]
-    assert stretch["sample"]["ops"][2]["profiled"]["reads"] == {"set": ["image"]}
+    assert stretch["sample"]["ops"][2]["profiled"]["reads"] == ["image"]
     assert stretch["accepted"]["moves"][0]["from_"] == 2 and stretch["accepted"]["moves"][0]["to"] == 1
-    assert stretch["measured"]["speedup"] > 1.2
+    assert stretch["measured"]["fields"]["speedup"] > 1.2
     (exchange,) = stretch["exchanges"]
     assert (exchange["first"], exchange["second"]) == ("tone", "half") and exchange["changed"] > 0
     assert [one["name"] for one in stretch["accepted"]["fixed"]] == ["cast"]
 
 
-def test_html_is_escaped_and_has_pictures_and_other_formats_are_refused(reordered: pecan.PecanPipeline) -> None:
+def test_html_is_escaped_and_other_formats_are_refused(reordered: pecan.PecanPipeline) -> None:
     pipe = pipeline().map(lambda image: image, on="image", name="<b>").map(half, on="image")
     assert "&lt;b&gt;" in pipe.explain("html") and "<b>:" not in pipe.explain("html")
     page = reordered.explain("html")
-    assert "moved: makes the data smaller" in page and page.count("<img src='data:image/png;base64,") == 2
+    assert "moved: makes the data smaller" in page and "the most different of" in page
     with pytest.raises(PlanError, match="format must be one of 'text', 'html', 'json', but got 'xml'"):
         reordered.explain(cast(ExplainFormat, "xml"))
 
@@ -111,7 +111,7 @@ def test_what_was_refused_is_told_with_its_reason() -> None:
         return half(image).astype(np.uint8)
 
     text = pipeline(reorder="pecan").map(wider, on="image").map(narrow, on="image").explain()
-    assert "left the order as it is written" in text.splitlines()[0]
+    assert "left the order as it is written: narrow -> wider: the result differs" in text.splitlines()[0]
     assert "tried and not done:" in text
     assert "narrow -> wider: the result differs in column 'image': it is float32" in text
 

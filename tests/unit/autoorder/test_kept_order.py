@@ -13,7 +13,7 @@ import pytest
 import pecan_ray as pecan
 from pecan_ray.autoorder.accepted import Ordered
 from pecan_ray.autoorder.job_order import JobOrder
-from pecan_ray.autoorder.kept_order import KeptOrder, OrderFolder
+from pecan_ray.autoorder.kept_order import KeptOrder, keep_order, load_kept
 from pecan_ray.autoorder.order_request import JobSize
 from pecan_ray.cli import main
 from pecan_ray.errors import PlanError, StateError
@@ -81,19 +81,17 @@ def test_orders_are_kept_for_the_pipeline_and_the_data_that_they_were_found_for(
 
 
 def test_the_first_order_that_is_found_is_kept_unless_it_cannot_be_read_or_written(tmp_path: Path) -> None:
-    folder, first, second = OrderFolder(tmp_path / "new"), KeptOrder((("a", "b"),)), KeptOrder((("b", "a"),))
-    assert folder.load("key") is None
-    assert folder.keep("key", first) is first
-    assert folder.keep("key", second) == first == folder.load("key")
-    folder.replace("key", second)
-    assert folder.load("key") == second
-    assert [file.name for file in (tmp_path / "new").iterdir()] == ["key.json"]
-    folder, order = OrderFolder(tmp_path), KeptOrder((("a", "b"),))
+    file, first, second = tmp_path / "new" / "key.json", KeptOrder((("a", "b"),)), KeptOrder((("b", "a"),))
+    assert load_kept(file) is None
+    assert keep_order(file, first) is first
+    assert keep_order(file, second) == first == load_kept(file)
+    assert keep_order(file, second, instead=True) == second == load_kept(file)
+    assert [one.name for one in (tmp_path / "new").iterdir()] == ["key.json"]
     for text in ("{", "[]", '{"format": 99}', '{"format": 1, "orders": [["a", 2]]}'):
-        folder.file("key").write_text(text)
-        assert folder.load("key") is None
-        assert folder.keep("key", order) is order
-        assert folder.load("key") == order
+        file.write_text(text)
+        assert load_kept(file) is None
+        assert keep_order(file, first) is first
+        assert load_kept(file) == first
     (tmp_path / "file").write_text("")
     assert names(as_run(images(order_folder=tmp_path / "file" / "folder"))) == ["half", "tone"]
 
@@ -171,8 +169,8 @@ def test_a_pinned_order_that_does_not_fit_is_refused_at_once(tmp_path: Path, ord
         5,
         {"notes": 5},
         {"seconds": "x"},
-        {"stretches": [{"is": "os.system"}]},
-        {"stretches": [{"is": "pecan_ray.errors.PecanError"}]},
+        {"stretches": [{"pickle": "gASVHQ=="}]},
+        {"stretches": [{"measured": {"type": "system", "fields": {"command": "true"}}}]},
     ],
 )
 def test_facts_that_are_none_are_left_out(tmp_path: Path, facts: Any) -> None:
@@ -190,6 +188,53 @@ def test_an_order_file_that_is_none_or_contradicts_the_mode_is_refused(tmp_path:
         images(order_file="nowhere.json").iter_batches(debug=True)
     with pytest.raises(PlanError, match="leave one of them out"):
         pecan.Config(order_file="order.json", reorder="off")
+
+
+@pytest.mark.parametrize(
+    ("written", "config", "said"),
+    [
+        ({"format": True}, {}, "format 1, but has True"),
+        ({"decoder": ["half+tone in rows"]}, {}, "it has 'decoder', which no order file has"),
+        ({"orders": [["tone", "half"], ["half", "tone"]]}, {}, "and another one of the same operators"),
+        ({}, {"reorder_exchanges": False}, r"asks for what Config\(reorder_exchanges=False\) excludes"),
+    ],
+)
+def test_an_order_file_is_refused_for_each_thing_that_would_not_be_done(
+    tmp_path: Path, written: dict[str, Any], config: dict[str, Any], said: str
+) -> None:
+    path = tmp_path / "order.json"
+    path.write_text(json.dumps({"format": 1, "orders": [["half", "tone"]], **written}))
+    with pytest.raises(PlanError, match=said):
+        images(order_file=path, **config).iter_batches(debug=True)
+
+
+def test_a_pinned_order_moves_nothing_that_is_to_keep_its_position(tmp_path: Path) -> None:
+    path = tmp_path / "order.json"
+    path.write_text('{"format": 1, "orders": [["late", "half", "tone", "kept"]]}')
+    pipe = images(order_file=path)
+    source = pipe.plan.head
+    pipe = pecan.PecanPipeline(source, config=pecan.Config(order_file=path))  # type: ignore[arg-type]  # it is no join
+    pipe = pipe.map(tone, on="image").map(half, on="image").map(flip, on="image", name="kept", keep_position=True)
+    pipe = pipe.map(flip, on="image", name="late").batch(4)
+    with pytest.raises(PlanError, match="which moves 'kept', or others across it"):
+        pipe.iter_batches(debug=True)
+    path.write_text('{"format": 1, "orders": [["half", "tone", "kept", "late"]]}')
+    pipe.iter_batches(debug=True)
+
+
+def test_a_folder_that_can_keep_no_orders_is_told_before_the_job_begins(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for folder in (tmp_path / "file", tmp_path / "file" / "below"):
+        pipe = images(order_folder=folder)
+        for call in (pipe.explain, lambda pipe=pipe: pipe.iter_batches(debug=True)):
+            with pytest.raises(PlanError, match="no orders can be kept in order_folder="):
+                call()
+    assert "order_folder" not in images(order_folder=tmp_path / "new").explain()
+
+
+def test_explain_takes_no_text_for_yes() -> None:
+    with pytest.raises(PlanError, match="again must be"):
+        images().explain(again="no")  # type: ignore[arg-type]  # it is none
 
 
 # --- a seed that is given ----------------------------------------------------------------------------------
@@ -241,7 +286,7 @@ def runs_under(pipe: pecan.PecanPipeline, order: Any, *decoders: str, cuts_eleme
 @pytest.mark.parametrize("order", [("tone", "half"), ("half", "tone")])
 def test_a_state_pins_its_order_whatever_is_kept_or_a_look_would_find(tmp_path: Path, order: Any) -> None:
     pipe = images(side=64, order_folder=tmp_path)
-    OrderFolder(tmp_path).replace(pipe._order._key, KeptOrder((order[::-1],)))
+    keep_order(tmp_path / f"{pipe._order._key}.json", KeptOrder((order[::-1],)), instead=True)
     ordered = runs_under(pipe, (order,))
     assert ordered.order == (order,) and (ordered.plan is None) == (order == ("tone", "half"))
     assert "the state was taken under it" in ordered.notes[0]

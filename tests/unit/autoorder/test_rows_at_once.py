@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
+import warnings
 from collections.abc import Callable
-from typing import Any, cast
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, cast
 
 import cv2
 import numpy as np
@@ -15,14 +19,15 @@ import pytest
 import pecan_ray as pecan
 import pecan_ray.autoorder.in_rows as in_rows_rule
 from pecan_ray.autoorder import accepted
-from pecan_ray.autoorder.accepted import Ordering
+from pecan_ray.autoorder.accepted import Ordered, Ordering
 from pecan_ray.autoorder.explain import explain
-from pecan_ray.autoorder.kept_order import KeptOrder, check_decoders
+from pecan_ray.autoorder.kept_order import KeptOrder, pinned_order
 from pecan_ray.autoorder.order import order_plan
 from pecan_ray.autoorder.order_request import OrderRequest
 from pecan_ray.autoorder.rewrites import apply_rewrites
 from pecan_ray.engines.contract import EngineOptions, Produced
 from pecan_ray.engines.items import Item
+from pecan_ray.engines.python.plain_functions import why_not_plain
 from pecan_ray.engines.python.row_maps import RowMaps, stacked
 from pecan_ray.engines.python.rows import NotInRowsError
 from pecan_ray.errors import OpError, PlanError
@@ -114,7 +119,48 @@ def swallowing(element: Element) -> Element:
         return element
 
 
+def one_bad_power(element: Element) -> Element:
+    try:
+        power = np.int64(2) ** (element["n"] - 5)
+    except:  # noqa: E722  # what a user may write
+        power = element["n"]
+    return {**element, "n": power}
+
+
+def one_bad_quotient(element: Element) -> Element:
+    with np.errstate(all="raise"):
+        try:
+            return {**element, "s": np.float32(1) / (element["n"] - 5)}
+        finally:
+            return element  # noqa: B012, SIM107  # what a user may write
+
+
+def one_overflow(element: Element) -> Element:
+    """Of integers that overflow NumPy tells only where they are single numbers."""
+    with np.errstate(over="raise"):
+        try:
+            return {**element, "n": element["n"] * np.int64(2**62)}
+        except FloatingPointError:
+            return element
+
+
+def with_warnings(element: Element) -> Element:
+    return {**element, "n": element["n"] * np.int64(2**62)}
+
+
+def test_what_warns_of_single_numbers_alone_is_refused_where_warnings_are_errors() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        in_rows(with_warnings, elements())
+        warnings.simplefilter("error")
+        with pytest.raises(NotInRowsError, match="warnings are errors"):
+            in_rows(with_warnings, elements())
+
+
 REFUSED: dict[str, Function] = {
+    "an error of NumPy that is swallowed": one_bad_power,
+    "an error of arithmetic that is left by finally": one_bad_quotient,
+    "an error of numbers that rows do not have": one_overflow,
     "mean": lambda e: {**e, "x": e["x"] - e["x"].mean()},
     "scan": lambda e: {**e, "x": np.add.accumulate(e["x"])},
     "turned round": lambda e: {**e, "x": e["x"][::-1]},
@@ -193,7 +239,7 @@ def half(element: Element) -> Element:
     return {**element, "x": element["x"].astype(np.float16)}
 
 
-def pipeline(*fns: Function, columns: bool = False, bad: int | None = None) -> pecan.PecanPipeline:
+def pipeline(*fns: Function, columns: bool = False, bad: int | None = None, **config: Any) -> pecan.PecanPipeline:
     given = elements()
     if bad is not None:
         given[bad]["s"] = np.float32(0)
@@ -201,7 +247,7 @@ def pipeline(*fns: Function, columns: bool = False, bad: int | None = None) -> p
         source: Any = pecan.sources.Arrays({name: np.array([one[name] for one in given]) for name in ("x", "s", "n")})
     else:
         source = pecan.sources.Items(given)
-    pipe = pecan.PecanPipeline(source, name="rows")
+    pipe = pecan.PecanPipeline(source, name="rows", config=pecan.Config(**config))
     for fn in fns:
         pipe = pipe.map(fn)
     return pipe.batch(16)
@@ -219,15 +265,30 @@ def whatever_it_gains(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("whatever_it_gains")
+def test_a_job_of_a_single_map_runs_what_explain_has_found_and_looks_for_nothing_itself(tmp_path: Path) -> None:
+    def run_by_a_job() -> Ordered:
+        pipe = pipeline(half, order_folder=tmp_path, sample_seconds=60.0)
+        return pipe._order.ordered(skip_bad=False, once=True, job=None)
+
+    assert run_by_a_job().plan is None and not list(tmp_path.iterdir())
+    assert "rule rows at once" in pipeline(half, order_folder=tmp_path, sample_seconds=60.0).explain()
+    plan = run_by_a_job().plan
+    assert plan is not None and isinstance(plan.ops[-1], BatchInRows)
+
+
+@pytest.mark.usefixtures("whatever_it_gains")
 @pytest.mark.parametrize("columns", [False, True])
 def test_maps_of_tiny_elements_are_chosen_and_told(columns: bool) -> None:
     found = ordered(pipeline(scale, clip, half, columns=columns))
     assert found.decoders == ("scale+clip+half in rows exactly",)
-    assert "rule rows at once" in explain("tiny", found)
+    text = explain("tiny", found)
+    assert "rule rows at once" in text
+    told = "scale, clip, half run on many elements at a time (with debug=True one by one)"
+    assert f"left the order as it is written, and rewrote it; {told}" in text.splitlines()[0]
     plan, [done] = apply_rewrites(found.plan, "python", found.decoders)
     assert isinstance(plan.ops[-1], BatchInRows) and "scale, clip, half run on many elements" in done.why
     assert apply_rewrites(found.plan, "tensorflow", found.decoders)[0] == found.plan
-    kept = KeptOrder.from_json(json.loads(json.dumps(KeptOrder.of(found, "tiny").to_json())))
+    kept = KeptOrder.from_json(json.loads(KeptOrder.of(found, "tiny").to_text()))
     again = kept.ordering(pipeline(scale, clip, half, columns=columns).plan, "strict")
     assert again is not None and again.decoders == found.decoders and again.sequences[0].taken_over.pushed
 
@@ -237,7 +298,7 @@ def test_maps_of_tiny_elements_are_chosen_and_told(columns: bool) -> None:
 def test_a_map_that_needs_each_element_keeps_all_of_them_one_by_one(fns: tuple[Function, ...]) -> None:
     found = ordered(pipeline(*fns))
     assert found.decoders == ()
-    assert "centre: it uses 'mean'" in explain("tiny", found)
+    assert "they stay one by one (rule rows at once): centre: it uses 'mean'" in explain("tiny", found)
 
 
 @pytest.mark.usefixtures("whatever_it_gains")
@@ -256,13 +317,126 @@ def test_functions_that_draw_or_hold_state_stay_as_they_are() -> None:
         assert not ordered(pipeline(scale, clip, fn)).decoders  # type: ignore[arg-type]  # one takes rng
 
 
-def test_an_order_file_may_name_them_and_is_refused_for_others() -> None:
-    pipe = pipeline(scale, clip, half)
+class Schedule:
+    calls = 0
+    factor = np.float32(2)
+
+    def __call__(self, element: Element) -> Element:
+        self.calls += 1
+        return {**element, "s": element["s"] * (self.factor if self.calls < 3000 else 1)}
+
+
+class SharedList:
+    seen: ClassVar[list[int]] = []
+
+    def __call__(self, element: Element) -> Element:
+        self.seen.append(1)
+        return element
+
+
+class CountsInMethod:
+    calls = 0
+
+    def count(self) -> None:
+        self.calls += 1
+
+    def __call__(self, element: Element) -> Element:
+        self.count()
+        return element
+
+
+def schedule_of_a_closure() -> Function:
+    calls = 0
+
+    def counted(element: Element) -> Element:
+        nonlocal calls
+        calls += 1
+        return {**element, "s": element["s"] * (2 if calls < 3000 else 1)}
+
+    return counted
+
+
+class Scaled:
+    def __init__(self, factor: float) -> None:
+        self.factor = np.float32(factor)
+
+    def __call__(self, element: Element) -> Element:
+        return half({**element, "x": element["x"] * self.factor})
+
+
+CALLS = itertools.count()
+SEEN: list[int] = []
+TABLE = np.zeros(7, np.float32)
+
+
+def seen(element: Element) -> Element:
+    SEEN.append(1)
+    return element
+
+
+def in_table(element: Element) -> Element:
+    TABLE[0] += 1
+    return {**element, "x": element["x"] + TABLE}
+
+
+def imported(element: Element) -> Element:
+    import random
+
+    return {**element, "s": element["s"] * (0 if random.random() < 1 / 2000 else 1)}
+
+
+def of_itself(element: Element) -> Element:
+    of_itself.calls = getattr(of_itself, "calls", 0) + 1  # type: ignore[attr-defined]
+    return element
+
+
+@pytest.mark.parametrize(
+    ("fn", "why"),
+    [
+        (Schedule(), "it sets 'calls', which lives longer than a call"),
+        (SharedList(), "its attribute 'seen', a list"),
+        (CountsInMethod(), "its attribute 'count': it sets 'calls'"),
+        (schedule_of_a_closure(), "it sets 'calls', which lives longer than a call"),
+        (of_itself, "it sets 'calls', which lives longer than a call"),
+        (lambda e: {**e, "s": e["s"] * (2 if next(CALLS) < 3000 else 1)}, "it names 'next', a builtin_function"),
+        (seen, "it names 'SEEN', a list that may differ from call to call"),
+        (in_table, "it may write into 'TABLE', which lives longer than a call"),
+        (imported, "it sets 'random', which lives longer than a call"),
+        (lambda e: seen(e), "it names 'seen': it names 'SEEN'"),
+        (partial(lambda e, to: {**e, "s": e["s"] + len(to)}, to=SEEN), "it names 'len'"),
+        (partial(lambda e, to: e, to=SEEN), "its argument 'to', a list"),
+        (Scaled(2.0), ""),
+        (partial(scale), ""),
+        (Scaled(2.0).__call__, ""),
+        (lambda e: scale(clip(e)), ""),
+        (lambda e, factor=3: {**e, "x": np.where(e["x"] > 0, factor * e["x"], math.pi)}, ""),
+    ],
+)
+def test_what_may_remember_is_told_by_its_code_since_no_sample_may_show_it(fn: Function, why: str) -> None:
+    told = why_not_plain(fn)
+    assert (why in told) if why else not told, told
+
+
+@pytest.mark.usefixtures("whatever_it_gains")
+def test_a_function_that_counts_its_calls_runs_once_for_each_element() -> None:
+    found = ordered(pipeline(scale, clip, schedule_of_a_closure()))
+    assert not found.decoders
+    assert "it sets 'calls', which lives longer than a call" in explain("tiny", found)
+
+
+def test_an_order_file_may_name_them_and_is_refused_for_others(tmp_path: Path) -> None:
+    pipe, file = pipeline(scale, clip, half), tmp_path / "order.json"
+
+    def pinned(names: str) -> Ordering | None:
+        KeptOrder((), decoders=(names,)).save(file)
+        return pinned_order(pipe.plan, "safe", "python", pecan.Config(order_file=file), "tiny")
+
     for names in ("scale+clip+half in rows", "scale+clip+half in rows exactly"):
-        check_decoders(Ordering(pipe.plan, pipe.plan, "safe", decoders=(names,)), "python", "order.json", "tiny")
+        found = pinned(names)
+        assert found is not None and found.decoders == (names,)
     for names in ("scale in rows", "clip+half in rows"):
         with pytest.raises(PlanError, match=re.escape(names)):
-            check_decoders(Ordering(pipe.plan, pipe.plan, "safe", decoders=(names,)), "python", "order.json", "tiny")
+            pinned(names)
 
 
 # --- in the engine -------------------------------------------------------------------------------------------

@@ -10,8 +10,8 @@ import pytest
 
 import pecan_ray as pecan
 from pecan_ray import storage
-from pecan_ray.autoorder.op_accumulator import reading_seconds
 from pecan_ray.autoorder.op_runner import SampleLimits
+from pecan_ray.autoorder.op_samples import reading_seconds
 from pecan_ray.autoorder.python_runner import PythonRunner
 from pecan_ray.plan.op_sequences import op_sequences
 from tests.object_stores import reaching_s3, s3_bucket, serving_s3

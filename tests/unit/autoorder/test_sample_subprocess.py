@@ -22,10 +22,11 @@ import pytest
 import pecan_ray as pecan
 from pecan_ray.autoorder import call_in_subprocess as own
 from pecan_ray.autoorder import job_order, order, order_request
+from pecan_ray.autoorder.call_in_subprocess import JobEnd
 from pecan_ray.autoorder.job_order import JobOrder
-from pecan_ray.autoorder.late_look import JobEnd
 from pecan_ray.autoorder.order_request import WAITING_PER_CPU, WALL_PER_CPU, JobSize, LookClock
-from pecan_ray.errors import OpError
+from pecan_ray.engines import call_note
+from pecan_ray.errors import OpError, PecanError
 from pecan_ray.options import Config
 
 
@@ -42,6 +43,10 @@ def crash(element: dict[str, Any]) -> dict[str, Any]:
 
 def leave(element: dict[str, Any]) -> dict[str, Any]:
     os._exit(0)
+
+
+def interrupted(element: dict[str, Any]) -> dict[str, Any]:
+    raise KeyboardInterrupt
 
 
 def hang(element: dict[str, Any]) -> dict[str, Any]:
@@ -70,7 +75,12 @@ def order_of(
 
 @pytest.mark.parametrize(
     ("function", "said"),
-    [(crash, "SIGSEGV"), (leave, "with status 0"), (hang, "in hang")],
+    [
+        (crash, "ended by SIGSEGV, in 'crash' (Fatal Python error: Segmentation fault): "),
+        (leave, "ended with status 0, in 'leave': "),
+        (hang, ", in 'hang' ("),
+        (interrupted, "PecanError: interrupted raised KeyboardInterrupt on element "),
+    ],
     ids=lambda one: str(one)[:15],
 )
 def test_a_sample_that_ends_its_process_leaves_the_order_as_it_is_written(
@@ -104,7 +114,8 @@ def test_a_sample_changes_nothing_here_and_imports_nothing_from_here(
 KILLED = """
 import os, signal
 from pecan_ray.autoorder.call_in_subprocess import own_process
-with own_process("python"):
+from pecan_ray.engines.call_note import new_note
+with new_note() as note, own_process("python", note.fileno()):
     os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -133,6 +144,17 @@ def test_a_call_apart_returns_and_raises_what_the_function_does() -> None:
     with pytest.raises(OpError, match="nobody home") as caught:
         own.call_in_subprocess(fail, "nobody home", engine="python", seconds=10)
     assert caught.value.element == 3
+
+
+def test_what_takes_long_to_be_sent_is_sent_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(call_note, "LOOK_S", 0.001)
+    assert own.call_in_subprocess(len, bytes(1 << 24), engine="python", seconds=10) == 1 << 24
+
+
+def test_a_process_that_is_stopped_holds_nobody_longer_than_one_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own, "GRACE_S", 0.2)
+    with pytest.raises(PecanError, match=r"ended by SIGKILL, .* \(it has not answered in time\)"):
+        own.call_in_subprocess(os.kill, 0, signal.SIGSTOP, engine="python", seconds=0.2)
 
 
 # --- a look counts its waiting, and ends with its job ------------------------------------------------------

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import pecan_ray as pecan
-from pecan_ray.autoorder.op_runner import SampleLimits
+from pecan_ray.autoorder import spread
+from pecan_ray.autoorder.op_runner import SampleLimits, Scans
 from pecan_ray.autoorder.order import TOO_SHORT, order_plan
 from pecan_ray.autoorder.order_request import JobSize, OrderRequest, num_elements, runs_allowed
 from pecan_ray.autoorder.sample import sample_op_sequence
@@ -48,10 +49,10 @@ def same(element: Element) -> Element:
     return element
 
 
-def sampled(pipe: pecan.PecanPipeline, elements: int = 64, *, spread: bool = True) -> list[tuple[int, int]]:
+def sampled(pipe: pecan.PecanPipeline, elements: int = 64, *, anywhere: bool = True) -> list[tuple[int, int]]:
     """The elements of a sample: (file, number)."""
     (stretch,) = op_sequences(pipe.plan)
-    found = sample_op_sequence(stretch, "python", 0, SampleLimits(elements, spread=spread))
+    found = sample_op_sequence(stretch, "python", 0, SampleLimits(elements, spread=anywhere))
     return [(int(item.value["file"]), int(item.value["n"])) for item in found.held]
 
 
@@ -67,7 +68,96 @@ def test_a_sample_comes_from_the_whole_data_unless_a_pipeline_needs_its_beginnin
     assert len(sampled(pecan.PecanPipeline(Files([2, 100], known=True)).map(same))) == 64
     found = sampled(pecan.PecanPipeline(Files([1000] * 100)).take(40).map(same))
     assert found == [(0, number) for number in range(40)]
-    assert sampled(pecan.PecanPipeline(Files([1000] * 9)).map(same), spread=False) == [(0, n) for n in range(64)]
+    assert sampled(pecan.PecanPipeline(Files([1000] * 9)).map(same), anywhere=False) == [(0, n) for n in range(64)]
+
+
+def in_tenths(found: list[tuple[int, int]], size: int) -> list[int]:
+    """How many elements lie in each tenth of a file."""
+    tenths = [number * 10 // size for _, number in found]
+    return [tenths.count(tenth) for tenth in range(10)]
+
+
+@pytest.fixture
+def reading_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However busy the machine is."""
+    monkeypatch.setattr(spread, "SCAN_S", math.inf)
+
+
+@pytest.mark.usefixtures("reading_to_the_end")
+@pytest.mark.parametrize("known", [True, False])
+def test_a_sample_of_one_file_comes_from_all_of_it_and_is_the_same_in_each_look(known: bool) -> None:
+    source = Files([20_000], known=known)
+    found = sampled(pecan.PecanPipeline(source).map(same), 300)
+    assert len(set(found)) == 300 and min(in_tenths(found, 20_000)) >= 15
+    assert min(in_tenths(found[:100], 20_000)) >= 2, "wherever it ends"
+    assert source.opened == [0], "it is read once"
+    assert sampled(pecan.PecanPipeline(Files([20_000], known=known)).map(same), 300) == found
+
+
+def test_a_sample_of_rows_that_have_numbers_is_spread_and_reads_nothing_else() -> None:
+    rows = pecan.sources.Arrays(file=np.zeros(16_000, np.int64), n=np.arange(16_000))
+    found = sampled(pecan.PecanPipeline(rows).map(same), 300)
+    assert len(set(found)) == 300 and min(in_tenths(found, 16_000)) >= 10
+    runs = [number for _, number in found if (0, number + 1) in found]
+    assert len(runs) < 30, "they are no runs of neighbours"
+
+
+def test_what_is_read_only_to_draw_from_it_is_no_time_of_reading_an_element() -> None:
+    ticks = itertools.count()
+
+    class Steps:
+        def start(self) -> None:
+            self.started = next(ticks)
+
+        def stop(self) -> float:
+            return float(next(ticks) - self.started)
+
+    scans = Scans(Steps)  # type: ignore[arg-type]  # a timer
+    for _ in range(50):
+        next(ticks)
+    with scans.giving(3.0):
+        next(ticks)
+    assert scans.apart_s == 51 - 3
+    with scans.giving(1.0):
+        next(ticks)
+    assert scans.apart_s == 51 - 3 + 1 - 1
+
+
+@pytest.mark.usefixtures("reading_to_the_end")
+def test_a_later_look_draws_others() -> None:
+    (stretch,) = op_sequences(pecan.PecanPipeline(Files([400])).map(same).plan)
+
+    def numbers(limits: SampleLimits) -> set[int]:
+        return {int(item.value["n"]) for item in sample_op_sequence(stretch, "python", 0, limits).held}
+
+    first, later = numbers(SampleLimits(300)), numbers(SampleLimits(16, later=True))
+    assert len(first) == 300 and len(later) == 16 and not first & later
+
+
+@pytest.mark.usefixtures("reading_to_the_end")
+def test_what_was_not_read_for_want_of_time_or_for_an_error_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe = pecan.PecanPipeline(Broken([1000])).map(same)
+    (stretch,) = op_sequences(pipe.plan)
+    found = sample_op_sequence(stretch, "python", 0, SampleLimits(40))
+    assert max(int(item.value["n"]) for item in found.held) > 500 and len(found.held) == 40
+    (note,) = found.notes
+    assert note.startswith("the sample is of the first 900 elements of 0.bin: behind them is what cannot be read")
+    monkeypatch.setattr(spread, "SCAN_S", 0.0)
+    (stretch,) = op_sequences(pecan.PecanPipeline(Files([1000, 1000])).map(same).plan)
+    found = sample_op_sequence(stretch, "python", 0, SampleLimits(40))
+    assert {int(item.value["n"]) for item in found.held} == set(range(20))
+    (note,) = found.notes
+    assert note.startswith("the sample is of the first 20 elements of 0.bin, and of the first ones of 1 more splits: ")
+
+
+class Broken(Files):
+    """A source that cannot be read behind element 900."""
+
+    def read(self, split: Split, start: int = 0) -> Iterator[Element]:
+        for element in super().read(split, start):
+            if element["n"] == 900:
+                raise ValueError("the disk is broken")
+            yield element
 
 
 def test_a_listing_ends_in_time() -> None:

@@ -183,6 +183,27 @@ def test_under_sjf_those_with_the_least_score_run_as_fast_as_can_be(
         assert found[job.name].hit_share > 0 or found[job.name].remote_io <= max(left, 0.03 * cluster.remote_io)
 
 
+@given(some_jobs(2), clusters)
+@examples(60)
+def test_a_score_is_the_least_over_all_parts_of_cache_and_pipe(
+    jobs: list[JobDemand], cluster: ClusterResources
+) -> None:
+    def score(job: JobDemand, cache: float, pipe: float) -> float:
+        speed = silod_perf(job.ideal_bytes_per_s, pipe, cache, job.dataset_bytes)
+        shares = job.gpus / gpus + cache / cluster.cache_bytes + pipe / cluster.remote_io
+        return shares * (job.remaining_bytes or 0.0) / speed
+
+    gpus, parts = sum(job.gpus for job in jobs), [step / STEPS for step in range(STEPS + 1)]
+    for job, found in zip(jobs, sjf_scores(Demands.of(jobs), cluster), strict=True):
+        most = min(job.dataset_bytes, cluster.cache_bytes)
+        tried = [score(job, part * most, share * cluster.remote_io) for part in parts for share in parts[1:]]
+        for part in parts:
+            needed = job.ideal_bytes_per_s * (1 - part * most / job.dataset_bytes)
+            # No pipe at all: a job all of whose data is cached runs at full speed.
+            tried += [score(job, part * most, needed)] if needed <= cluster.remote_io else []
+        assert min(tried) * 0.97 <= found <= min(tried) * (1 + 1e-9), "the least may lie between two steps of the cache"
+
+
 def test_jobs_with_one_dataset_share_what_is_cached_of_it() -> None:
     """Two slow readers of one dataset are worth more than one faster reader of another."""
     jobs = [JobDemand("a", 60.0, 1000.0, "x"), JobDemand("b", 60.0, 1000.0, "x"), JobDemand("c", 100.0, 1000.0)]
@@ -190,6 +211,8 @@ def test_jobs_with_one_dataset_share_what_is_cached_of_it() -> None:
     assert [found[name].cache_bytes for name in "abc"] == [1000.0, 1000.0, 0.0]
     assert [found[name].bytes_per_s for name in "abc"] == [60.0, 60.0, 50.0]
     assert [job.cache_efficiency for job in jobs] == [0.06, 0.06, 0.1]
+    namesake = JobDemand("x", 60.0, 2000.0)
+    assert "x" in allocate([*jobs, namesake], V100S), "a job's own dataset is not the one that has the job's name"
 
 
 JOB = JobDemand("j", 1.0, 10.0, "x")
@@ -207,7 +230,7 @@ JOB = JobDemand("j", 1.0, 10.0, "x")
         (lambda: replace(JOB, name=""), "name"),
         (lambda: silod_perf(1.0, 1.0, 1.0, 0.0), "silod_perf"),
         (lambda: allocate([replace(JOB, name=name) for name in "abc"], ClusterResources(2, 1.0)), r"3 jobs .*bytes=2"),
-        (lambda: allocate([JOB, JOB], V100S), "two jobs are named 'j'"),
+        (lambda: allocate([replace(JOB, name="i"), JOB, JOB], V100S), "two jobs are named 'j'"),
         (lambda: allocate([JOB, replace(JOB, name="b", dataset_bytes=20.0)], V100S), "'x' has 10 bytes for job 'j'"),
         (lambda: allocate([JOB], V100S, cast(Any, "fair")), "policy"),
     ],

@@ -66,10 +66,11 @@ def test_one_thread_that_never_waits_gets_cachews_sum() -> None:
     assert tuple((option.mode, option.point) for option in choice.options) == places
     assert [option.seconds for option in choice.options] == pytest.approx([7, reading + 6, reading + 4, reading])
     assert (choice.mode, choice.point) == ("full", "behind_b") and choice.seconds == pytest.approx(reading)
+    assert not choice.remote and [option.nbytes for option in choice.options] == [0.0, 1e8, 1e8, 1e8]
     assert "full cache at 'behind_b': 1.2 s an epoch (reading 1.2 s" in choice.reason
     assert "against compute 7.0 s, source cache 7.2 s, cache at 'behind_a' 5.2 s." in choice.reason
     unmarked = choose_execution(replace(profile, points=()), StoreModel())
-    assert (unmarked.mode, unmarked.point, len(unmarked.options)) == ("compute", None, 1)
+    assert (unmarked.mode, unmarked.point, len(unmarked.options), unmarked.remote) == ("compute", None, 1, False)
     assert "no autocache point is marked" in unmarked.reason
 
 
@@ -246,6 +247,9 @@ def test_what_has_no_room_here_is_read_from_the_remote_store_where_that_is_soone
     assert not hardly.remote, "it would save 1 %"
     waits = StoreModel(per_byte_s=2e-8, waiting=1.0)
     assert choose_execution(replace(profile, readers=4), disk, remote=waits).remote, "four wait side by side"
+    memory = choose_execution(profile, disk, memory=(StoreModel(per_byte_s=2e-10), most))
+    assert memory.seconds == pytest.approx(0.75 * 1 + 0.25 * 0.2), "what fits is read from memory"
+    assert choose_execution(profile, disk, memory=(StoreModel(), 2 * 10**9)).options[-1].read_seconds == 0, "all fits"
     renewed = choose_execution(decoding(0.01, refresh=0.2), disk, max_bytes=500_000_000, remote=remote)
     assert renewed.seconds == pytest.approx(0.8 * (0.5 * 1 + 0.5 * 5) + 0.2 * 11), "wherever the rest lies"
 

@@ -12,7 +12,7 @@ import pytest
 
 from pecan_ray.cache.fetch_claims import Fetcher
 from pecan_ray.cache.rendezvous_hash import RendezvousHash
-from pecan_ray.options import MIB, Cache
+from pecan_ray.cache_options import MIB, Cache
 from pecan_ray.runtime.cache_node import NodeBlocks
 from pecan_ray.storage import SentBlock
 

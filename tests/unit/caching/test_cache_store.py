@@ -15,6 +15,7 @@ import textwrap
 import time
 from collections.abc import Iterator
 from multiprocessing import get_context
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
 
@@ -276,6 +277,25 @@ def test_a_disk_that_is_full_costs_what_does_not_fit(folder: Path) -> None:
     process.start()
     process.join()
     assert process.exitcode == 0
+
+
+def _open_many(folders: list[Path], together: Barrier) -> None:
+    for folder in folders:
+        together.wait(timeout=60)
+        EntryStore(folder, max_bytes=16 * MB).close()
+
+
+def test_processes_that_open_a_new_folder_at_once_all_get_it(tmp_path: Path) -> None:
+    context = get_context("fork")
+    folders, together = [tmp_path / str(number) for number in range(25)], context.Barrier(4)
+    openers = [context.Process(target=_open_many, args=(folders, together)) for _ in range(4)]
+    for opener in openers:
+        opener.start()
+    for opener in openers:
+        opener.join()
+    assert [opener.exitcode for opener in openers] == [0] * 4
+    assert all((folder / "index.sqlite").is_file() for folder in folders)
+    assert not list(tmp_path.glob("*/*.new-*"))
 
 
 WRITER = """

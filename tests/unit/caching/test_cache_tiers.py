@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 import pecan_ray as pecan
-from pecan_ray import options
+from pecan_ray import cache_options
 from pecan_ray.autocache.store_speed import memory_speed
+from pecan_ray.cache_options import Cache
 from pecan_ray.caching.store import EntryStore
 from pecan_ray.caching.tiers import TieredStore
 from pecan_ray.errors import CacheError, PlanError
-from pecan_ray.options import Cache
 from tests.unit.engines.cache_rig import Numbers, double, kept, sorted_numbers
 from tests.unit.engines.engine_leases import run_engine
 
@@ -24,7 +24,7 @@ MB = 1 << 20
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cache:
     (tmp_path / "shm").mkdir()
-    monkeypatch.setattr(options, "SHARED_MEMORY", tmp_path / "shm")
+    monkeypatch.setattr(cache_options, "SHARED_MEMORY", tmp_path / "shm")
     return Cache(tmp_path / "disk", 64 * MB, memory_bytes=MB)
 
 

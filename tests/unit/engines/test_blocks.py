@@ -21,6 +21,7 @@ from pecan_ray.options import EngineName, OnError
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.shape import plan_shape
 from pecan_ray.plan.splits import OUTPUT_BITS, Columns, Element, Split
+from pecan_ray.sources import Arrays
 from tests.unit.engines.engine_leases import ListedLeases, Numbered, delivered, numbers, whole_leases
 
 ENGINES: list[EngineName] = ["python", "tensorflow"]
@@ -69,6 +70,15 @@ def test_what_stands_before_an_element_that_fails_is_given_up_and_what_is_around
     assert error is None and rows == [i for i in range(len(rows) + 1) if i != 29]
     places = [(key, start >> OUTPUT_BITS) for block in blocks for key, start, _ in block.row_parts]
     assert places == sorted(places) and len(places) == len(rows)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_rows_of_a_table_that_nothing_is_done_to_have_places_of_their_own(engine: EngineName) -> None:
+    table = Arrays(i=np.arange(40), split_rows=15)
+    blocks, error = blocks_of(PecanPipeline(table, engine=engine).batch(8), "skip")
+    assert error is None and [i for block in blocks for i in block.columns["i"]] == [*range(40)]
+    elements = [(key[2], start >> OUTPUT_BITS) for block in blocks for key, start, _ in block.row_parts]
+    assert elements == [divmod(i, 15) for i in range(40)]
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 import pecan_ray as pecan
+from pecan_ray.cache_options import Cache
 from pecan_ray.caching.store import EntryStore
 from pecan_ray.engines import caching
 from pecan_ray.engines.contract import Produced
@@ -27,7 +28,6 @@ from pecan_ray.engines.entry_format import EntryReader, EntryWriter
 from pecan_ray.engines.kept_elements import kept_tally
 from pecan_ray.engines.plain import NotPlainError
 from pecan_ray.errors import OpError, PlanError
-from pecan_ray.options import Cache
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.splits import OUTPUT_BITS, Lease
 from tests.long_form import examples

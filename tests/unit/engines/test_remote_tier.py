@@ -17,6 +17,7 @@ import pytest
 import pecan_ray as pecan
 from pecan_ray import storage
 from pecan_ray.autocache.store_speed import SPEED, remote_speed
+from pecan_ray.cache_options import Cache
 from pecan_ray.caching.store import EntryStore
 from pecan_ray.cli import main
 from pecan_ray.engines import entry_objects, remote_tier
@@ -25,7 +26,6 @@ from pecan_ray.engines.entry_format import EntryReader, EntryWriter
 from pecan_ray.engines.entry_objects import ENDING, HEAD, MAGIC, EntryObjects
 from pecan_ray.engines.remote_tier import RemoteTier
 from pecan_ray.errors import PlanError
-from pecan_ray.options import Cache
 from pecan_ray.plan.op_sequences import with_ops
 from pecan_ray.plan.operators import Autocache, Plan
 from tests.flaky_http import FlakyProxy

@@ -27,7 +27,7 @@ from pecan_ray.engines.leases_behind import LeasesBehind
 from pecan_ray.engines.registry import ENGINES, build_engine
 from pecan_ray.engines.slots import HeapSlots
 from pecan_ray.engines.tensorflow import TensorFlowEngine
-from pecan_ray.engines.tensorflow.broadcast_constants import NARROW, GraphFunction
+from pecan_ray.engines.tensorflow.broadcast_constants import GraphFunction
 from pecan_ray.engines.tensorflow.iterating import Elements
 from pecan_ray.engines.tensorflow.own_seed import without_global_seed
 from pecan_ray.options import EngineName
@@ -37,6 +37,7 @@ from pecan_ray.plan.operators import ElementOp
 from pecan_ray.plan.splits import END, Lease
 from pecan_ray.sampling.spans import Spans
 from pecan_ray.sources import Items
+from pecan_ray.sources.tf_wide_constants import NARROW
 from tests.ray.waiting import until
 from tests.unit.engines.engine_leases import ListedLeases, all_said, column, delivered
 from tests.unit.engines.tensorflow_rig import ROWS, all_of, numbers, refuses, run
@@ -78,6 +79,27 @@ def test_every_position_is_in_exactly_one_batch_and_elements_are_those_of_the_ot
     sizes = (4, 4, 4, 5, 5, 5, 6, 6, 6)  # of buckets, by the length
     for batch in batches if plan == "buckets" else ():
         assert not batch.rows or batch.partial == (batch.rows < sizes[int(batch.columns["i"].max() % 9)])
+
+
+@pytest.mark.parametrize("batched", ["padded_batch", "bucket_by_length"])
+def test_columns_of_bool_are_padded_and_a_padding_that_is_no_value_of_a_column_is_refused(batched: str) -> None:
+    masks = numbers(4).map(lambda one: {"i": one["i"], "mask": tf.fill([one["i"]], one["i"] == 1)})
+
+    def padded(padding: Any) -> list[list[bool]]:
+        pipe = (
+            masks.padded_batch(4, padding=padding)
+            if batched == "padded_batch"
+            else masks.bucket_by_length([9], sizes=4, length="mask", padding=padding)
+        )
+        (batch,) = run(pipe, order="strict")
+        assert batch.columns["mask"].dtype == bool
+        return [row.tolist() for row in batch.columns["mask"]]
+
+    no, yes = False, True
+    assert padded(0) == padded({"i": 7}) == [[no, no, no], [yes, no, no], [no, no, no], [no, no, no]]
+    assert padded({"mask": True}) == [[yes, yes, yes], [yes, yes, yes], [no, no, yes], [no, no, no]]
+    with pytest.raises(errors.PlanError, match=r"padding 0\.5 is no value of column 'i', whose dtype is int64"):
+        padded(0.5)
 
 
 @pytest.mark.parametrize("plan", ["map", "flat_map twice", "buckets", "mix"])

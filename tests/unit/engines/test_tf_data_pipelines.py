@@ -61,6 +61,7 @@ BEHIND: dict[str, Callable[[pecan.PecanPipeline, int], pecan.PecanPipeline]] = {
     "filter": lambda pipe, size: pipe.filter(lambda one: first_column(one) % 3 == 0).batch(size),
     "padded": lambda pipe, size: pipe.map(lambda one: {"n": first_column(one)}).padded_batch(size),
     "unbatch": lambda pipe, size: pipe.batch(size).unbatch(),
+    "nothing": lambda pipe, size: pipe,
 }
 
 
@@ -117,6 +118,25 @@ def test_a_lease_of_some_elements_gives_these(spans: tuple[tuple[int, int], ...]
     assert delivered(batches) == given.target()
     graph, _ = read(plain, 4, leases, on_error="skip")
     assert shown(batches) == shown(graph)
+
+
+@pytest.mark.parametrize("behind", ["batch", "map", "unbatch", "nothing"])
+def test_behind_the_elements_of_a_lease_nothing_is_computed(behind: str) -> None:
+    computed = list[int]()
+
+    def noting(num_shards: int, index: int) -> Any:
+        def note(n: Any) -> Any:
+            computed.append(int(n))
+            return n
+
+        noted = tf.data.Dataset.range(20).map(lambda n: tf.reshape(tf.numpy_function(note, [n], tf.int64), []))
+        return noted.map(lambda n: {"n": n + 1})
+
+    sources, _ = engine_of(noting, 4)
+    lease = Lease(0, next(iter(sources[0].splits())), spans=((5 << OUTPUT_BITS, 7 << OUTPUT_BITS),))
+    batches, given = read(noting, 4, [lease], behind)
+    assert delivered(batches) == given.target()
+    assert max(computed) == 6, "the last one that was asked for"
 
 
 @pytest.mark.parametrize("behind", ["batch", "map"])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import pecan_ray as pecan
-from pecan_ray.autoorder.kept_order import KeptOrder, OrderFolder
+from pecan_ray.autoorder.kept_order import KeptOrder, keep_order, load_kept
 from pecan_ray.engines.contract import EngineOptions
 from pecan_ray.engines.in_process import AllLeases, run_in_process, run_produced
 from pecan_ray.engines.registry import build_engine
@@ -90,12 +90,12 @@ def test_a_job_goes_back_to_the_users_order_and_later_ones_begin_in_it(
     pipe = pecan.PecanPipeline(pecan.sources.Items(items()), config=config)
     pipe = pipe.map(to_rgb, on="image").map(darken, on="image").batch(8)
     key = pipe._order._key
-    OrderFolder(tmp_path).replace(key, KeptOrder((("darken", "to_rgb"),)))
+    keep_order(tmp_path / f"{key}.json", KeptOrder((("darken", "to_rgb"),)), instead=True)
     with pipe.iter_batches(debug=True) as batches:
         assert "AutoOrder runs darken -> to_rgb -> batch" in batches.report().events[0].text
         rows = [(int(n), int(i.max())) for batch in batches for n, i in zip(batch["n"], batch["image"], strict=True)]
     assert sorted(rows) == EXPECTED and "the job goes back to your order" in caplog.text
-    kept = OrderFolder(tmp_path).load(key)
+    kept = load_kept(tmp_path / f"{key}.json")
     assert kept is not None and kept.orders == (("to_rgb", "darken"),)
     assert "element 0 of split 10 fails in AutoOrder's order darken -> to_rgb" in kept.why
 

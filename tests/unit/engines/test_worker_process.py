@@ -156,6 +156,16 @@ for n in range(3):
     writer.add(n, 0, 1, {"x": np.zeros(n), "i": n, "f": 0.5, "t": "text", "b": b"bytes", "o": True, "s": np.float32(n)})
 print(len(list(EntryReader(b"".join(writer.finish(3))))), "pandas" in sys.modules)
 """
+WITHOUT_COLLECTIONS = """
+import gc
+from pecan_ray.engines.without_keras import import_tensorflow
+
+collected = []
+gc.callbacks.append(lambda phase, info: collected.append(phase))
+import_tensorflow()
+print(len(collected), gc.isenabled(), gc.get_freeze_count())
+print(gc.get_count()[0] < gc.get_threshold()[0])
+"""
 NO_KERAS = """
 import sys
 from pecan_ray.engines.without_keras import import_tensorflow
@@ -185,6 +195,12 @@ def test_no_library_is_imported_before_it_is_needed(program: str, said: list[str
         pytest.importorskip("jax")
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     assert done.stdout.splitlines() == said
+
+
+def test_nothing_looks_for_garbage_among_what_the_import_of_tensorflow_makes() -> None:
+    pytest.importorskip("tensorflow")
+    done = subprocess.run([sys.executable, "-c", WITHOUT_COLLECTIONS], check=True, capture_output=True, text=True)
+    assert done.stdout.splitlines() == ["0 True 0", "True"]
 
 
 def draw_row(x: Any) -> Any:

@@ -85,7 +85,7 @@ def test_a_checkpoint_of_a_job_without_a_state_holds_the_model_alone(
     (saved,) = tmp_path.rglob("*.ckpt")
     assert "PecanDataModule" not in torch.load(saved, weights_only=False)
     told = [record.message for record in caplog.records if "hold nothing of the input" in record.message]
-    assert len(told) == 1 and "no state in debug mode" in told[0]
+    assert len(told) == 1 and "no state, since debug=True" in told[0]
 
 
 def test_a_subclass_may_have_loaders_of_its_own(tmp_path: Path) -> None:

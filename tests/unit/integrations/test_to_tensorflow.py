@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -103,6 +106,23 @@ def test_keras_gets_several_columns_as_a_dict_and_weights_behind_the_targets() -
     assert len(data_set) == data_set.num_batches == 3
     inputs, targets, weights = data_set[0]
     assert inputs.keys() == {"x", "i"} and np.array_equal(targets, weights)
+
+
+def test_a_data_set_that_keras_has_read_is_gone_when_its_user_drops_it() -> None:
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+
+    def read(use: Callable[[Any, Any], object]) -> list[weakref.ref[Any]]:
+        first, second = (rows().to_keras("x", "y", debug=True) for _ in range(2))
+        use(first, second)
+        return [weakref.ref(first), weakref.ref(second)]
+
+    kept = read(lambda first, second: model.fit(first, validation_data=second, epochs=2, verbose=0))
+    kept += read(lambda first, second: [model.predict(one, verbose=0) for one in (first, first, second)])
+    kept += read(lambda first, second: model.fit(first, steps_per_epoch=1, epochs=2, verbose=0))
+    gc.collect()
+    assert [one() for one in kept] == [None] * 6
+    model.evaluate(rows().to_keras("x", "y", debug=True), verbose=0)
 
 
 ON_TORCH = """

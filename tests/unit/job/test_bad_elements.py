@@ -10,6 +10,7 @@ from pecan_ray.errors import ErrorBudgetError
 from pecan_ray.job import bad_elements, events
 from pecan_ray.job.bad_elements import BadElements, QuarantineQueue
 from pecan_ray.job.job_requests import MOST_LOGGED
+from pecan_ray.job.lease_sizes import elements_in
 from pecan_ray.job.messages import AskLeases, LeftOutElement, SplitOpenFailure, TrainerProgress
 from pecan_ray.job.split_open_failures import PLACE_S
 from pecan_ray.observe.report import Report
@@ -110,16 +111,17 @@ def test_what_a_remote_worker_cannot_open_a_local_one_reads(unseen: float, told:
 class TwoWorkers:
     """A job of two workers, on two nodes, with some splits of 100 bytes."""
 
-    def __init__(self, splits: int) -> None:
-        self.rig = JobRig(workers=Workers(1, 1), on_error="skip")
+    def __init__(self, splits: int, elements: int | None = None) -> None:
+        self.rig = JobRig(workers=Workers(1, 1), on_error="skip", error_budget=1.0)
         self.local, self.remote = self.rig.come(("here", 4.0), remote=(4.0,))
-        self.rig.list_splits([Split(n, f"/{n}.txt", 0, 100) for n in range(splits)])
+        self.rig.list_splits([Split(n, f"/{n}.txt", 0, 100, elements=elements) for n in range(splits)])
 
     def refuse(self, worker: str, *leases: Lease) -> str:
         """Let a worker say that it cannot open splits, and return what was logged."""
         told = []
         for lease in leases:
-            error = LeftOutElement(lease.key, "read", lease.split.where(0), "no such file.", open_end=True)
+            held, open_end = elements_in(lease) or 1, lease.split.elements is None
+            error = LeftOutElement(lease.key, "read", lease.split.where(0), "no such file.", held, open_end=open_end)
             told.append(SplitOpenFailure(lease.key, lease.spans, error))
         return said(self.rig.ask(worker, AskLeases(self.rig.job.ledger.epoch, 0, 1, split_open_failures=tuple(told))))
 
@@ -155,3 +157,25 @@ def test_a_split_is_left_out_when_the_last_worker_that_could_try_is_gone() -> No
     assert "1 split(s) that no worker that runs can open wait" in said(done) and rig.job.bad.count == 0
     done = rig.handle(events.TimePassed(), after=PLACE_S)
     assert "left out element 0 of /0.txt" in said(done) and rig.job.bad.count == 1
+
+
+@pytest.mark.parametrize(("elements", "count"), [(400, "397"), (None, "at least 0")])
+def test_of_a_split_that_nobody_can_open_any_more_only_what_did_not_come_is_counted(
+    elements: int | None, count: str
+) -> None:
+    two = TwoWorkers(1, elements)
+    rig = two.rig
+    rig.place(two.remote, "there")
+    rig.assign(two.remote)
+    two.refuse(two.remote, *rig.take(two.remote))
+    rig.place(two.local, "here")
+    rig.assign(two.local)
+    (lease,) = rig.take(two.local)
+    rig.acknowledge(two.local, lease, 0, 3)
+    rig.handle(events.WorkerLost(two.local, "process", "it died"))
+    rig.report(settled=(two.local,))
+    for worker in rig.job.worker_table.workers:
+        rig.handle(events.WorkerPending(worker, "there is no CPU"))
+    done = rig.handle(events.TimePassed(), after=2 * PLACE_S)
+    assert "left out element 0 of /0.txt" in said(done)
+    assert (str(rig.job.bad.bad_count), rig.job.ledger.queues.waiting()) == (count, False), "elements 0 to 2 came"

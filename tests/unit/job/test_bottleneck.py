@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -53,6 +54,7 @@ BLOCKED = StageSeconds(**FULL, blocked_s=80, operators=(("f", 30.0),))
         ("operator", "parse", "Python's lock, held by operator parse", {"stages": LOCKED}),
         ("operator", "parse", "Python's lock, held by operator parse", {"stages": LOCKED_BY_A_PART}),
         ("operator", "parse", "the CPU, by operator parse", {"stages": STARVED}),
+        ("operator", "parse", "the CPU, by operator parse", {"stages": replace(LOCKED_BY_A_PART, cpu_s=1500.0)}),
         ("operator", "parse", "the lock for 99% of the time, so that more threads would wait", {"stages": ALONE}),
         ("operator", "parse", "the CPU, by operator parse", {"stages": ALONE_IN_C}),
         ("operator", "parse", "parse, in processes of its own: the trainer waited", {"stages": IN_PROCESSES}),
@@ -108,6 +110,7 @@ def test_behind_a_long_start_stands_what_would_hold_up_a_longer_run() -> None:
     ("time", "share", "reading_s", "gain"),
     [
         (RunTime(waited_s=60, trained_s=40), 0.5, 0, 0.5),  # half of 100 s
+        (RunTime(waited_s=60, trained_s=20, converted_s=20), 0.5, 0, 0.5),
         (RunTime(waited_s=20, trained_s=80), 0.5, 0, 0.2),  # then the trainer sets the pace
         (RunTime(ray_s=100, waited_s=60, trained_s=40), 0.5, 0, 0.25),  # and the start stays
         (RunTime(waited_s=90, trained_s=10), 0.9, 80, 0.2),  # then reading sets the pace

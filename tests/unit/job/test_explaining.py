@@ -21,7 +21,8 @@ from pecan_ray.job.windows import StepTotals
 from pecan_ray.observe.placement import explain_placement, explain_with_next_step
 from pecan_ray.observe.report import Report, placement_so_far
 from pecan_ray.options import AutoWorkers
-from pecan_ray.placement import COST, NO_WAIT, AutoPlacement, Objective, Prices
+from pecan_ray.placement import AutoPlacement, Prices
+from pecan_ray.placement.objective import COST, NO_WAIT, Objective
 from pecan_ray.plan.prices import PriceTier
 from pecan_ray.plan.windows import Decision, Deployment, Window
 from tests.unit.job.job_rig import JobRig
@@ -58,6 +59,13 @@ def test_a_pace_is_what_is_left_of_the_time_for_each_batch_that_is_left(
     assert not deadline_budget.take_messages()
 
 
+@pytest.mark.parametrize(("epochs", "counts"), [(2, True), (None, False)])
+def test_a_deadline_counts_for_a_job_whose_epochs_are_told(epochs: int | None, counts: bool) -> None:
+    rig = JobRig(LedgerShape(epochs=epochs), AutoWorkers(), deadline_s=60.0)
+    rig.come()
+    assert (rig.job.placement.deadline_budget is not None) is counts
+
+
 def test_a_deadline_that_is_over_is_said_once_and_at_the_very_end_the_pace_stays() -> None:
     deadline_budget = DeadlineBudget(10.0, epochs=1, epoch_batches=1000)
     assert [deadline_budget.longest_s(20.0, 0), deadline_budget.longest_s(21.0, 0)] == [SHORTEST_S, SHORTEST_S]
@@ -88,7 +96,7 @@ def test_a_job_costs_what_ran_and_when_and_epochs_and_operators_have_their_parts
     assert [part.remote for part in parts] == pytest.approx([0.0, 0.18, 0.18])
     assert sum(part.total for part in parts) == pytest.approx(cost.total)
     assert cost_by_epoch(HOUR_LONG, PRICES, 1, ()) == ()
-    shares = cost_by_operator(cost, [("decode", 3.0), ("crop", 1.0)])
+    shares = cost_by_operator(cost, [("decode", 0.3), ("crop", 0.1)])
     assert shares == pytest.approx({"decode": 0.75 * 2.16, "crop": 0.25 * 2.16})
     assert cost_by_operator(cost, []) == {}
     dear = cost_between(HOUR_LONG, PRICES, 1, [0.0, 10.0], until=3600.0)

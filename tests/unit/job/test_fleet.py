@@ -48,6 +48,12 @@ def test_local_workers_are_spread_by_the_power_of_the_trainers_nodes() -> None:
     assert [start.worker for start in starts if not start.host] == ["pecan:job:remote-0", "pecan:job:remote-1"]
 
 
+def test_a_node_that_is_about_to_go_gets_no_worker() -> None:
+    worker_table = fleet_of({"goes": 4.0, "stays": 4.0})
+    worker_table.draining_nodes["goes"] = 30.0
+    assert [start.host for start in started(worker_table.scale(Deployment(2, 0), 0.0))] == ["stays"]
+
+
 def test_a_local_worker_has_no_cpus_of_its_own_where_a_node_has_too_few() -> None:
     worker_table = fleet_of({"none": 0.0})
     (start,) = started(worker_table.scale(Deployment(1, 0), 0.0))

@@ -21,6 +21,7 @@ from pecan_ray.job.share_group import (
     SendEntry,
     ShareGroup,
 )
+from pecan_ray.job.share_trials import TrialRank
 
 EACH = 5
 """Entries of an epoch, of one byte each."""
@@ -77,8 +78,8 @@ class GroupPlay:
         while self.produce():
             pass
 
-    def join(self, reader: str, epochs: int | None = 1) -> None:
-        self.group.join(reader, epochs)
+    def join(self, reader: str, epochs: int | None = 1, of: TrialRank | None = None) -> None:
+        self.group.join(reader, epochs, of=of)
 
     def read(self, reader: str, count: int | None = None) -> list[tuple[int, int]]:
         """Wish one by one until it is at the end, or so often; return the epochs and numbers of all it got."""
@@ -209,6 +210,57 @@ def test_a_group_without_readers_ends_after_a_while() -> None:
     assert play.group.time(81.0) == [] and play.group.time(91.0) == [EndGroup()]
     with pytest.raises(PlanError, match="the group has ended"):
         play.join("c")
+
+
+def ranks_of(trial: str, world_size: int) -> dict[str, TrialRank]:
+    return {f"{trial}{rank}": TrialRank(trial, rank, world_size) for rank in range(world_size)}
+
+
+def test_a_trial_begins_once_all_its_ranks_have_come_and_a_round_that_lacks_an_entry_is_dropped_for_all() -> None:
+    play = GroupPlay(capacity=3, max_lag=1)
+    first, second = ranks_of("t", 2).items()
+    play.join(first[0], 2, first[1])
+    play.wish(first[0])
+    assert play.produced == 0 and play.group.time(0.0) == play.group.time(50.0) == [], "it is waited for"
+    assert [one.waiting for one in play.group.readers] == [True]
+    for rank, epochs in ((first[1], 2), (second[1], 1), (TrialRank("t", 1, 3), 2)):
+        with pytest.raises(PlanError, match="does not fit to the ranks that have come"):
+            play.join("another", epochs, rank)
+    play.join(second[0], 2, second[1])
+    play.wish(second[0])
+    assert play.got == {"t0": [(0, 0, 0)], "t1": [(0, 0, 1)]}, "what the first one has wished for comes, too"
+    while len(play.skipped) < 2:
+        for name in ("t0", "t1"):
+            play.wish(name)
+    assert [entry[1:] for entry in play.got["t0"]] == [(0, 0), (0, 2), (1, 0), (1, 2)]
+    assert [entry[1:] for entry in play.got["t1"]] == [(0, 1), (0, 3), (1, 1), (1, 3)]
+    assert play.skipped == {"t0": 2, "t1": 0} and play.produced == 2 * EACH
+
+
+@given(st.data())
+def test_ranks_of_trials_divide_the_epochs_that_other_readers_get_whole(data: st.DataObject) -> None:
+    play = GroupPlay(capacity=data.draw(st.integers(1, 2 * EACH)), max_lag=data.draw(st.integers(1, 4)))
+    sizes = data.draw(st.lists(st.integers(1, EACH + 1), min_size=1, max_size=4))
+    readers = [one for number, size in enumerate(sizes) for one in ranks_of(f"t{number}-", size).items()]
+    epochs = data.draw(st.integers(1, 3))
+    joined: list[str] = []
+    for name, rank in data.draw(st.permutations(readers)):
+        play.join(name, epochs, None if rank.world_size == 1 else rank)
+        joined.append(name)
+        for _ in range(data.draw(st.integers(0, 8))):
+            play.wish(data.draw(st.sampled_from(joined)))
+    for _ in range(1_000):
+        if len(play.skipped) == len(readers):
+            break
+        for name in joined:
+            play.wish(name)
+    assert len(play.skipped) == len(readers), "somebody waits for ever"
+    for number, size in enumerate(sizes):
+        got = [[entry[1:] for entry in play.got[name]] for name in ranks_of(f"t{number}-", size)]
+        assert {len(one) for one in got} == {epochs * (EACH // size)}
+        began = min(one[0][0] for one in got) if size <= EACH else 0
+        whole = [(began + epoch, place) for epoch in range(epochs) for place in range(EACH // size * size)]
+        assert sorted(entry for one in got for entry in one) == whole
 
 
 @given(st.data())

@@ -75,6 +75,16 @@ def test_batches_that_wait_for_other_ranks_take_no_memory_from_their_worker() ->
     assert [one.batch.id for one in of_kind(told.TransferMemory, rig.handle(told.TrainerTime()))] == []
 
 
+def test_a_rank_that_others_hold_up_takes_more_than_it_has_room_for_once_its_report_is_answered_without_news() -> None:
+    rig = TrainerRig(world_size=2, prefetch_bytes=1)
+    assert of_kind(told.Grant, rig.order(new_workers=("w",), met=1, addressed=True)) == [told.Grant("w", 1)]
+    rig.answering = False
+    numbered = told.ReceivedBatch(0, "w", 0, {(0, 0, 0): (elements(0),)}, 1, 10, row_range=RowRange(0, 1))
+    done = rig.handle(told.BatchesReceived("w", (numbered,))) + rig.handle(told.TrainerTime(), after=2.0)
+    assert of_kind(told.Grant, done) == [], "the job may let it use this one"
+    assert of_kind(told.Grant, rig.handle(told.ReportAccepted(rig.reports[-1].number, None))) == [told.Grant("w", 1)]
+
+
 def test_closing_gives_back_all_memory_that_of_batches_that_come_later_too() -> None:
     rig = TrainerRig()
     rig.receive(2)

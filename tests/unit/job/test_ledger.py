@@ -64,6 +64,29 @@ def test_what_is_dropped_is_counted_in_elements_and_in_ends_that_nobody_knows() 
     assert not dropped.take_pending_drops()
 
 
+def test_a_dropped_rest_of_unknown_length_is_counted_once_another_pass_has_read_the_split_to_its_end() -> None:
+    ledger = Ledger(LedgerShape(visitation="at_most_once", epochs=2))
+    ledger.add_splits(0, [Split(0), Split(1)])
+    ledger.end_listing(0)
+    for worker in ("goes", "stays"):
+        ledger.join(worker)
+        ledger.next_assignment(worker)
+    lost, kept = (ledger.take(worker) for worker in ("goes", "stays"))
+    assert isinstance(lost, Lease) and isinstance(kept, Lease)
+    ledger.ack(0, "goes", 0, {lost.key: [(0, 3 << OUTPUT_BITS)]})
+    ledger.lost("goes")
+    ledger.settled(0, "goes")
+    assert (ledger.dropped.elements, ledger.dropped.open_ends) == (0, 1)
+    ledger.ended("stays", 0, kept.key, 5)
+    ledger.consumed("stays", 0, {kept.key: kept.spans})
+    ledger.assignment_ended("stays", {})
+    assert ledger.epoch == 1
+    ledger.ended("stays", 1, lost.key, 8)
+    assert (ledger.dropped.elements, ledger.dropped.open_ends) == (5, 0), "elements 3 to 7"
+    ledger.dropped.add("stays", [replace(lost, epoch=1)])
+    assert (ledger.dropped.elements, ledger.dropped.open_ends) == (13, 0), "now its length is known at once"
+
+
 # --- shares --------------------------------------------------------------------------------------------------
 
 

@@ -17,7 +17,8 @@ from pecan_ray.job.room import HostUse, Room
 from pecan_ray.job.windows import StepTotals
 from pecan_ray.job.worker_table import WorkerTable
 from pecan_ray.options import AutoWorkers
-from pecan_ray.placement import Observation
+from pecan_ray.placement.looks import Observation
+from pecan_ray.plan.prices import Prices, PriceTier
 from pecan_ray.plan.stage_seconds import StageSeconds
 from pecan_ray.plan.windows import Decision, Deployment
 from tests.unit.job.job_rig import JobRig, said
@@ -121,6 +122,31 @@ def test_a_report_knows_the_cpus_of_the_trainers_nodes() -> None:
     assert available_cpus(ranks, worker_table) == 2.5 * len(worker_table.hosts)
 
 
+def remote_workers(*prices: float) -> WorkerTable:
+    """Return remote workers that run on nodes of such prices."""
+    worker_table = fleet_of()
+    worker_table.scale(Deployment(0, len(prices)), 0.0)
+    for worker, price in zip(worker_table.workers.values(), prices, strict=True):
+        worker.running, worker.price = True, price
+    return worker_table
+
+
+def test_a_budget_counts_the_nodes_that_workers_have_found_and_not_those_that_were_forecast() -> None:
+    prices = Prices(1.0, 3.0, (PriceTier("spot", 0.1, 8),))
+    runner = placing(prices=prices, max_per_hour=9.0, max_local=0, max_remote=8)
+    trainer, four = TrainerProgress(elapsed_s=1.0), Deployment(0, 4)
+
+    def target(worker_table: WorkerTable, now: float) -> int:
+        later = replace(trainer, elapsed_s=now, waited_s=now, rows=int(now), yielded=int(now))
+        step = runner.look([later], worker_table, Deployment(0, 0), now, 2.0, None)
+        return runner.target.remote if step is None else step.decision.target.remote
+
+    assert target(remote_workers(0.1, 0.1, 0.1, 0.1), 1.0) == runner.target.remote
+    assert target(remote_workers(0.1, 0.1, 0.1, 0.1), 2.0) >= four.remote, "as forecast"
+    assert target(remote_workers(0.1, 3.0, 3.0, 3.0), 3.0) == 3, "2 + 0.1 + 2 * 3 $ an hour"
+    assert target(remote_workers(0.1, 3.0, 3.0), 30.0) == 3, "the nodes that were forecast are still full"
+
+
 # --- a job --------------------------------------------------------------------------------------------------
 
 
@@ -155,8 +181,9 @@ def test_a_trainer_that_waits_gets_all_local_workers_and_those_that_do_not_come_
     assert placing is not None and rig.job.placement.now == "measures"
     assert [step.decision.phase for step in placing.timeline] == ["add_local"]
     for seconds in (40.0, 60.0):
-        starving(rig, seconds)
+        logged += starving(rig, seconds)
         assert rig.job.worker_table.target == Deployment(1, 0), "they are not asked for again at once"
+    assert sum("no more than 1 local + 0 remote of 3 local + 0 remote came in time" in text for text in logged) == 1
 
 
 @pytest.mark.parametrize("early", [True, False])
@@ -218,7 +245,7 @@ def batches(papers: PolicyRunner, totals: StepTotals, count: int, batch_time: fl
     """Let a trainer take so many batches."""
     for _ in range(count):
         totals = totals.step(batch_time, batch_time - 0.1, 0)
-        papers.report(0, totals)
+        papers.meter.add(0, totals)
     return totals
 
 
@@ -227,7 +254,7 @@ def batches(papers: PolicyRunner, totals: StepTotals, count: int, batch_time: fl
 def test_a_paper_s_window_holds_its_batches_however_long_they_take(mode: Any, window: int, step_s: float) -> None:
     """And the 150 batches after a change are not measured."""
     papers, totals = placing(mode=mode), StepTotals()
-    papers.report(0, totals)
+    papers.meter.add(0, totals)
     at = Deployment(0, 1)
     totals = batches(papers, totals, window - 1, 0.1 + step_s)
     assert papers.decide(at, totals.seconds) is None
@@ -243,7 +270,7 @@ def test_a_paper_s_window_holds_its_batches_however_long_they_take(mode: Any, wi
 
 def test_while_workers_may_still_come_a_paper_s_policy_is_not_asked() -> None:
     papers, totals = placing(mode="pecan", window_batches=10), StepTotals()
-    papers.report(0, totals)
+    papers.meter.add(0, totals)
     for awaited in (3, 0):
         totals = batches(papers, totals, 10, 0.4)
         step = papers.decide(Deployment(0, 1), totals.seconds, awaited)

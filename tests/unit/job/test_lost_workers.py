@@ -11,11 +11,12 @@ import pytest
 from pecan_ray.errors import ClusterError, OpError
 from pecan_ray.job import events
 from pecan_ray.job.instructions import DrainWorker, Instruction, KillWorker
+from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.losses import MOST_IN_A_ROW, TOGETHER_S, Loss, Losses
-from pecan_ray.job.messages import WorkerProgress
+from pecan_ray.job.messages import AskLeases, WorkerProgress
 from pecan_ray.job.start_worker import StartWorker
 from pecan_ray.options import OnError, Workers
-from pecan_ray.plan.splits import AtWork, Origin, origin_of
+from pecan_ray.plan.splits import OUTPUT_BITS, AtWork, Lease, Origin, origin_of
 from tests.protocol.scenario import HANGING, Scenario
 from tests.unit.job.job_histories import played, split_of
 from tests.unit.job.job_rig import JobRig, of_kind, said
@@ -66,6 +67,9 @@ def test_a_batch_begins_the_count_anew_and_workers_of_one_node_that_are_lost_tog
     losses = Losses()
     assert not any(crash(losses, at=1.0 + 0.5 * number, cause=cause) for number in range(8))
     assert losses.count == 8
+    another = Loss("w8", "n", cause, "signal 11", 0.0, 5.0)
+    assert losses.is_work_at_fault(another, LedgerShape())
+    assert not losses.is_work_at_fault(another, LedgerShape(sharding="off")), "it has read what the others have"
     assert [bool(crash(losses, at=100.0 * number, cause=cause)) for number in range(1, 6)] == [False] * 4 + [True]
 
 
@@ -218,3 +222,83 @@ def test_processes_that_die_again_and_again_and_get_on_are_no_reason_to_end(
     leaky = replace(ONE, sources=(source,), leaks_after=25, batch_size=10, on_error=on_error, window=2)
     world = played(replace(leaky, local=workers, ranks=ranks))
     assert world.job.state.bad.count == 0 and world.deaths > 5
+
+
+class FrontReader:
+    """A job of one worker at a time, which comes to an element of its only split through all those before it."""
+
+    def __init__(
+        self, elements: int, fatal: int, *, ahead: int | None = None, on_error: OnError = "skip", dies_at: int = -1
+    ) -> None:
+        """`ahead`: reading dies of the fatal element, and computes so many ahead; None: an operator dies of it.
+
+        `dies_at`: a worker dies as soon as the trainer has the element before this one, and another one at this one.
+        """
+        self._dies_before, self._dies_at = dies_at - 1, dies_at
+        self.rig = JobRig(LedgerShape(from_front=(0,)), on_error=on_error, error_budget=1.0)
+        self._elements, self._fatal, self._ahead = elements, fatal, ahead
+        (self._worker,) = self.rig.begin()
+        self.used: list[int] = []
+        self.deaths = 0
+
+    def run(self) -> None:
+        while not (self.rig.job.ledger.finished or self.rig.job.error):
+            self.rig.assign(self._worker)
+            for lease in self.rig.leases(self._worker):
+                if not self._read(lease):
+                    break
+            else:
+                self.rig.end(self._worker)
+
+    def _read(self, lease: Lease) -> bool:
+        first, stop = (position >> OUTPUT_BITS for position in lease.spans[0])
+        for number in range(first, max(first + 1, min(stop, self._elements))):
+            if number == self._fatal if self._ahead is None else number + self._ahead >= self._fatal:
+                self._die()
+                return False
+            if number == self._dies_at:
+                self._dies_at = -1
+                self._die()
+                return False
+            if number < self._elements:
+                self.rig.acknowledge(self._worker, lease, number)
+                self.used.append(number)
+            if number == self._dies_before >= 0:
+                self._dies_before = -1
+                self._die()
+                return False
+        if stop > self._elements:
+            self.rig.ask(self._worker, AskLeases(0, 0, 1, lengths=((lease.key, self._elements),)))
+        return True
+
+    def _die(self) -> None:
+        self.deaths += 1
+        lost, done = self._worker, self.rig.handle(events.WorkerLost(self._worker, "process", "it died"))
+        started_again = started([*done, *self.rig.report(settled=(lost,))])
+        for self._worker in started_again:
+            self.rig.place(self._worker)
+
+
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+@pytest.mark.parametrize("ahead", [None, 0, 3])
+def test_an_element_that_is_read_with_those_before_it_is_blamed_only_if_one_behind_it_can_be_read(
+    ahead: int | None, on_error: OnError
+) -> None:
+    job = FrontReader(40, 13, ahead=ahead, on_error=on_error)
+    job.run()
+    named = 13 - (ahead or 0)
+    error, told = job.rig.job.error, [event.text for event in job.rig.job.story if event.kind == "bad"]
+    text = str(error) if on_error == "raise" else told[0]
+    assert text.startswith(f"element {named} of split 0") and job.deaths <= 7
+    assert ("or one that its dataset computes ahead of it" in text) == (ahead is not None)
+    if on_error == "skip":
+        assert job.used == [n for n in range(40) if (n != 13 if ahead is None else n < named)]
+        assert (error, len(told), str(job.rig.job.bad.bad_count)) == (None, 1, "1" if ahead is None else "at least 1")
+
+
+def test_an_element_is_blamed_where_the_worker_that_has_read_the_one_behind_it_dies_of_something_else() -> None:
+    job = FrontReader(40, 13, dies_at=15)
+    job.run()
+    told = [event.text for event in job.rig.job.story if event.kind == "bad"]
+    assert len(told) == 1 and told[0].startswith("element 13 of split 0 is left out: it ended the process of each")
+    assert job.used == [number for number in range(40) if number != 13]

@@ -10,13 +10,14 @@ from pecan_ray.job.active_clock import ActiveClock
 from pecan_ray.job.credits import FEW_AHEAD, MOST_AHEAD, MessageQuota
 from pecan_ray.job.heartbeat import BEATS, Heartbeat
 from pecan_ray.job.notification_schedule import MANY_TRAINERS, NotificationSchedule
-from pecan_ray.job.outgoing import (
+from pecan_ray.job.outgoing import Outgoing
+from pecan_ray.job.report_pace import (
     CLOSING_PER_TRAINER_S,
     PRESSING_PER_TRAINER_S,
     REPORT_PER_TRAINER_S,
     TOLD_AT_ONCE,
     Need,
-    Outgoing,
+    ReportPace,
 )
 from pecan_ray.job.trainer_events import ReceivedBatch
 from tests.unit.job.job_rig import elements
@@ -78,12 +79,9 @@ def test_of_many_trainers_each_reports_less_often() -> None:
 
 
 def test_of_many_trainers_each_tells_others_when_hardly_anything_is_left() -> None:
-    few, many = (Outgoing(0, trainers, "t", 0.0) for trainers in (2, 1000))
-    for number in range(12):
-        for outgoing in (few, many):
-            outgoing.acknowledge(batch(number))
-    assert few.others_may_wait(12) and few.others_may_wait(0) and not few.others_may_wait(13)
-    assert many.others_may_wait(3) and many.others_may_wait(0) and not many.others_may_wait(4)
+    few, many = ReportPace(2), ReportPace(1000)
+    assert few.others_may_wait(12, 12) and few.others_may_wait(12, 0) and not few.others_may_wait(12, 13)
+    assert many.others_may_wait(12, 3) and many.others_may_wait(12, 0) and not many.others_may_wait(12, 4)
 
 
 def test_of_many_trainers_those_that_may_only_use_more_are_told_later_and_who_knows_the_newest_orders_not() -> None:

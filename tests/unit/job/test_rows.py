@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from pecan_ray.job import events
+from pecan_ray.job.lease_rows import rows_of
 from pecan_ray.job.lease_sizes import elements_in
 from pecan_ray.job.ledger import Ledger
 from pecan_ray.job.ledger_check import check_ledger
@@ -108,16 +109,20 @@ def test_the_order_is_given_up_where_a_split_is_not_counted_is_shorter_than_it_t
     assert f"{worker} cannot open split 0" in rig.job.stats(rig.now).order_given_up
 
 
-def numbered_ledger(*, promised: bool = False, joined: bool = False) -> Ledger:
-    ledger = Ledger(LedgerShape(in_row_order=True, joined=joined, order_required=promised, batch_size=2, epochs=1))
+def numbered_ledger(*, promised: bool = False, joined: bool = False, from_front: tuple[int, ...] = ()) -> Ledger:
+    shape = LedgerShape(in_row_order=True, joined=joined, order_required=promised, batch_size=2, from_front=from_front)
+    ledger = Ledger(shape)
     ledger.add_splits(0, [Split(index, elements=4) for index in range(3)])
     ledger.end_listing(0)
     return ledger
 
 
-@pytest.mark.parametrize(("expected", "rows"), [(1, 12), (2, 3)])
+@pytest.mark.parametrize(("expected", "rows"), [(1, 12), (2, 2)])
 def test_the_first_worker_leaves_rows_to_those_that_are_being_started(expected: int, rows: int) -> None:
-    """Else a short epoch is one run: what comes a moment later would stand by until the next epoch."""
+    """Else a short epoch is one run: what comes a moment later would stand by until the next epoch.
+
+    A quarter of the rows are three, and runs of more than a batch are whole batches.
+    """
     ledger = numbered_ledger(joined=True)
     ledger.join("first")
     ledger.next_assignment("first")
@@ -171,6 +176,24 @@ def test_of_joined_rows_an_element_that_workers_die_of_alone_yields_nothing_at_i
     assert [one.element for one in ledger.fatal_elements.found] == [1]
 
 
+def test_of_joined_rows_that_are_read_from_the_front_no_second_element_in_a_row_is_blamed() -> None:
+    ledger = numbered_ledger(joined=True, from_front=(0,))
+    for worker in "abcdefghijklmnop":
+        if ledger.runs.fatal_reason:
+            break
+        ledger.join(worker)
+        ledger.next_assignment(worker)
+        (lease, *_) = ledger.take_run(worker, 100) or ()
+        if lease.spans[-1][1] <= elements(1)[0] or lease.left_out:
+            ledger.ack(0, worker, 0, {lease.key: lease.spans})
+            continue
+        ledger.lost(worker, died=CRASHED)
+        ledger.settled(0, worker)
+    assert "element 1 of split 0 is to blame, or one that its dataset computes ahead of it" in ledger.runs.fatal_reason
+    (named,) = ledger.fatal_elements.found
+    assert named.element == 1 and "or one that its dataset computes ahead of it" in named.left_out().error
+
+
 def test_of_joined_rows_what_a_worker_cannot_open_is_for_others_and_yields_nothing_where_none_can() -> None:
     rig = JobRig(LedgerShape(in_row_order=True, joined=True, batch_size=2), Workers(2), on_error="skip")
     one, other = rig.begin([Split(0, elements=4), Split(1, elements=4)])
@@ -222,6 +245,32 @@ def test_a_worker_is_late_by_what_workers_need_and_not_by_their_start_or_the_ste
         now += step_s
         head.look(ledger, 1, now)
     assert head.look(ledger, 0, now + 1.1) == "late"
+
+
+def test_in_the_last_round_a_rank_gets_an_even_share_which_a_second_worker_makes_where_the_first_is_late() -> None:
+    ledger, head = Ledger(LedgerShape(in_row_order=True, world_size=2, batch_size=4)), SlowHead()
+    ledger.add_splits(0, [Split(0, elements=9), Split(1, elements=0), Split(2, elements=2)])
+    ledger.end_listing(0)
+    for worker in ("quick", "late"):
+        ledger.join(worker)
+        ledger.next_assignment(worker)
+    for rank in range(2):
+        (lease,) = ledger.take_run("quick", 4) or ()
+        ledger.ack(rank, "quick", 0, {lease.key: lease.spans})
+        head.look(ledger, 0, rank)
+    (first,) = ledger.take_run("late", 100) or ()
+    assert (rows_of(first), ledger.workers["late"].ends) == ((8, 9), True), "the shares are of one row and of two"
+    assert ledger.take_run("quick", 4) == (), "a share is an assignment of its own"
+    for worker in ("quick", "third"):
+        ledger.join(worker)
+        ledger.next_assignment(worker)
+    second = ledger.take_run("quick", 100) or ()
+    assert [(lease.key[2], rows_of(lease)) for lease in second] == [(1, (12, 12)), (2, (12, 14))]
+    ledger.ack(1, "quick", 0, {lease.key: lease.spans for lease in second})
+    assert head.look(ledger, 0, 3.0) == "" and head.look(ledger, 0, 1e9) == "late"
+    assert ledger.take_run("third", 100) == (first,)
+    ledger.ack(0, "late", 0, {first.key: first.spans})
+    assert not any(state.holds for state in ledger.workers.values()), "it comes all the same, and first"
 
 
 def test_a_worker_that_fails_ends_the_job_when_the_rows_before_have_come() -> None:

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from pecan_ray.cache import ClusterResources, JobDemand, allocate
+from pecan_ray.cache_options import ClusterIo, SharingPolicy
 from pecan_ray.errors import PlanError
 from pecan_ray.job import events
 from pecan_ray.job.cluster_io import DECIDE_S, LEAST_SHARE, MIB, REPORT_S, SILENT_S, ClusterIoRegistry, JobIo
 from pecan_ray.job.instructions import Instruction, LimitRemoteIo
 from pecan_ray.job.start_worker import StartWorker
-from pecan_ray.options import ClusterIo, Config, SharingPolicy, Workers
+from pecan_ray.options import Config, Workers
 from tests.long_form import some_later
 from tests.unit.job.job_rig import JobRig, of_kind
 

@@ -128,6 +128,8 @@ def test_what_workers_may_have_sent_to_the_process_before_comes_from_others() ->
     (lease,) = rig.take(worker)
     done = rig.handle(events.TrainerRegistered(0, "new", "node"))
     assert of_kind(KillWorker, done) == [KillWorker(worker)] and len(of_kind(StartWorker, done)) == 1
+    for told in (log.text for log in of_kind(Log, done)), (event.text for event in rig.job.story):
+        assert any("rank 0 has a new process" in text for text in told)
     assert rig.job.error is None and rig.job.worker_table.losses.count == 0
     (other,) = rig.job.worker_table.workers
     rig.place(other)

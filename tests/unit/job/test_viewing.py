@@ -153,7 +153,7 @@ def test_a_job_that_has_just_begun_has_a_page() -> None:
     assert [one.state for one in shown.workers] == ["runs"]
     (told,) = shown.trainers
     assert (told.waited, told.queued, told.elements) == (0.25, 3, 100)
-    assert shown.line.local == 1 and not shown.cost
+    assert shown.line.running.local == 1 and not shown.cost
 
 
 ROW_BYTES = 1000

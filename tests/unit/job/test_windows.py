@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pecan_ray.job.windows import LEAST_BATCHES, StepTotals, WindowMeter, window_of
+from pecan_ray.job.windows import StepTotals, WindowMeter, window_of
+from pecan_ray.plan.windows import LEAST_BATCHES
 
 STEPS = st.lists(st.tuples(st.floats(0.001, 10), st.floats(0, 1), st.integers(0, 50)), min_size=2, max_size=40)
 NONE = StepTotals()
@@ -51,9 +52,9 @@ def test_a_window_ends_for_its_age_if_it_was_given_one() -> None:
     for seconds, ends in ((5.0, True), (math.inf, False)):
         meter = WindowMeter(trainers=1, batches=500, seconds=seconds)
         meter.add(0, StepTotals())
-        meter.add(0, totals([(1.0, 0.0, 0)] * (LEAST_BATCHES - 1)))
+        meter.add(0, totals([(6.0, 0.0, 0)] * (LEAST_BATCHES - 1)))
         assert meter.close() is None
-        meter.add(0, totals([(1.0, 0.0, 0)] * LEAST_BATCHES))
+        meter.add(0, totals([(3.0, 0.0, 0)] * LEAST_BATCHES))
         assert (meter.close() is not None) is ends
 
 

@@ -139,14 +139,21 @@ def test_in_one_sequence_leases_beside_others_are_waited_for() -> None:
 def test_a_batch_is_for_the_rank_whose_turn_it_is_and_numbered_by_the_rows_of_that() -> None:
     shape = LedgerShape(in_row_order=True, world_size=3, batch_size=2)
 
-    def put_out(first: int, rank: int | None = None) -> tuple[int | None, RowRange | None]:
-        put = AssignmentBatches(Assignment(0, rank), shape).put_out(batch(1, elements(0)), RowRange(first, first + 1))
+    def put_out(first: int) -> tuple[int | None, RowRange | None]:
+        put = AssignmentBatches(Assignment(0), shape).put_out(batch(1, elements(0)), RowRange(first, first + 1))
         assert isinstance(put, told.PutOut)
         return put.rank, put.row_range
 
     assert [put_out(first) for first in (0, 2, 10)] == [(0, RowRange(0, 1)), (1, RowRange(0, 1)), (2, RowRange(2, 3))]
-    assert put_out(13, rank=1) == (1, RowRange(4, 5)), "a share of the last round"
     assert put_out(3) == (None, None), "a split is longer than it told"
+
+
+def test_data_without_a_row_gives_its_memory_back() -> None:
+    rig = Rig()
+    rig.begin(Assignment(0))
+    rig.take(leases(0))
+    made = batch(0, elements(0, 4))
+    assert told.Release(made) in rig.handle(told.BatchProduced(made))
 
 
 def test_an_engine_is_built_for_another_version_or_beginning_of_the_plan() -> None:
@@ -197,3 +204,21 @@ def test_the_element_that_fails_is_the_first_that_is_in_no_block_where_rows_are_
         rig.handle(told.BatchProduced(batch(2, *map(elements, these))))
         rows.append(rig.state.failing_row)
     assert rows == [1020, 1026, None]
+
+
+def test_a_row_takes_as_long_as_it_is_made_and_not_as_it_is_read() -> None:
+    """An engine reads a short run to its end long before it has made its rows."""
+    rig, split = Rig(LedgerShape(in_row_order=True, batch_size=4)), Split(0, elements=1000)
+    rig.begin(Assignment(0))
+    rig.take((Lease(0, split, (elements(0, 4),), row=0),))
+    asked = []
+    for first, now in ((4, 0.001), (8, 4.0), (12, 8.0)):
+        rig.now = now
+        if first > 4:
+            rig.handle(told.BatchProduced(batch(4, elements(first - 8, 4))))
+        rig.handle(told.LeaseRequested(0))
+        request = rig.request("take:0")
+        assert isinstance(request, AskLeases)
+        asked.append(request.most)
+        rig.reply("take:0", (Lease(0, split, (elements(first, 4),), row=0),))
+    assert asked == [1, 1, 1], "not as many as the source reads in half a second: a row takes one"

@@ -12,8 +12,8 @@ import pytest
 
 from benchmarks import library_transforms
 from pecan_ray import images
-from pecan_ray.known.detect_steps import KnownFunctions, known_functions
-from pecan_ray.known.merged_run import KnownRun
+from pecan_ray.known.detect_steps import known_functions
+from pecan_ray.known.steps import KnownRun
 from pecan_ray.plan.operators import wants_rng
 
 
@@ -46,17 +46,17 @@ def one_by_one(fns: Sequence[Any], value: Any, seed: int) -> Any:
     return value
 
 
-def found(fns: Sequence[Any], *, decodes: bool = True) -> KnownFunctions | None:
-    """What is known of functions; None if there is nothing to do at once."""
-    known = known_functions([(f"op{number}", fn) for number, fn in enumerate(fns)], decodes=decodes)
-    return known if known.equal or known.unequal else None
+def found(fns: Sequence[Any], *, reduces: bool, decodes: bool = True) -> tuple[KnownRun, list[str]] | None:
+    """Functions as one, and what is done at once; None if there is nothing to do at once."""
+    named = [(f"op{number}", fn) for number, fn in enumerate(fns)]
+    return known_functions(named, decodes=decodes, reduces=reduces)
 
 
 def at_once(fns: Sequence[Any], *, reduces: bool, decodes: bool = True) -> KnownRun:
     """Known functions as one, as a worker gets it."""
-    known = found(fns, decodes=decodes)
+    known = found(fns, reduces=reduces, decodes=decodes)
     assert known is not None
-    run = pickle.loads(pickle.dumps(known.merged(reduces=reduces)))
+    run = pickle.loads(pickle.dumps(known[0]))
     assert isinstance(run, KnownRun)
     return run
 

@@ -53,9 +53,8 @@ RUNS: dict[str, list[Any]] = {
 WAYS = [
     (name, reduces)
     for name, fns in RUNS.items()
-    for known in [found([v2.Compose(fns)])]
     for reduces in (False, True)
-    if known is not None and (known.unequal if reduces else known.equal)
+    if found([v2.Compose(fns)], reduces=reduces) is not None
 ]
 
 
@@ -87,8 +86,8 @@ def test_the_same_numbers_are_drawn_and_the_same_comes_out(name: str, reduces: b
 
 def test_transforms_in_a_sequential_are_known() -> None:
     fns = [v2.ToImage(), torch.nn.Sequential(v2.RandomCrop(32), *TO_FLOATS)]
-    known = found(fns)
-    assert known is not None and known.equal == ("torchvision RandomCrop",)
+    known = found(fns, reduces=False)
+    assert known is not None and known[1] == ["torchvision RandomCrop"]
 
 
 Louder = type("Louder", (v2.RandomResizedCrop,), {})
@@ -126,12 +125,13 @@ def changed() -> Any:
     ],
 )
 def test_what_is_another_is_not_known(fn: Any) -> None:
-    assert found([v2.ToImage(), fn]) is None
+    assert not any(found([v2.ToImage(), fn], reduces=reduces) for reduces in (False, True))
 
 
 def test_arrays_that_transforms_pass_on_are_passed_on() -> None:
     """torchvision does nothing to arrays of NumPy: without `ToImage` a crop is none."""
-    assert found([v2.RandomResizedCrop(32), v2.RandomHorizontalFlip()]) is None
+    fns = [v2.RandomResizedCrop(32), v2.RandomHorizontalFlip()]
+    assert not any(found(fns, reduces=reduces) for reduces in (False, True))
 
 
 def test_errors_are_those_of_the_transforms() -> None:

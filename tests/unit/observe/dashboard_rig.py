@@ -10,6 +10,7 @@ from pecan_ray.observe.dashboard.html_builder import VOID
 from pecan_ray.observe.dashboard.record import (
     JobLine,
     JobRecord,
+    PastRun,
     RunningWorkers,
     SeenDecision,
     SeenEvent,
@@ -17,6 +18,7 @@ from pecan_ray.observe.dashboard.record import (
     SeenWindow,
     SeenWorker,
 )
+from pecan_ray.plan.windows import Deployment
 
 EXPLAINED = """{"pipeline": "p", "mode": "auto", "changed": true, "seconds": 1.0,
 "before": ["decode", "crop", "flip"], "after": ["crop", "decode", "flip"],
@@ -31,11 +33,12 @@ EXPLAINED = """{"pipeline": "p", "mode": "auto", "changed": true, "seconds": 1.0
 
 def line(name: str = "train-1", *, live: bool = True, workers: int = 3) -> JobLine:
     return JobLine(
-        *(name, "photographs", live, 200.0, 2, 12_000, 768_000, workers // 2, workers - workers // 2),
+        *(name, "photographs", 200.0, 2, 12_000, 768_000, Deployment(workers // 2, workers - workers // 2)),
         rate=61.5,
         waited=0.031,
         bad_elements=2,
         dollars=1.25,
+        past=None if live else PastRun("2026-01-02"),
     )
 
 

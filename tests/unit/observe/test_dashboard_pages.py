@@ -14,7 +14,7 @@ from pecan_ray.observe.dashboard.job_list import list_page
 from pecan_ray.observe.dashboard.job_page import job_page
 from pecan_ray.observe.dashboard.plan_tables import plan_tables
 from pecan_ray.observe.dashboard.plots import MOST_POINTS, Plot, PlotSeries, figure, next_round_number, sampled_points
-from pecan_ray.observe.dashboard.record import JobRecord, SeenDecision, SeenEvent, SeenWorker
+from pecan_ray.observe.dashboard.record import JobRecord, PastRun, SeenDecision, SeenEvent, SeenWorker
 from tests.programs import run_python
 from tests.unit.observe.dashboard_rig import Reader, line, record
 
@@ -22,7 +22,7 @@ SCRIPT = '<script>alert("1")</script>\x00\x1b[31m &amp; "quoted" \'too\''
 
 
 def pages() -> dict[str, str]:
-    past = replace(line("old", live=False), key="old-17", ended="2026-01-02 03:04")
+    past = replace(line("old"), past=PastRun("2026-01-02 03:04", "old-17"))
     return {
         "list": list_page("/pecan", [line(), line("second")], [past], ["silent-job"]),
         "empty list": list_page("/pecan", [], []),

@@ -13,16 +13,18 @@ import pytest
 
 from pecan_ray.cli import main
 from pecan_ray.errors import PlanError
-from pecan_ray.job.observed import ObservedWindow
 from pecan_ray.job.policy_runner import PlacementStep
 from pecan_ray.job.stats import JobEvent
+from pecan_ray.job.windows import ObservedWindow
 from pecan_ray.observe import past_jobs
-from pecan_ray.observe.dashboard.from_report import past_line, past_record
+from pecan_ray.observe.dashboard.from_report import past_line, record_of_report
 from pecan_ray.observe.dashboard.job_list import list_page
 from pecan_ray.observe.dashboard.job_page import job_page
+from pecan_ray.observe.dashboard.record import PastRun
 from pecan_ray.observe.dashboard_past import PastReports
 from pecan_ray.observe.past_jobs import PastJob, keep_job, read_job, report_folder
-from pecan_ray.observe.report import Report, WorkerReport
+from pecan_ray.observe.report import Report
+from pecan_ray.observe.report_staff import WorkerReport
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.placement import Cost, Prices, PriceTier
 from pecan_ray.plan.windows import Decision, Deployment, Window
@@ -129,7 +131,7 @@ def report() -> Report:
         events=(JobEvent(1.0, "bad", "photo-7.jpg"), JobEvent(2.0, "worker", "local-0 runs")),
         deployments=((0.0, Deployment(1, 0)), (30.0, Deployment(1, 1))),
         timeline=tuple(steps),
-        windows=(ObservedWindow(50.0, targets[0], WINDOW), ObservedWindow(60.0, targets[0], Window(0.1, 0.0, 1))),
+        windows=(ObservedWindow(50.0, WINDOW, targets[0]), ObservedWindow(60.0, Window(0.1, 0.0, 1), targets[0])),
         cost=Cost(0.1, 0.02, 0.03),
         prices=Prices(3.6, 0.9, (PriceTier("spot", 0.9, 4),)),
         trainers=2,
@@ -138,10 +140,10 @@ def report() -> Report:
 
 def test_a_past_job_has_a_page_of_what_its_report_says() -> None:
     told = json.loads(report().to_json())
-    line = past_line("old", "photographs", told, ended="2026-01-02", error="OpError: x", key="17-old.json")
-    assert (line.batches, line.epoch, line.waited, line.remote) == (900, 3, 0.2, 1)
+    line = past_line("old", "photographs", told, PastRun("2026-01-02", "17-old.json"), error="OpError: x")
+    assert (line.batches, line.epoch, line.waited, line.running.remote) == (900, 3, 0.2, 1)
     assert line.dollars == pytest.approx(0.12)
-    found = past_record(line, told, "the text")
+    found = record_of_report(line, told, "the text")
     assert [(one.seconds, one.reason) for one in found.decision_history] == [(10.0, "reason 0"), (30.0, "reason 2")]
     assert len(found.windows) == 5 and {one.rate for one in found.windows} == {20.0}
     assert found.cost[-1][0] == 100.0
@@ -150,7 +152,7 @@ def test_a_past_job_has_a_page_of_what_its_report_says() -> None:
     assert page.complaints() == []
     assert not page.all("script"), "a past job does not change"
     assert "photo-7.jpg" in page.text and "the text" in page.text
-    found = past_record(past_line("old", "", {}), {}, "")
+    found = record_of_report(past_line("old", "", {}, PastRun("")), {}, "")
     assert Reader(job_page("", found)).complaints() == []
 
 
@@ -165,7 +167,9 @@ def test_the_shelf_shows_what_is_kept_and_leaves_out_what_is_broken(tmp_path: Pa
     assert PastReports(tmp_path / "nothing").lines() == []
     shelf = PastReports(tmp_path)
     assert [line.name for line in shelf.lines()] == ["second", "first"]
-    record = shelf.record(shelf.lines()[0].key)
+    newest = shelf.lines()[0].past
+    assert newest is not None
+    record = shelf.record(newest.key)
     assert record is not None and record.line.name == "second"
     assert shelf.record("../../etc/passwd") is None and shelf.record("00000009999999-broken.json") is None
 

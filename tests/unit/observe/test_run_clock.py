@@ -22,7 +22,8 @@ from pecan_ray.job.run_time import RunTime
 from pecan_ray.job.saved_state import SavedState
 from pecan_ray.job.stats import JobEvent
 from pecan_ray.observe.epoch_watch import EpochWatch
-from pecan_ray.observe.report import Report, WorkerReport
+from pecan_ray.observe.report import Report
+from pecan_ray.observe.report_staff import WorkerReport
 from pecan_ray.observe.run_clock import RunClock
 from pecan_ray.observe.trainer_speed import LATELY_S, RecentSpeed, TrainerSpeed, known_batches, run_length, to_str
 from pecan_ray.options import IterOptions
@@ -175,7 +176,7 @@ def test_it_is_no_run_and_the_report_tells_the_loops_time(tmp_path: Path, caplog
     with numbers(report_folder=tmp_path).iter_batches(headspace=True) as batches:
         list(batches)
         report = batches.report()
-        with pytest.raises(PlanError, match="no state in debug mode, and none of headspace"):
+        with pytest.raises(PlanError, match="no state, since debug=True and headspace"):
             batches.state_dict()
     assert report.bottleneck is not None and report.bottleneck.kind == "headspace"
     assert (report.batches, report.elements, report.epochs) == (13, 13 * 8, 1)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from pecan_ray.placement import Observation
+from pecan_ray.placement.looks import Observation
 from pecan_ray.plan.prices import Prices
 from pecan_ray.plan.windows import Decision, Deployment, Window
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from pecan_ray.placement.control import LEAP, begin, control
 from pecan_ray.placement.looks import LOOK_S, Observation
-from pecan_ray.placement.trial_history import MAX_QUIET_S, ControlState
+from pecan_ray.placement.trial_history import MAX_QUIET_S, ControlState, PlacementTrial
 from pecan_ray.plan.prices import Prices
 from pecan_ray.plan.windows import Deployment
 from tests.long_form import examples
@@ -218,6 +218,7 @@ def test_after_a_pause_batches_that_were_begun_before_it_make_no_worker_faster(
         grain=100.0,
     )
     _, state = control(ControlState(), busy, 8.0)
+    _, state = control(state, busy, 16.0)
     assert state.known.each[0] == pytest.approx(25.0)
     rows, work_done = share * 100.0 * workers, load * 0.5 * workers
     after = replace(
@@ -225,6 +226,27 @@ def test_after_a_pause_batches_that_were_begun_before_it_make_no_worker_faster(
     )
     _, state = control(replace(state, running=None), after, 60.0)
     assert state.known.each[0] == pytest.approx(25.0)
+
+
+def test_one_lucky_look_makes_no_worker_faster_that_was_watched_for_long() -> None:
+    """Batches vary, and a job that has settled looks at them thousands of times."""
+    nine = Deployment(9, 0)
+    usual = Observation(
+        dt=0.5,
+        running=nine,
+        requested=nine,
+        room=Deployment(16, 0),
+        rows=60.0,
+        steps=1,
+        produced=(60.0, 0.0),
+        work_done=(4.0, 0.0),
+        blocked=(0.5, 0.0),
+    )
+    state = ControlState()
+    for look in range(1, 101):
+        _, state = control(state, usual, look / 2)
+    _, state = control(state, replace(usual, produced=(120.0, 0.0)), 50.5)
+    assert state.known.each[0] == pytest.approx(15.0, rel=0.05)
 
 
 # --- remote workers -----------------------------------------------------------------------------------------
@@ -340,6 +362,38 @@ def test_neighbours_that_cost_more_than_they_spare_are_found_by_the_bill() -> No
     run.meet(replace(run.job, demand=demand)).go(900)
     assert run.requested.local <= 2
     assert run.requested.remote >= 14
+
+
+def test_a_trial_of_the_bill_goes_on_while_local_workers_help() -> None:
+    """It waits for nodes, the trainer waits for rows, and CPUs are idle."""
+    running, target = Deployment(7, 0), Deployment(3, 6)
+    o = Observation(
+        dt=0.5,
+        running=running,
+        requested=Deployment(7, 6),
+        room=Deployment(16, 24),
+        waited=0.3,
+        rows=50.0,
+        steps=1,
+        produced=(50.0, 0.0),
+        work_done=(3.5, 0.0),
+    )
+    trial = PlacementTrial("bill", running, 0.02)
+    state, asked = ControlState(trial=trial, next_deployment=target), Deployment(0, 0)
+    for look in range(1, 5):
+        decision, state = control(state, o, look / 2, per_hour)
+        asked = max(asked, decision.target)
+    assert asked.local > running.local and asked.remote == target.remote
+    assert (state.trial, state.next_deployment) == (trial, target)
+
+
+def test_beside_a_small_wait_fewer_remote_workers_are_tried() -> None:
+    """A link gives 97 % of what the trainer would take, and half as many remote workers would fill it."""
+    slow = replace(REMOTE, remote=250.0, per_hour=per_hour)
+    run = Run(slow, 1).go(400)
+    assert run.requested.remote >= 15
+    run.meet(replace(slow, remote=500.0, shared=5800.0)).go(1500)
+    assert 7 <= run.requested.remote <= 9
 
 
 # --- what holds workers up ----------------------------------------------------------------------------------

@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pecan_ray.errors import PlanError
-from pecan_ray.placement import Deployment, Prices, PriceTier, cost_of, spread_by_power
+from pecan_ray.job.job_cost import cost_between
+from pecan_ray.placement import Deployment, Prices, PriceTier
+from pecan_ray.placement.spread import spread_by_power
 
 GCP = Prices(accelerator_host=4.96, remote_worker=0.42)
 MIXED = Prices(4.96, 0.42, (PriceTier("spot", 0.12, 4), PriceTier("on-demand", 0.90, 8)))
@@ -19,26 +21,40 @@ MIXED = Prices(4.96, 0.42, (PriceTier("spot", 0.12, 4), PriceTier("on-demand", 0
 def test_costs_are_those_of_the_paper() -> None:
     """Pecan §6.1: ResNet50 v2-8 takes 395 s an epoch with one remote worker, and costs $0.59 (Table 4); §1: of 19
     remote workers, in Cachew's run, come 62 % of the costs."""
-    cost = cost_of(395, Deployment(9, 1), GCP)
+    cost = cost_between([(0.0, Deployment(9, 1))], GCP, 1, until=395)
     assert cost.total == pytest.approx(395 / 3600 * (4.96 + 0.42)) == pytest.approx(0.59, abs=0.005)
-    cost = cost_of(3600, Deployment(0, 19), GCP)
+    cost = cost_between([(0.0, Deployment(0, 19))], GCP, 1, until=3600)
     assert cost.remote / cost.total == pytest.approx(0.62, abs=0.005)
 
 
 def test_the_wasted_part_is_what_was_paid_while_trainers_waited() -> None:
-    cost = cost_of(50, Deployment(0, 2), GCP, clients=2, waiting=20)
+    cost = cost_between([(0.0, Deployment(0, 2))], GCP, 2, until=50, waiting=0.4)
     assert cost.wasted_share == pytest.approx(0.4)
     assert cost.wasted == pytest.approx(0.4 * 50 / 3600 * (2 * 4.96 + 2 * 0.42))
 
 
 @given(st.integers(0, 200))
 def test_remote_workers_fill_the_cheapest_nodes_first_and_every_one_has_a_price(remote: int) -> None:
-    assert MIXED.fill(3) == {"spot": 3}
-    assert MIXED.fill(6) == {"spot": 4, "": 2}
+    assert MIXED.remote_per_hour(3) == pytest.approx(3 * 0.12)
     assert MIXED.remote_per_hour(6) == pytest.approx(4 * 0.12 + 2 * 0.42)
     assert MIXED.per_hour(2, 0) == pytest.approx(9.92)
-    assert sum(MIXED.fill(remote).values()) == remote
     assert MIXED.remote_per_hour(remote + 1) > MIXED.remote_per_hour(remote)
+
+
+@pytest.mark.parametrize(
+    ("paid", "remote", "bill"),
+    [
+        ((0.12,), 5, 4 * 0.12 + 0.42),
+        ((0.42, 0.12, 0.42), 3, 0.12 + 2 * 0.42),
+        ((0.42, 0.12, 0.42), 2, 0.12 + 0.42),  # the dearest goes first
+        ((0.42, 0.12, 0.42), 5, 0.12 + 4 * 0.42),  # and spot nodes are full, whatever was said of them
+        ((0.90, 0.42), 11, 0.42 + 10 * 0.90),
+    ],
+)
+def test_workers_that_run_cost_what_their_nodes_cost_and_others_what_has_room(
+    paid: tuple[float, ...], remote: int, bill: float
+) -> None:
+    assert MIXED.remote_per_hour(remote, paid) == pytest.approx(bill)
 
 
 @given(st.integers(0, 500), st.integers(1, 40))
@@ -64,13 +80,6 @@ def test_local_workers_are_dealt_out_in_turn_and_by_the_cpus_of_hosts(local: int
         lambda: PriceTier("spot", 0.1, -4),
         lambda: Deployment(-1, 0),
         lambda: Deployment(0, -1),
-        lambda: cost_of(-1.0, Deployment(0, 1), GCP),
-        lambda: cost_of(math.nan, Deployment(0, 1), GCP),
-        lambda: cost_of(1.0, Deployment(0, 1), GCP, clients=0),
-        lambda: cost_of(1.0, Deployment(0, 1), GCP, waiting=-1.0),
-        lambda: spread_by_power(-1, [1.0, 1.0]),
-        lambda: spread_by_power(1, []),
-        lambda: spread_by_power(1, [0.0]),
     ],
 )
 def test_nonsense_is_refused_when_it_is_given(make: Callable[[], object]) -> None:

@@ -65,6 +65,13 @@ def test_a_rank_waits_for_the_other_one_in_step_and_only_for_rows_alone() -> Non
         assert seen.waited == 0 and max(one.waited for one in plant.trainers) < 5.0
 
 
+def test_hardly_a_cpu_idles_while_the_trainer_waits_where_nodes_are_lost() -> None:
+    """3.5 % of the CPU seconds of the trainer's node idled while it waited for a node."""
+    found = [compare(job_named("spot"), seed).ours.idle for seed in range(5000, 5003)]
+    assert max(found) <= 0.03
+    assert fmean(found) <= 0.01
+
+
 def test_beats_of_accumulation_are_not_taken_for_a_lack_of_workers() -> None:
     """The trainer waits for 1 to 3 % of its time, by chance: that changed the workers in 8 of 10 runs."""
     found = [compare(job_named("accumulates"), seed) for seed in range(200, 205)]

@@ -66,6 +66,7 @@ def test_it_starts_again_when_the_measurements_move_and_the_released_code_never(
     policy = AutoPlacement(mode="pecan", max_local=2)
     before = drive(policy, Meter(plant, waiting=False), Deployment(0, 1), after=40)
     assert before.final == Deployment(2, 4)
+    assert {decision.phase for decision in before.decisions[-40:]} == {"converged"}, "it stays while nothing moves"
     slower_workers = Plant(t_model=0.1, t_work=1.0, max_local=2)
     after = drive(policy, Meter(slower_workers, waiting=False), before.final, after=60)
     assert after.final == Deployment(2, 8)

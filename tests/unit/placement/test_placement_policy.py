@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,9 +15,12 @@ from pecan_ray.errors import PlanError
 from pecan_ray.job.policy_runner import begin
 from pecan_ray.job.room import Room
 from pecan_ray.options import AutoWorkers
-from pecan_ray.placement import MODES, AutoPlacement, Decision, Deployment, Observation, Prices, Window
+from pecan_ray.placement import AutoPlacement, Decision, Deployment, Prices, PriceTier, Window
+from pecan_ray.placement.looks import Observation
+from pecan_ray.placement.objective import DeploymentEstimate
+from pecan_ray.placement.policy import MODES
 from tests.long_form import some_later
-from tests.unit.placement.plants import Meter, Plant, drive, random_plant
+from tests.unit.placement.plants import ROWS, Meter, Plant, drive, random_plant, seen
 
 PAPERS = [mode for mode in MODES if mode != "auto"]
 
@@ -91,7 +95,7 @@ def test_bounds_follow_from_the_hosts_and_one_worker_remains_whatever_the_share(
     assert AutoPlacement(max_local=4, max_remote=4).restrict(0, 0) == DeploymentLimits(1, 0)
     assert AutoPlacement(max_local=4, max_remote=4, min_remote=2).restrict(0, 0) == DeploymentLimits(1, 2, 0, 2)
     for prices in (Prices(0.0, 0.42), Prices(0.0, 0.0)):
-        costs = AutoPlacement(prices=prices).per_hour(Deployment(0, 0))
+        costs = AutoPlacement(prices=prices).setting.per_hour(Deployment(0, 0))
         assert costs > 10 * prices.remote_worker, "a host without a price is not left to starve"
 
 
@@ -129,12 +133,43 @@ def test_a_job_begins_with_a_worker(mode: Any, bounds: dict[str, Any], remote_cp
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        (AutoWorkers(mode="cachew"), "mode='cachew' runs remote workers only"),
-        (AutoWorkers(max_local=0), "max_local=0 allows remote workers only"),
-        (AutoWorkers(max_local_cpu_fraction=0.0), "max_local_cpu_fraction=0 allows remote workers only"),
-        (AutoWorkers(min_remote=1), "min_remote=1 asks for remote workers"),
+        (AutoWorkers(mode="cachew"), "mode 'cachew' runs remote workers only"),
+        (AutoWorkers(max_local=0), "leave no worker"),
+        (AutoWorkers(max_local_cpu_fraction=0.0), "leave no worker"),
+        (AutoWorkers(min_remote=1), "max_remote=0 is below min_remote=1"),
     ],
 )
 def test_a_job_that_needs_other_nodes_is_refused_if_there_are_none(options: AutoWorkers, why: str) -> None:
-    with pytest.raises(PlanError, match=why):
+    with pytest.raises(PlanError, match=f"{why}.* No node but the trainers' own holds a worker: .*give max_remote=N"):
         begin(options, Room((4.0,), ()), 1.0, "exactly_once", 1)
+
+
+def test_windows_that_differ_have_the_error_that_they_show_and_alike_ones_what_they_claim() -> None:
+    def error(*times: float, stderr: float) -> float:
+        several = [Window(batch_time=time, queue_size=0.0, batches=100, stderr=stderr) for time in times]
+        return DeploymentEstimate.of(Deployment(1, 0), several, 1.0).error
+
+    # A standard deviation of 1 about a mean of 3, of two windows.
+    assert error(2.0, 4.0, stderr=0.01) == pytest.approx(2**0.5 / 3 / 2**0.5)
+    assert error(2.0, 2.0, stderr=0.1) == pytest.approx(0.05 * 2**0.5 / 2)
+
+
+@pytest.mark.parametrize("cheap", [0, 2, 8])
+def test_workers_whose_cheap_nodes_have_no_room_go_where_they_cost_more_than_they_bring(cheap: int) -> None:
+    """Eight are said to find room for $0.10 each; those that do not run on nodes for $3."""
+    prices = Prices(1.0, 3.0, (PriceTier("spot", 0.1, 8),))
+    plant = Plant(max_local=1, max_remote=12, prices=prices)
+    policy, room = AutoPlacement(prices=prices, max_local=1, max_remote=12), Deployment(1, 12)
+
+    def paid(remote: int) -> tuple[float, ...]:
+        return (0.1,) * min(remote, cheap) + (3.0,) * max(0, remote - cheap)
+
+    at, now, bill, rows = policy.start, 0.0, 0.0, 0.0
+    while now < 900:
+        o = replace(seen(plant, at, room), paid=paid(at.remote))
+        now += o.dt
+        if now > 200:  # it has found out
+            rows, bill = rows + o.rows, bill + o.dt * (1.0 + sum(o.paid))
+        at = policy.look(o, now).target
+    best = min(plant.batch_time(Deployment(1, count)) * (1.0 + sum(paid(count))) for count in range(13))
+    assert bill * ROWS / rows < 1.1 * best, "also where it looks again after ten minutes"

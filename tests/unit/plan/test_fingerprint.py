@@ -133,12 +133,13 @@ def test_recursion_ends_and_what_cannot_be_pickled_counts_by_its_kind() -> None:
         assert of(adding(file)) == of(adding(file))
 
 
-def test_functions_of_a_users_module_are_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("text", ["my_ops.scale(i)", "getattr(my_ops, 'scale')(i)", "vars(my_ops)['scale'](i)"])
+def test_functions_of_a_users_module_are_followed(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     def with_module(factor: int) -> str:
         module = types.ModuleType("my_ops")
         exec(f"def scale(i): return i * {factor}\ndef unused(i): return {factor * 0}", module.__dict__)
         monkeypatch.setitem(sys.modules, "my_ops", module)
-        return of(defined("def f(i): return my_ops.scale(i)", my_ops=module))
+        return of(defined(f"def f(i): return {text}", my_ops=module))
 
     assert with_module(1) == with_module(1) != with_module(2)
 
@@ -257,6 +258,7 @@ DIFFERENT = {
     "default": ("def f(i, by=%s): return i + by", "1", "2"),
     "keyword default": ("def f(i, *, by=%s): return i + by", "1", "2"),
     "global": ("by = %s\nf = lambda i: i + by", "1", "2"),
+    "global by its text": ("by = %s\nf = lambda i: i + globals()['by']", "1", "2"),
     "global in a nested function": ("by = %s\nf = lambda i: (lambda: by)()", "1", "2"),
     "function that is called": ("def g(i): return %s\ndef f(i): return g(i)", "i", "-i"),
     "name of an attribute": ("f = lambda i: i.%s()", "min", "max"),

@@ -49,7 +49,7 @@ def as_floats(image: Array) -> Array:
 def exchange(op: Any, image: Array, other: Any = small) -> Any:
     """What an exchange of an operator and one behind it moves."""
     user, exchanged, without = other(op(image)), op(other(image)), other(image)
-    return moved(user, exchanged, [without], step_of([image], [user]))
+    return moved(user, exchanged, [without], step_of(image, user))
 
 
 def test_an_inversion_hides_no_noise_and_no_blur_and_rounding_elsewhere_is_equal() -> None:
@@ -58,6 +58,26 @@ def test_an_inversion_hides_no_noise_and_no_blur_and_rounding_elsewhere_is_equal
     assert exchange(lambda image: noisy(255 - image), picture()).excess > 1.5
     assert exchange(lambda image: 255 - blurred(image), picture()).rejected
     assert not exchange(lambda image: 255 - image, picture()).rejected
+
+
+def test_something_small_that_is_hidden_stays_hidden_beside_an_effect_on_the_whole() -> None:
+    def darkened(image: Array) -> Array:
+        return (image * 0.3).astype(np.uint8)
+
+    def hiding(image: Array) -> Array:
+        made = darkened(image)
+        made[200:216, 200:216] = 0
+        return made
+
+    assert not exchange(darkened, picture(384)).rejected
+    found = exchange(hiding, picture(384))
+    assert found.share < BOUND / 10 and found.rejected
+    assert exchange(hiding, picture(384).astype(np.float32)).rejected
+    sound = np.random.default_rng(0).normal(0, 0.1, 64_000).astype(np.float32)
+    muted = sound * np.float32(0.3)
+    muted[20_000:20_400] = 0
+    heard = np.where(muted == 0, sound * np.float32(0.3), muted)
+    assert moved(muted, heard, [sound]).rejected
 
 
 def test_a_difference_where_the_operators_do_nothing_or_little_never_passes() -> None:
@@ -86,6 +106,66 @@ def test_what_cannot_be_compared_is_equal_or_refused() -> None:
     user[3] = np.nan
     assert not moved(user, user.copy(), []).rejected
     assert moved(user, np.nan_to_num(user), [np.zeros_like(user)]).rejected
+
+
+@pytest.mark.parametrize("missing", [-3.4e38, 1e20, 1e9, -9999.0])
+@pytest.mark.parametrize("kind", ["f4", "f8", "c8"])
+def test_a_large_value_that_stands_for_what_is_missing_hides_no_difference(missing: float, kind: str) -> None:
+    field = np.random.default_rng(0).normal(280, 20, (64, 96)).astype(kind)
+    field[:20, 70:] = missing
+    hidden, elsewhere = field.copy(), field.copy()
+    hidden[30:42, 10:30], elsewhere[30:42, 40:60] = 0, 0
+    assert moved(hidden, elsewhere, [field]).rejected and moved(hidden, elsewhere, [field], blocks=()).rejected
+    row = np.array([missing, 0.25, 0.5, 3.0]).astype(kind)
+    assert moved(row, row + np.array([0, 1e-3, 0, 0], kind), [np.zeros_like(row)]).rejected
+    last_bit = row * np.asarray(1 + np.finfo(kind).eps, kind)
+    assert not moved(row, last_bit, [np.zeros_like(row)]).rejected
+
+
+def test_a_step_is_not_that_of_what_is_missing_and_channels_of_other_units_are_judged_apart() -> None:
+    image = picture(128)[..., 0]
+    made = np.sqrt(image / np.float32(255))
+    made[:30, 90:] = -9999
+    hidden, elsewhere = made.copy(), made.copy()
+    hidden[60:84, 10:34], elsewhere[60:84, 50:74] = 0, 0
+    assert step_of(image, made) < 0.01
+    for without in (image / np.float32(255), image):
+        assert moved(hidden, elsewhere, [without], step_of(image, made)).rejected
+    ink = (np.random.default_rng(0).random((200, 300)) < 0.12).astype(np.uint8)
+    assert step_of(ink, ink.astype(np.float32)) == 0.0, "it is all that there is"
+    rng = np.random.default_rng(1)
+    track = np.stack([37 + rng.normal(0, 1e-3, 4000).cumsum(), 122 + rng.normal(0, 1e-3, 4000).cumsum()], axis=-1)
+    track = np.concatenate([track, 1.7e9 + np.arange(4000.0)[:, None]], axis=-1)
+    user, exchanged = (track + np.array([0, 0, 7200]) for _ in range(2))
+    user[600:900, :2] = 0
+    assert (
+        moved(user, exchanged, [track]).rejected and moved(user[..., :2], exchanged[..., :2], [track[..., :2]]).rejected
+    )
+    endless = np.where(track > 1e9, np.inf, track)
+    assert "infinite" in moved(endless, np.where(track > 1e9, -np.inf, track), [track]).why
+
+
+def test_dates_are_no_amounts_and_what_marks_the_lowest_bits_is_told_from_rounding() -> None:
+    times = np.datetime64("2024-01-01", "s") + np.arange(5000) * np.timedelta64(3, "s")
+    assert moved(times, times + np.timedelta64(1, "s"), [times - np.timedelta64(9, "s")]).rejected
+    image = np.random.default_rng(0).integers(0, 256, (96, 96, 3), np.uint8)
+    marks = np.random.default_rng(1).integers(0, 2, (2, 96, 96, 3), np.uint8)
+    user, exchanged = (image & np.uint8(254) | mark for mark in marks)
+    assert moved(user, exchanged, [image], step=1.0).subtle
+    assert not moved(255 - user, 255 - exchanged, [image], step=1.0).subtle
+    sound = np.random.default_rng(2).normal(0, 1, 8000).astype(np.float32)
+    marked, elsewhere = (sound * np.float32(1 + k * 2.0**-23) for k in (1, 2))
+    assert moved(marked, elsewhere, [sound]).subtle and not moved(marked, elsewhere, [-sound]).subtle
+    assert not moved(marked, elsewhere, [sound.astype(np.float64)]).subtle, "what casts does something"
+
+
+@pytest.mark.parametrize("scale", [1.0, 257.0, 1 / 255])
+def test_a_step_is_told_of_a_photograph_before_white(scale: float) -> None:
+    white = np.full((200, 200, 3), 255, np.uint8)
+    white[:96, :96] = picture()
+    assert 0.7 * scale < step_of(white, small(white.astype(np.float32)) * np.float32(scale)) < 1.5 * scale
+    by_channel = white * np.float32(scale) + np.array([1, 2, 3], np.float32) * np.float32(scale)
+    assert step_of(white, by_channel) == pytest.approx(scale, rel=0.1)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 
 from pecan_ray.errors import PlanError
 from pecan_ray.reorder import NEUTRAL_BAND, Mode, ProfiledOp, auto_order, inflation_factor
-from pecan_ray.reorder.never import OpProperties, never
+from pecan_ray.reorder.policy import never
 from tests.unit.commuting import any_pair
 
 LABELLED = {"label": ((), "int64")}
@@ -131,50 +131,58 @@ def test_filters_and_pairs_move_and_columns_are_no_dependency_across_a_barrier()
     assert auto_order(ops).order == ("make", "batch", "use", "other")
 
 
+Names = frozenset[str]
+NONE = Names()
+
+
+def made(name: str, reads: Names = NONE, writes: Names = NONE, arrays: Names = NONE, **how: Any) -> ProfiledOp:
+    return ProfiledOp(name, 1.0, reads=reads, writes=writes, arrays=arrays, **how)
+
+
 IMAGE = frozenset({"image"})
-RESIZE = OpProperties("resize", IMAGE, IMAGE, IMAGE, changed_axes={"image": frozenset({0, 1})})
-GAMMA = OpProperties("gamma", IMAGE, IMAGE, IMAGE, pointwise=True)
-HIDE = OpProperties("hide", IMAGE | {"boxes"}, IMAGE, IMAGE | {"boxes"})
-TRIM = OpProperties("trim", IMAGE, IMAGE, IMAGE, filtered_columns=IMAGE)
+RESIZE = made("resize", IMAGE, IMAGE, IMAGE, changed_axes={"image": frozenset({0, 1})})
+GAMMA = made("gamma", IMAGE, IMAGE, IMAGE, pointwise=True)
+HIDE = made("hide", IMAGE | {"boxes"}, IMAGE, IMAGE | {"boxes"})
+TRIM = made("trim", IMAGE, IMAGE, IMAGE, filtered_columns=IMAGE)
 
 
 @pytest.mark.parametrize(
     ("first", "second", "why"),
     [
         (HIDE, RESIZE, "'hide' reads column 'boxes' beside 'image', of which 'resize' moves or cuts"),
-        (OpProperties("dark", IMAGE, decides=True), GAMMA, "'dark' decides by column 'image' which elements there are"),
+        (made("dark", IMAGE, decides=True), GAMMA, "'dark' decides by column 'image' which elements there are"),
         (
-            OpProperties("mean", IMAGE, frozenset({"mean"})),
+            made("mean", IMAGE, frozenset({"mean"})),
             GAMMA,
             "'mean' derives from column 'image', which 'gamma' changes",
         ),
         (TRIM, GAMMA, "'trim' takes parts of column 'image' away by what they are, and 'gamma' changes it"),
         (
             RESIZE,
-            OpProperties("crop", IMAGE, IMAGE, changed_axes={"image": frozenset({1})}),
+            made("crop", IMAGE, IMAGE, changed_axes={"image": frozenset({1})}),
             "both cut or rescale",
         ),
         (
-            OpProperties("a", IMAGE, IMAGE, draws=True),
-            OpProperties("b", draws=True),
+            made("a", IMAGE, IMAGE, draws=True),
+            made("b", draws=True),
             "draw random numbers from one generator",
         ),
-        (OpProperties("noise", IMAGE, IMAGE, unequal=True), GAMMA, "'noise' makes something else of an equal element"),
+        (made("noise", IMAGE, IMAGE, unequal=True), GAMMA, "'noise' makes something else of an equal element"),
         (GAMMA, RESIZE, ""),
         (HIDE, GAMMA, ""),
-        (OpProperties("both", IMAGE | {"boxes"}, IMAGE | {"boxes"}, IMAGE | {"boxes"}), GAMMA, ""),
-        (OpProperties("cats", frozenset({"label"}), decides=True), RESIZE, ""),
-        (TRIM, OpProperties("scale", frozenset({"sound"}), frozenset({"sound"})), ""),
+        (made("both", IMAGE | {"boxes"}, IMAGE | {"boxes"}, IMAGE | {"boxes"}), GAMMA, ""),
+        (made("cats", frozenset({"label"}), decides=True), RESIZE, ""),
+        (TRIM, made("scale", frozenset({"sound"}), frozenset({"sound"})), ""),
         (
-            OpProperties("frames", IMAGE, IMAGE, changed_axes={"image": frozenset({0})}),
-            OpProperties("b", IMAGE, IMAGE, changed_axes={"image": frozenset({1})}),
+            made("frames", IMAGE, IMAGE, changed_axes={"image": frozenset({0})}),
+            made("b", IMAGE, IMAGE, changed_axes={"image": frozenset({1})}),
             "",
         ),
-        (OpProperties("a", IMAGE, IMAGE, draws=True), RESIZE, ""),
+        (made("a", IMAGE, IMAGE, draws=True), RESIZE, ""),
     ],
 )
 def test_structure_decides_before_numbers_and_the_rest_is_measured(
-    first: OpProperties, second: OpProperties, why: str
+    first: ProfiledOp, second: ProfiledOp, why: str
 ) -> None:
     for found in (never(first, second), never(second, first)):
         assert why in found and bool(found) == bool(why)

@@ -7,11 +7,13 @@ import re
 from pathlib import Path
 
 import pytest
-from ray.util.metrics import Counter, Metric
+from ray.util.metrics import Counter, Gauge, Metric
 
 from pecan_ray.cli import main
 from pecan_ray.observe.grafana_pages import BOARDS, CHOSEN
+from pecan_ray.plan.splits import Lease, Split
 from pecan_ray.runtime.metrics import JOB_TAGS, JobMetrics
+from tests.unit.job.job_rig import JobRig
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "metrics.md").read_text()
 UNITS = ("seconds", "bytes", "ratio", "dollars")
@@ -50,6 +52,30 @@ def test_names_and_units_are_those_of_openmetrics() -> None:
         if any(unit in bare.split("_") for unit in UNITS):
             assert bare.endswith(UNITS), f"{name}: the unit comes last"
         assert one.info["description"].endswith("."), name
+
+
+def test_dropped_elements_are_counted_and_rests_of_unknown_length_are_told_until_they_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[tuple[str, float]] = []
+
+    def noted(metric: Metric, value: float, tags: dict[str, str] | None = None) -> None:
+        if "dropped" in metric.info["name"]:
+            told.append((metric.info["name"], value))
+
+    monkeypatch.setattr(Counter, "inc", noted)
+    monkeypatch.setattr(Gauge, "set", noted)
+    state, metrics = JobRig().job, JobMetrics("job", "pipeline")
+    metrics.job(state, 0.0)
+    assert told == [], "of a job that drops nothing"
+    state.ledger.dropped.add("w", [Lease(0, Split(0, elements=3)), Lease(0, Split(1))])
+    metrics.job(state, 1.0)
+    state.ledger.dropped.ended((0, 0, 1), 7)
+    metrics.job(state, 2.0)
+    assert told == [
+        *[("pecan_dropped_elements", 3), ("pecan_dropped_rests", 1)],
+        *[("pecan_dropped_elements", 7), ("pecan_dropped_rests", 0)],
+    ]
 
 
 def test_every_query_of_the_boards_names_a_metric_and_labels_that_exist() -> None:

@@ -41,9 +41,10 @@ def pipe_of(factor: int = 2, count: int = 10, name: str = "numbers") -> pecan.Pe
         ({"share": True, "max_lag": 0}, "max_lag must be at least 1 (or None), but got 0"),
         ({"share": True, "visitation": "exactly_once"}, 'which visitation="exactly_once" forbids: pass max_lag=...'),
         (
-            {"share": True, "rank": 0, "world_size": 2},
-            "share=True does not go with world_size=2: ranks divide the batches",
+            {"share": True, "rank": 0, "world_size": 2, "job": "trial"},
+            "share=True with world_size=2 needs max_lag=...",
         ),
+        ({"share": True, "rank": 0, "world_size": 2, "max_lag": 2}, "and job=..., a name of their trial"),
         ({"share": True, "job": "mine"}, "share=True does not go with job='mine'"),
         ({"share": True, "sharding": "off"}, "share=True does not go with sharding='off'"),
         ({"share": True, "state": {}}, "state"),

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from pecan_ray.engines.contract import Produced
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.operators import Shuffle
-from pecan_ray.plan.splits import END, OUTPUT_BITS, Element
-from pecan_ray.sampling.random_keys import ThreadGenerator, generator, random_key, shuffle_key
+from pecan_ray.plan.splits import END, OUTPUT_BITS, Element, Lease, Split
+from pecan_ray.sampling import random_keys
+from pecan_ray.sampling.random_keys import SplitOrder, ThreadGenerator, generator, random_key, shuffle_key
 from pecan_ray.sources import Arrays
 from tests.long_form import examples
 from tests.unit.engines.engine_leases import run_engine, whole_leases
@@ -110,6 +111,7 @@ def test_a_key_follows_each_of_its_arguments_and_a_users_seed_replaces_the_jobs_
     changed: list[dict[str, Any]] = [{"op": "other"}, *({name: 99} for name in numbers)]
     assert len({random_key(**{**base, **change}) for change in [{}, *changed]}) == 9
     assert random_key(0, 0, 0, 0, 0, 0, 0, "flip") == (1721140000461100453, 13723895699389617224), "for ever"
+    assert random_key(**{**base, "seed": 2**64 - 1}) == random_key(**{**base, "seed": -1}), "of 64 bits"
     assert generator((1, 2)).integers(1 << 62) == 1426463251206822594
     one, other = Shuffle(name="shuffle", buffer=5, seed=1), Shuffle(name="shuffle_2", buffer=9, seed=1)
     assert shuffle_key(one, 7, 2, 3) == shuffle_key(other, 8, 2, 3)
@@ -117,6 +119,32 @@ def test_a_key_follows_each_of_its_arguments_and_a_users_seed_replaces_the_jobs_
     assert shuffle_key(one, 7, 0) != shuffle_key(replace(one, seed=2), 7, 0)
     one, other = replace(one, seed=None), replace(other, seed=None)
     assert len({shuffle_key(one, 7, 0), shuffle_key(other, 7, 0), shuffle_key(one, 8, 0)}) == 3
+
+
+OWN, LEASE = Shuffle(name="shuffle", buffer=5, seed=1), Lease(2, Split(5), pass_index=3, branch=4)
+JOBS = replace(OWN, seed=None)
+
+
+@pytest.mark.parametrize(
+    ("key", "first"),
+    [
+        (random_keys.element_key(7, LEASE, 6, 1, "flip"), 10751166315010454458),
+        (random_keys.graph_element_key(7, LEASE, 6), 18194314990100827153),
+        (random_keys.graph_operator_key("flip"), 1721140000461100453),
+        (random_keys.shuffle_key(OWN, 7, 2, 3), 2251089646914098966),
+        (random_keys.shuffle_key(JOBS, 7, 2, 3), 18376176989823753304),
+        (random_keys.shuffle_key(replace(JOBS, reshuffle=False), 7, 2, 3), 10578910427096204411),
+        (random_keys.splits_key(SplitOrder(7), 2, 3, 4), 2007686344640298214),
+        (random_keys.splits_key(SplitOrder(7, of_operator=True), 2, 3, 4), 6873675748980066733),
+        (random_keys.splits_key(SplitOrder(7, reshuffle=False), 2, 3, 4), 17021825620086758066),
+        (random_keys.mix_key(7, 2, 3), 3323047787917723674),
+        (random_keys.subset_key(7, 2, 3), 7944116750904461445),
+        (random_keys.sampler_key(7, 2, 3), 17598485476558543763),
+        (random_keys.dataset_key(7, (2, 3), 4, 5, 6, "seed"), 16869699240584461773),
+    ],
+)
+def test_a_state_that_was_saved_before_finds_the_draws_that_it_stands_for(key: random_keys.Key, first: int) -> None:
+    assert key[0] == first, "for ever"
 
 
 def test_a_threads_generator_is_set_anew_and_equals_a_new_one_and_one_that_was_kept_is_left_alone() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pecan_ray.sampling.spans as spans_module
-from pecan_ray.sampling.spans import PackedSpans, Spans, bounds_of, one_after_the_other
+from pecan_ray.sampling.spans import PackedSpans, Spans, bounds_of, merged, one_after_the_other
 from tests.long_form import examples
 
 SPANS = st.lists(st.tuples(st.integers(0, 30), st.integers(-1, 9)).map(lambda one: (one[0], sum(one))), max_size=6)
@@ -23,6 +23,7 @@ def test_a_set_of_spans_is_a_set(steps: list[tuple[str, list[tuple[int, int]]]])
         patch.setattr(spans_module, "MANY", 2)
         patch.setattr(spans_module, "MOST_WAITING", 5)
         for step, given in steps:
+            assert list(merged(given)) == list(Spans(given)), "many at a time"
             numbers = {n for start, stop in given for n in range(start, stop)}
             if step == "ask":
                 assert bool(spans) == bool(expected) and spans.size() == len(expected)
@@ -35,6 +36,9 @@ def test_a_set_of_spans_is_a_set(steps: list[tuple[str, list[tuple[int, int]]]])
                     getattr(spans, step)(*span)
             expected = expected | numbers if step == "add" else expected - numbers if "remove" in step else expected
         assert bool(spans) == bool(expected)
+    assert all(merged(given) == tuple(Spans(given)) for _, given in steps)
+    for start, stop in (span for _, given in steps for span in given):
+        assert spans.contains_all(start, stop) == (set(range(start, stop)) <= expected)
     found = list(spans)
     assert {n for start, stop in found for n in range(start, stop)} == expected
     assert all(start < stop for start, stop in found) and found == sorted(found)

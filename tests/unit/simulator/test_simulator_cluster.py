@@ -64,7 +64,7 @@ class Restless:
     """Asks for another deployment after every window, in a fixed sequence."""
 
     window_batches = 20
-    converged = looks = False
+    converged = False
 
     def __init__(self, targets: list[Deployment], removal: str = "drain") -> None:
         self.start = targets[0]

@@ -9,7 +9,8 @@ import pytest
 
 from pecan_ray.cli import main
 from pecan_ray.errors import PlanError
-from pecan_ray.observe.report import Report, WorkerReport
+from pecan_ray.observe.report import Report
+from pecan_ray.observe.report_staff import WorkerReport
 from pecan_ray.placement import Cost
 from pecan_ray.plan.windows import Deployment
 from pecan_ray.simulator.random_workloads import TUNED

@@ -10,17 +10,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.reproduction import authors_logs
+from benchmarks.reproduction.cachew_caching import figure8
 from benchmarks.reproduction.experiments import SETUPS, run_mode, run_setup
+from benchmarks.reproduction.overview import overview, with_overview
 from benchmarks.reproduction.pecan_figures import final_remote, stages
 from benchmarks.reproduction.reported import PECAN
+from benchmarks.reproduction.silod_figures import cache_table
 from pecan_ray.placement import AutoPlacement
 from pecan_ray.placement.policy import SEARCHES
 from pecan_ray.plan.windows import Deployment, Window
 from pecan_ray.simulator.grid_search import Evaluator
 from pecan_ray.simulator.outcome import mean
-from pecan_ray.simulator.random_workloads import TUNED, draw, evaluate_policies, score
+from pecan_ray.simulator.random_workloads import NEAR, TUNED, draw, evaluate_policies, score
 from pecan_ray.simulator.workload import changed, load
 from tests.long_form import examples
+from tests.tiers import ROOT
 
 SEEDS = range(3)
 
@@ -94,7 +98,7 @@ def test_exhaustive_search_finds_what_trying_everything_finds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("workloads", "near", "unconverged"), [(12, 11 / 12, 0), pytest.param(200, 0.95, 200, marks=pytest.mark.slow)]
+    ("workloads", "near", "unconverged"), [(12, 11 / 12, 0), pytest.param(200, 0.99, 200, marks=pytest.mark.slow)]
 )
 def test_our_policy_ends_near_the_cheapest_deployment(workloads: int, near: float, unconverged: int) -> None:
     """A few, or all, of the workloads that docs/reproduction.md judges by."""
@@ -102,7 +106,17 @@ def test_our_policy_ends_near_the_cheapest_deployment(workloads: int, near: floa
     found = score(
         [comparison_result for seed in seeds for comparison_result in evaluate_policies(draw(seed), ("auto",), seed)]
     )["auto"]
-    assert found.near >= near and found.far == 1.0 and found.unconverged <= unconverged
+    assert found.near >= near and found.worst_excess <= 0.06 and found.unconverged <= unconverged
+
+
+@pytest.mark.parametrize("seed", [10_153, 10_156, 10_081])
+def test_it_ends_near_the_cheapest_deployment_where_it_had_ended_far_from_it(seed: int) -> None:
+    """Batches of seven seconds that vary by a third: 40 % and 12.5 % dearer, by rates of the last few of them.
+
+    The third: 7.9 %, because no number of local workers between two others was tried.
+    """
+    (found,) = evaluate_policies(draw(seed), ("auto",), seed)
+    assert found.excess <= NEAR
 
 
 @given(
@@ -129,3 +143,13 @@ def test_no_sequence_of_windows_drives_a_policy_out_of_its_bounds(
         ran = elsewhere[place] if place < len(elsewhere) and place % 3 == 0 else at
         at = policy.decide(Window(batch_time, queue, batches, wait, touched=touched), ran).target
         assert at.local <= policy.limits.max_local and at.remote <= policy.limits.max_remote and at.workers >= 1
+
+
+def test_the_page_begins_with_a_table_of_its_own_rows_and_has_those_that_cost_nothing_to_compute() -> None:
+    page = (ROOT / "docs" / "reproduction.md").read_text()
+    assert with_overview(page) == page
+    assert all(block in page for section in (cache_table(), figure8()) for block in section.blocks)
+    made = (
+        "| all | paper | ours | runs | error | |\n| a | 2 | 4 | | +2.0 | predicted |\n| b | 2 | 2 | | +0.0 | follows |"
+    )
+    assert overview(f"## One\n\n{made}").splitlines()[3] == "| [One](#one) | 0 of 1 | a: +2.0 | 1 follow from these |"

@@ -178,3 +178,5 @@ def test_options_count_for_the_identity(tmp_path: Path) -> None:
     options: list[dict[str, Any]] = [{}, {"types": {"x": "int8"}}, {"fill": {"x": 1}}, {"partitions": False}]
     options.append({"mask": {"x": "y"}})
     assert len({JsonLines(path, **how).identity() for how in options}) == len(options)
+    of_parquet: list[dict[str, Any]] = [{}, {"mask": {"x": "y"}}, {"int96_unit": "ns"}, {"columns": ["x"]}]
+    assert len({Parquet(path, **how).identity() for how in of_parquet}) == len(of_parquet)

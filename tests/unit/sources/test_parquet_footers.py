@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import io
-import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,12 +12,12 @@ import pytest
 from pyarrow import parquet as pq
 
 from pecan_ray import storage
+from pecan_ray.cache_options import MIB, Cache
 from pecan_ray.caching.store import EntryStore
-from pecan_ray.options import MIB, Cache
 from pecan_ray.plan.splits import Split
 from pecan_ray.sources import Parquet, parquet_footers
 from pecan_ray.sources.files import on_node
-from pecan_ray.sources.parquet_footers import KnownFiles, ranges_of_file
+from pecan_ray.sources.parquet_footers import NeededRanges
 from pecan_ray.storage.co_readers import ReaderRegistry
 from tests.flaky_http import FlakyProxy
 
@@ -68,12 +66,17 @@ def test_what_is_told_of_a_run_is_what_reading_it_reads(
     monkeypatch.setattr(parquet_footers, "BLOCK_BYTES", BLOCK)
     data = written()
     footer = pq.read_metadata(io.BytesIO(data))
-    told = ranges_of_file(footer, len(data), columns).of(groups)
+    told = list(NeededRanges(footer, len(data), columns).of(groups))
     file = NotedReads(data)
     reader = pq.ParquetFile(file, metadata=footer, pre_buffer=True)
     read = reader.iter_batches(100, row_groups=groups, columns=columns)
     assert sum(batch.num_rows for batch in read) == ROWS * len(groups)
     assert blocks_of(told) == sorted({*blocks_of(file.ranges)})
+
+
+def test_a_footer_that_is_wrong_tells_nothing() -> None:
+    footer = pq.read_metadata(io.BytesIO(written()))
+    assert NeededRanges(footer, 10, None).of((0,)) == (), "its columns lie behind the end of the file"
 
 
 on_s3 = pytest.mark.parametrize("bucket", ["s3"], indirect=True)
@@ -83,14 +86,13 @@ on_s3 = pytest.mark.parametrize("bucket", ["s3"], indirect=True)
 
 
 @pytest.fixture(autouse=True)
-def _nothing_known(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(parquet_footers, "_known", KnownFiles())
+def _nothing_kept() -> Iterator[None]:
     yield
     storage.keep_on_node(None)
 
 
 @pytest.fixture
-def begin(bucket: tuple[str, FlakyProxy], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+def begin(bucket: tuple[str, FlakyProxy], tmp_path: Path) -> Callable[[], None]:
     """Write files into a bucket; the function is what another process of the job begins with, beside another job."""
     url, _ = bucket
     for number in range(FILES):
@@ -98,7 +100,6 @@ def begin(bucket: tuple[str, FlakyProxy], tmp_path: Path, monkeypatch: pytest.Mo
 
     def begin() -> None:
         storage.keep_on_node(None)
-        monkeypatch.setattr(parquet_footers, "_known", KnownFiles())
         cache = Cache(tmp_path, source_bytes=64 * MIB)
         with EntryStore(cache.source_folder, max_bytes=64 * MIB) as store:
             ReaderRegistry(store, "another job").reads(storage.dataset_of(f"{url}/set/0"))
@@ -123,7 +124,7 @@ def test_of_the_splits_of_parquet_files_those_that_a_node_has_are_told(
     assert len(splits) == 3 * FILES
     begin()
 
-    def told(source: Any = source) -> tuple[int, ...] | None:
+    def told() -> tuple[int, ...] | None:
         requests = len(proxy.requests)
         found = on_node(source, splits)
         assert len(proxy.requests) == requests, "nothing is fetched to tell"
@@ -135,19 +136,6 @@ def test_of_the_splits_of_parquet_files_those_that_a_node_has_are_told(
     assert rows_read(source, splits[3]) == 64 and rows_read(source, splits[5]) == 64
     assert told() == (1, 3, 5)
     begin()
-    assert told() == (1, 3, 5), "the ends of files on the disk tell it"
-    few = Parquet(f"{url}/set/*", columns=["number"], split_bytes=1)
-    assert told(few) == (1, 2, 3, 4, 5), "it lies in blocks that came with others" and told() == (1, 3, 5)
-    other = Parquet(f"{url}/set/*", columns=["none such"], split_bytes=1)
-    assert told(other) == ()
-
-
-@on_s3
-def test_what_is_no_parquet_file_is_not_known(bucket: tuple[str, FlakyProxy], begin: Callable[[], None]) -> None:
-    url, splits = bucket[0], list[Split]()
-    for number, body in enumerate((b"", b"PAR1", random.Random(1).randbytes(9999), b"x" * 99 + b"\x32\0\0\0PAR1")):
-        storage.write_file(f"{url}/set/not-{number}", body)
-        info = storage.file_info(f"{url}/set/not-{number}")
-        storage.read_range(info.path, 0, version=info.version)
-        splits.append(Split(number, info.path, 0, 1, payload=(0,), version=info.version))
-    assert on_node(Parquet(f"{url}/set/*"), splits) == ()
+    assert told() == (1, 3, 5), "another process of the job is told with the splits"
+    splits = list(Parquet(f"{url}/set/*", columns=["number"], split_bytes=1).splits())
+    assert told() == (1, 2, 3, 4, 5), "it lies in blocks that came with others"

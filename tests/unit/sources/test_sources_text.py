@@ -219,6 +219,12 @@ def test_comments_quotes_as_text_and_encodings(tmp_path: Path) -> None:
     assert numbers == [[n] for n in range(9)]
     assert rows(path, '#"\nname\n"a\n#b"\n#c\n', comment="#", newlines_in_values=True) == [["a\n#b"]]
     assert rows(path, 'a,b\n"x,5"\n', quote=None) == [['"x', '5"']]
+    assert rows(path, b'a,b\n"x\ry",5\n"v","w\rz"\n') == [["x\ry", "5"], ["v", "w\rz"]]
+    with pytest.raises(CorruptSourceError, match="carriage return"):
+        rows(path, b'a\n"x\ry"\n', quote=None)
+    for quote, names in ((None, ['"a', ' b"']), ('"', ["a, b"])):
+        path.write_text('"a, b"\n' + ",".join("1" * len(names)) + "\n")
+        assert [list(one) for one in elements_of(Csv(path, quote=quote))] == [names]
     quoted = "'a'\t'b'\n'x\t''y'''\t'\"\nz'\n"
     for packed in (False, True):
         data = gzip.compress(quoted.encode("utf-8-sig")) if packed else quoted.encode("cp1252")

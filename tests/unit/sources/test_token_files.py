@@ -15,6 +15,7 @@ import pytest
 import pecan_ray as pecan
 from pecan_ray.errors import CorruptSourceError, PlanError
 from pecan_ray.sources import Arrays, Blend, Items, Resampled, TextLines, TokenFiles
+from pecan_ray.sources.blend import BlendOrder
 from tests.source_contract import check_contract
 from tests.unit.engines.engine_leases import ListedLeases, column, delivered, missing, run_engine, whole_leases
 
@@ -74,6 +75,8 @@ def of(c: int, count: int) -> Arrays:
 
 
 def test_a_blend_has_exactly_so_many_elements_evenly_in_proportion() -> None:
+    spread = BlendOrder((6, 3), weights=(2, 1), samples=9)(epoch=0, seed=0)
+    assert [int(number >= 6) for number in spread] == [0, 1, 0, 0, 1, 0, 0, 1, 0], "for ever: states count on it"
     blend = Blend([of(0, 1000), of(1, 40), of(2, 0)], weights=[0.7, 0.3, 0], samples=333)
     check_contract(blend, elements := list(blend.source.rows_at(blend._pass(0, 0).drawn.indices)), splits=17)
     assert len(elements) == 333

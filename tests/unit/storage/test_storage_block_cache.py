@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from pecan_ray import storage
+from pecan_ray.cache_options import MIB, Cache
 from pecan_ray.cli import main
 from pecan_ray.errors import CorruptSourceError, SourceNotFoundError, SourceReplacedError
-from pecan_ray.options import MIB, Cache
 from pecan_ray.storage import BlockCache
 from pecan_ray.storage.digest import BLOCK_HASH_BYTES, block_hash
 from tests.object_stores import Bucket

@@ -93,10 +93,9 @@ class Client:
         self.messages: list[Message] = []
         self.lots: list[int] = []
         """Batches of each message."""
-        self.notes: list[str] = []
         self._prefetched = ahead
         self._lock = threading.Lock()
-        self.reader = FlightReader(address, rank, deliver=self._deliver, tell=self.notes.append)
+        self.reader = FlightReader(address, rank, self._deliver)
         if ahead:
             self.reader.grant(ahead)
 

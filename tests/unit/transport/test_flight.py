@@ -17,11 +17,9 @@ import pytest
 from pyarrow import flight
 
 from pecan_ray.engines.contract import BadElement
-from pecan_ray.errors import ClusterError, PlanError
-from pecan_ray.options import Config
+from pecan_ray.errors import ClusterError
 from pecan_ray.transport import flight_client, flight_wire
 from pecan_ray.transport.choice import FlightAddress, choose_transport
-from pecan_ray.transport.compression import LOTS_MEASURED
 from pecan_ray.transport.flight_server import FlightEndpoint
 from pecan_ray.transport.outbox import MOST_BATCHES, Outbox
 from pecan_ray.transport.ring import RingSlots
@@ -114,17 +112,14 @@ def test_small_batches_travel_together_and_are_kept_apart() -> None:
     assert worker.endpoint.guard.cut == 0, "clients are never cut, however small the batches"
     worker.endpoint.close()
     check_numbered(client, 400)
-    assert client.reader.received[0] <= 400 / MOST_BATCHES + 2
+    assert client.reader.received <= 400 / MOST_BATCHES + 2
     first, second = (message.columns["x"] for message in client.messages[:2])
     assert owner_of(first) is not owner_of(second)
 
 
-@pytest.mark.parametrize("codec", ["none", "lz4", "zstd"])
-def test_compressed_batches_and_those_that_come_in_pieces_arrive_the_same(
-    codec: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_batches_that_come_in_pieces_arrive_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flight_wire, "LARGEST_PIECE", 100_000)
-    check_numbered(received(numbered(10, (300, 301)), compression=codec), 10)
+    check_numbered(received(numbered(10, (300, 301))), 10)
 
 
 def odd_columns() -> dict[str, Any]:
@@ -172,28 +167,20 @@ def test_a_value_that_cannot_be_sent_stops_the_stream_and_not_the_client() -> No
     assert trouble is not None and client.numbers() == [0]
 
 
-def test_compression_is_decided_on_the_first_batches_and_told() -> None:
-    (note,) = received(numbered(3 * LOTS_MEASURED, (500, 500))).notes
-    assert note.startswith("its batches travel ") and "the link carries" in note
-
-
 # --- workers that are gone and streams that break --------------------------------------------------------------
 
 
 @pytest.mark.parametrize("shape", [(8, 8), (200, 200)])
-@pytest.mark.parametrize("streams", [1, 2])
-def test_a_stream_that_is_cut_again_and_again_loses_and_repeats_nothing(shape: tuple[int, ...], streams: int) -> None:
+def test_a_stream_that_is_cut_again_and_again_loses_and_repeats_nothing(shape: tuple[int, ...]) -> None:
     count = 3000 if shape == (8, 8) else 150
     cuts = [60_000, 400_000, 700_000, 1_300_000, 90_000, 2_000_000]
-    with working(numbered(count, shape), streams=streams, limit=8 << 20) as worker:
+    with working(numbered(count, shape), limit=8 << 20) as worker:
         wire = Wire(worker.endpoint.prepare_client(0), cuts)
         client = Client(wire.address)
         trouble = client.reader.run()
         assert trouble is None and client.reader.ended, trouble
         wire.close()
     assert wire.cuts >= (2 if shape == (8, 8) else 4)
-    if streams > 1:
-        client.messages.sort(key=lambda message: list(message.spans[0, 0, 0]))
     check_numbered(client, count)
 
 
@@ -226,7 +213,7 @@ def test_a_wrong_token_is_refused_for_every_call() -> None:
         trouble = client.reader.run()
         assert trouble is not None and "Unauthenticated" in trouble and client.messages == []
         with flight.FlightClient(address.location) as bare:
-            wish = flight.FlightDescriptor.for_command(json.dumps({"rank": 0, "lane": 0, "received": 0}))
+            wish = flight.FlightDescriptor.for_command(json.dumps({"rank": 0, "received": 0}))
             calls: list[Callable[[], Any]] = [
                 lambda: bare.do_exchange(wish)[1].read_chunk(),
                 lambda: list(bare.do_action(flight.Action(flight_wire.HELLO, b""))),
@@ -260,9 +247,3 @@ def test_a_transport_is_chosen_with_its_reason(nodes: str, sees: bool, wanted: A
     chosen, reason = choose_transport(nodes[0], nodes[1], sees, wanted)
     assert chosen == transport
     assert words in reason
-
-
-@pytest.mark.parametrize("streams", [0, 17])
-def test_a_number_of_streams_that_cannot_be_is_refused(streams: int) -> None:
-    with pytest.raises(PlanError, match=f"flight_streams must be from 1 to 16, but got {streams}"):
-        Config(flight_streams=streams)

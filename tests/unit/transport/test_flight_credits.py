@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,19 +15,18 @@ from tests.ray.waiting import until
 from tests.unit.transport.flight_rig import Client, Memory, Wire, batch, number_of, numbered, outbox_of, shut, working
 
 
-@pytest.mark.parametrize("streams", [1, 3])
-def test_credits_are_of_a_rank_and_shared_by_its_streams(streams: int) -> None:
-    with working(numbered(40, (300, 300)), streams=streams) as worker:
+def test_a_rank_gets_as_many_messages_as_it_has_granted_credits_for() -> None:
+    with working(numbered(40, (300, 300))) as worker:
         client = Client(worker.endpoint.prepare_client(0), ahead=0)
         client.reader.grant(3)  # before there is a stream
         with client.reading():
             worker.join()
-            until(lambda: len(client.lots) == 3, "credits from before the streams are lost")
+            until(lambda: len(client.lots) == 3, "credits from before the stream are lost")
             client.reader.grant(5)
             until(lambda: len(client.lots) == 8, "credits are lost")
             assert len(worker.outbox) == 40 - 8, "what was not asked for stays with the worker"
             client.reader.grant(32)
-    assert client.reader.ended and sorted(client.numbers()) == list(range(40)), "the end needs no credit"
+    assert client.reader.ended and client.numbers() == list(range(40)), "the end needs no credit"
     client.reader.grant(1)
 
 
@@ -64,16 +62,11 @@ def test_another_client_of_a_rank_gets_what_the_first_did_not_confirm_and_needs_
     assert second.numbers() == sorted(second.numbers())
 
 
-def plenty() -> Credits:
-    credits = Credits()
-    credits.add(1 << 20)
-    return credits
-
-
 @given(st.lists(st.integers(1, 400_000), max_size=80), st.randoms(use_true_random=False))
 def test_streams_that_break_anywhere_bring_every_batch_once_and_in_order(sizes: list[int], chance: Any) -> None:
     batches = [batch(number, nbytes) for number, nbytes in enumerate(sizes)]
-    lane = Lane(0, outbox_of(batches), plenty())
+    lane = Lane(0, outbox_of(batches))
+    lane.granted(1 << 20)
     got: list[int] = []
     received = 0
     over = False
@@ -99,7 +92,8 @@ def test_streams_that_break_anywhere_bring_every_batch_once_and_in_order(sizes: 
 def test_what_a_closed_lane_has_not_delivered_goes_back(count: int, received: int) -> None:
     batches = [batch(number, LOT_BYTES) for number in range(30)]
     outbox = outbox_of(batches)
-    lane = Lane(3, outbox, plenty())
+    lane = Lane(3, outbox)
+    lane.granted(1 << 20)
     turn = lane.open(0)
     for number in range(count):
         assert lane.lot(number, turn)
@@ -114,10 +108,9 @@ def test_what_a_closed_lane_has_not_delivered_goes_back(count: int, received: in
 
 
 def test_what_is_sent_again_needs_no_credit_and_what_is_new_does() -> None:
-    credits = Credits()
     outbox = outbox_of([batch(number, LOT_BYTES) for number in range(5)])
-    lane = Lane(0, outbox, credits)
-    credits.add(2)
+    lane = Lane(0, outbox)
+    lane.granted(2)
     turn = lane.open(0)
     sent = [lane.lot(number, turn) for number in range(2)]
     turn = lane.open(1)
@@ -127,15 +120,15 @@ def test_what_is_sent_again_needs_no_credit_and_what_is_new_does() -> None:
     waiting.start()
     until(lambda: lane._take_lock.locked(), "it does not wait")
     assert not got and len(outbox) == 3
-    credits.add(1)
+    lane.granted(3)
     waiting.join(10)
     assert number_of(got[0][0]) == 2 and len(outbox) == 2
 
 
 def test_a_stream_that_waits_loses_its_turn_to_a_newer_one_and_leaves_it_its_credit() -> None:
-    credits, outbox = Credits(), Outbox()
-    lane = Lane(0, outbox, credits)
-    credits.add(1)
+    outbox = Outbox()
+    lane = Lane(0, outbox)
+    lane.granted(1)
     old = lane.open(0)
     got: list[Any] = []
     waiting = threading.Thread(target=lambda: got.append(lane.lot(0, old)))

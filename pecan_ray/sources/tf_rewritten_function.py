@@ -1,4 +1,4 @@
-"""A traced function of TensorFlow with other seeds."""
+"""Traced functions of TensorFlow with other operations, or other seeds."""
 
 from __future__ import annotations
 
@@ -14,22 +14,16 @@ _numbers = itertools.count()
 """Names are not given twice in a process: a function with other seeds is another one."""
 
 
-class SeededFunction:
-    """What tf.data takes of a traced function, of one that has other seeds; all else is as it was traced."""
+class RewrittenFunction:
+    """What tf.data takes of a traced function, of one with other operations; all else is as it was traced."""
 
-    def __init__(self, traced: Any, values: Mapping[int, int]) -> None:
-        """`values`: the new number for each number of a seed."""
+    def __init__(self, traced: Any, own: Definition, called: list[Definition], others: list[Definition]) -> None:
+        """`own` and the functions that it calls, which are changed, too; `others` are not."""
         self._traced = traced
-        graph = traced.graph.as_graph_def()
-        own = traced.function_def
-        named = {one.signature.name: one for one in (*graph.library.function, own)}
-        changed = _with_seeds(named, values)
-        number = next(_numbers)
-        names = {name: f"{name}_seeds_{number}" for name in changed}
-        self.name = names.get(own.signature.name, own.signature.name).encode()
-        self.definitions = [_make_copy(named[name], names, values) for name in named if name in changed]
-        _register(self, self.definitions)
-        self.other_definitions = [one for name, one in named.items() if name not in changed]
+        self.function_def = own
+        self.name = own.signature.name.encode()
+        self._definitions, self._others = [own, *called], others
+        _register(self, self._definitions)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -38,11 +32,28 @@ class SeededFunction:
 
     def nodes(self) -> Iterator[Any]:
         """Yield the operations of the function and of those that it calls."""
-        for one in (*self.definitions, *self.other_definitions):
+        for one in (*self._definitions, *self._others):
             yield from one.node_def
 
 
-def _register(function: SeededFunction, definitions: list[Definition]) -> None:
+def new_name(name: str, why: str) -> str:
+    """Return a name that no function of this process has."""
+    return f"{name}_{why}_{next(_numbers)}"
+
+
+def with_seeds(traced: Any, values: Mapping[int, int]) -> Any:
+    """Return a traced function with other seeds; `values`: the new number for each number of a seed."""
+    own = traced.function_def
+    named = {one.signature.name: one for one in (*traced.graph.as_graph_def().library.function, own)}
+    names = {name: new_name(name, "seeds") for name in _seeded(named, values)}
+    mine, others = own.signature.name, [one for name, one in named.items() if name not in names]
+    if mine not in names:
+        return traced
+    called = [_make_copy(named[name], names, values) for name in named if name in names and name != mine]
+    return RewrittenFunction(traced, _make_copy(own, names, values), called, others)
+
+
+def _register(function: RewrittenFunction, definitions: list[Definition]) -> None:
     """Make functions known to TensorFlow, until nobody holds the one that calls them."""
     from tensorflow.python.eager import context
 
@@ -59,7 +70,7 @@ def _forget(process: Any, names: list[str]) -> None:
         process.remove_function(name)
 
 
-def _with_seeds(named: Mapping[str, Definition], values: Mapping[int, int]) -> set[str]:
+def _seeded(named: Mapping[str, Definition], values: Mapping[int, int]) -> set[str]:
     """Return the functions that have a seed, or call one that has."""
     calls = {name: set(_called(one)) & named.keys() for name, one in named.items()}
     found = {name for name, one in named.items() if any(_has_seed(node, values) for node in one.node_def)}

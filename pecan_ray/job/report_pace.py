@@ -1,0 +1,83 @@
+"""When a trainer's next report is due: how soon depends on who waits for it, and on how many trainers there are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+REPORT_S = 0.25
+"""Shortest time between two reports while nobody waits for them."""
+# docs/scaling.md: a call costs the controller about 1 ms of CPU, so calls become rarer where members are many.
+REPORT_PER_TRAINER_S = 0.01
+"""With many trainers a longer one: the job hears of no more than 100 a second that nobody waits for."""
+HARDLY_ANY = 4
+"""Of many trainers each tells when it has received so many batches for each that it may still use."""
+TOLD_AT_ONCE = 100
+"""So many trainers tell at once what others wait for;"""
+CLOSING_PER_TRAINER_S = 0.001
+"""with each one more, at an epoch's end this much after their last report at the earliest (about 1,000 a second),"""
+PRESSING_PER_TRAINER_S = 0.011
+"""and in an epoch's middle so much, where queues have room for the batches of the meantime (about 100 a second)."""
+IDLE_REPORT_S = 1.0
+"""Longest time without a report, with few trainers."""
+
+
+def longest_silence(world_size: int) -> float:
+    """Return the longest time between two reports of a trainer that has nothing to tell."""
+    return max(IDLE_REPORT_S, REPORT_PER_TRAINER_S * world_size)
+
+
+@dataclass(frozen=True)
+class Need:
+    """Who waits for a trainer's next report."""
+
+    closing: bool = False
+    """The job does, to end an epoch or to settle about a lost worker."""
+    others_may_wait: bool = False
+    """Other trainers do, that may use only what all have received."""
+    held: bool = False
+    """This one does, which may not use what it has,"""
+    full: bool = False
+    """and can take no more meanwhile."""
+
+
+NO_NEED, CLOSING = Need(), Need(closing=True)
+
+
+@dataclass(frozen=True)
+class ReportPace:
+    """How soon each of so many trainers tells the job its news."""
+
+    world_size: int
+
+    @property
+    def alone(self) -> bool:
+        """Whether nobody waits for this trainer but the job."""
+        return self.world_size == 1
+
+    @property
+    def _beyond_at_once(self) -> int:
+        """Trainers beyond those that may all tell at once."""
+        return max(0, self.world_size - TOLD_AT_ONCE)
+
+    def others_may_wait(self, untold: int, headroom: int) -> bool:
+        """Tell whether others may soon wait for `untold` batches, with so many left here that may be used.
+
+        Ranks use batches in step.  Many of them tell later, when hardly any is left: else all would tell all the time.
+        """
+        return untold >= max(1, headroom * (HARDLY_ANY if self._beyond_at_once else 1))
+
+    def delay(self, need: Need, told: Need, has_news: bool) -> float:
+        """Return the seconds from the last report to the next one; `told`: what the last one said of this rank."""
+        # Of many trainers only those with a full queue hear at once that they may use more, so the job must know of it.
+        if need.held and need.full and not (told.full if self._beyond_at_once else told.held):
+            return 0.0
+        tells_held = need.held and not told.held
+        if need.closing and (has_news or tells_held):
+            return CLOSING_PER_TRAINER_S * self._beyond_at_once
+        if tells_held or (need.others_may_wait and has_news):
+            return PRESSING_PER_TRAINER_S * self._beyond_at_once
+        return self._unhurried(has_news)
+
+    def _unhurried(self, has_news: bool) -> float:
+        """Return the seconds between two reports for which nobody waits."""
+        return max(REPORT_S, REPORT_PER_TRAINER_S * self.world_size) if has_news else longest_silence(self.world_size)

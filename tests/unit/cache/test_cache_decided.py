@@ -1,0 +1,154 @@
+"""What is cached, and for whom, in cases drawn at random, written down: a change to it shows what it changes."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from pecan_ray.cache import (
+    AllocationPolicy,
+    CachePoint,
+    ClusterResources,
+    DeliveryCost,
+    ExecutionProfile,
+    JobDemand,
+    OperatorCost,
+    ProbedJob,
+    SourceCost,
+    StoreModel,
+    SubstitutionSampler,
+    allocate,
+    choose_caching,
+    choose_execution,
+)
+
+WRITTEN = Path(__file__).with_name("decided.txt")
+"""A paragraph for each case; `python -m tests.unit.cache.test_cache_decided` writes all anew."""
+CASES = 40
+
+
+def power(draw: random.Random, low: float, high: float) -> float:
+    """Draw a number of which the logarithm is even."""
+    return float(f"{10 ** draw.uniform(low, high):.3g}")
+
+
+def allocations(draw: random.Random) -> Iterator[str]:
+    """Yield what each policy gives to jobs of a cluster."""
+    names = draw.sample(("own", "own", "a", "a", "b", "b"), draw.randint(2, 5))
+    sizes = {"a": 700.0, "b": 4000.0}
+    jobs = [
+        JobDemand(
+            str(number),
+            power(draw, 0, 2),
+            sizes.get(name) or power(draw, 2, 4),
+            name if name in sizes else None,
+            draw.choice((None, power(draw, 3, 5))),
+            draw.randint(1, 8),
+            draw.choice((None, 0.0, power(draw, 1, 3))),
+        )
+        for number, name in enumerate(names)
+    ]
+    cluster = ClusterResources(power(draw, 1.5, 4), power(draw, 0, 1.7), draw.choice((None, 40)))
+    for policy in get_args(AllocationPolicy):
+        given = allocate(jobs, cluster, policy).values()
+        cells = (
+            f"{one.cache_bytes:.4g} {one.remote_io:.4g} {one.hit_share:.4g} {one.bytes_per_s:.4g}" for one in given
+        )
+        yield f"{policy}: {', '.join(cells)}"
+
+
+def executions(draw: random.Random) -> Iterator[str]:
+    """Yield what a pipeline is said to keep, and why."""
+    names = [f"op{number}" for number in range(draw.randint(1, 4))]
+    ops = tuple(
+        OperatorCost(
+            name, power(draw, -5, -2), power(draw, 3, 6), draw.choice((1.0, 0.3, 3.0)), draw.choice((None, True))
+        )
+        for name in names
+    )
+    behind = draw.sample((None, *names), draw.randint(1, len(names)))
+    points = tuple(CachePoint(f"p{number}", one, draw.choice((0.0, 0.0, 0.2))) for number, one in enumerate(behind))
+    profile = ExecutionProfile(
+        SourceCost(power(draw, -5, -2), power(draw, 3, 6), draw.choice((0.0, 0.9)), draw.choice((math.inf, 1e8))),
+        ops,
+        points,
+        elements=10_000,
+        splits=draw.choice((1, 100)),
+        workers=draw.randint(1, 3),
+        readers=draw.randint(1, 4),
+        threads=draw.randint(1, 4),
+        delivery=DeliveryCost(draw.choice((0.0, 1e-5)), draw.choice((0.0, 1e-9)), 1e-3, draw.choice((0.0, 0.5))),
+        batches=300,
+        rows=draw.random() < 0.5,
+        split_elements=draw.choice(((), (50.0, 500.0))),
+    )
+    stores = [
+        StoreModel(
+            power(draw, -3, -1), 1e-6, power(draw, -10, -8), draw.choice((0.0, 0.8)), draw.choice((math.inf, 1e9))
+        )
+        for _ in range(3)
+    ]
+    choice = choose_execution(
+        profile,
+        stores[0],
+        max_bytes=draw.choice((None, 10**9)),
+        measured={("compute", None): 5.0} if draw.random() < 0.5 else None,
+        memory=draw.choice((None, (stores[1], 10**8))),
+        remote=draw.choice((None, stores[2])),
+        most_entry_bytes=draw.choice((math.inf, 1e7)),
+    )
+    yield choice.reason
+    yield from choice.warnings
+    for one in choice.options:
+        yield f"{one}: {one.seconds:.4g} s, {one.nbytes:.4g} bytes, {one.share:.3g} of them, remote {one.remote}"
+
+
+def shared_choices(draw: random.Random) -> Iterator[str]:
+    """Yield which datasets are cached of jobs that were probed, and how well one store's reads are described."""
+    data = {name: power(draw, 9, 11.5) for name in "abc"}
+    jobs = [
+        ProbedJob(
+            str(number),
+            draw.choice("abc"),
+            draw.uniform(1, 3),
+            draw.uniform(0.9, 2),
+            draw.choice((None, draw.uniform(0.9, 2.5))),
+            draw.randint(1, 4),
+        )
+        for number in range(6)
+    ]
+    for name, one in choose_caching(jobs, data, power(draw, 10, 11.5)).items():
+        yield f"{name}: {one.part}, {one.nbytes:.4g} bytes, {one.benefit:.4g} GPUs"
+    reads = []
+    for _ in range(draw.choice((1, 2, 12, 30))):
+        nbytes, elements = power(draw, 4, 8), float(draw.randint(1, 1000))
+        disturbed = 1.0 if draw.random() < 0.85 else draw.uniform(2, 9)
+        reads.append((nbytes, elements, (0.005 + 2e-6 * elements + 1e-9 * nbytes) * draw.gauss(1, 0.03) * disturbed))
+    found = StoreModel.fit(reads)
+    error = "unknown" if found.error is None else f"{found.error:.3g}"
+    yield f"{found.latency_s:.3g} s + {found.per_element_s:.3g} s each + {found.per_byte_s:.3g} s a byte, error {error}"
+    sampler = SubstitutionSampler(23, draw.choice((2, 4, 7)), 1)
+    for _ in range(12):
+        batch = sampler.next_batch(draw.randint(1, 6), set(draw.sample(range(23), 6)))
+        yield f"{batch} of chunk {sampler.current_chunk}"
+
+
+def decided(case: int) -> str:
+    """Return what is decided in a case."""
+    draw = random.Random(case)
+    kinds = (allocations, executions, executions, shared_choices)
+    return "\n".join((f"case {case}", *kinds[case % len(kinds)](draw)))
+
+
+@pytest.mark.parametrize("case", range(CASES))
+def test_what_is_cached_in_a_case_is_what_is_written_down(case: int) -> None:
+    assert decided(case) == WRITTEN.read_text().strip().split("\n\n")[case]
+
+
+if __name__ == "__main__":
+    WRITTEN.write_text("\n\n".join(map(decided, range(CASES))) + "\n")

@@ -1,0 +1,114 @@
+"""What belongs to a library, in which version, and values that are pickled alike."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from skimage.color import rgb2gray
+
+import pecan_ray as pecan
+from pecan_ray.plan.fingerprint import canonical_text
+
+
+def test_the_code_of_a_wrapper_counts_though_it_has_the_module_of_a_library() -> None:
+    @functools.wraps(rgb2gray)
+    def gray(image: Any) -> Any:
+        return rgb2gray(image)
+
+    @functools.wraps(rgb2gray)
+    def inverted(image: Any) -> Any:
+        return 1 - rgb2gray(image)
+
+    assert canonical_text(gray) != canonical_text(inverted)
+
+
+def test_the_settings_of_an_object_that_wraps_a_function_count() -> None:
+    class Times:
+        def __init__(self, fn: Callable[..., Any], times: int) -> None:
+            functools.update_wrapper(self, fn)
+            self.times = times
+
+        def __call__(self, value: Any) -> Any:
+            return value * self.times
+
+    one, two, again = (canonical_text(Times(np.mean, times)) for times in (1, 2, 1))
+    assert one == again != two
+
+
+def test_a_class_that_is_made_in_a_library_counts_by_its_methods() -> None:
+    one, two = (dataclasses.make_dataclass("Step", [], namespace={"__call__": fn}) for fn in (abs_of, negative))
+    assert canonical_text(one()) != canonical_text(two())
+
+
+def abs_of(self: Any, value: Any) -> Any:
+    return abs(value)
+
+
+def negative(self: Any, value: Any) -> Any:
+    return -value
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Install a package without `__version__`, and return the text of a function of it."""
+    folder = tmp_path / "site-packages"
+    monkeypatch.syspath_prepend(str(folder))
+
+    def installed(body: int, version: str = "", *, of_folder: bool = False) -> str:
+        (folder / "unversioned").mkdir(parents=True, exist_ok=True)
+        (folder / "unversioned" / "__init__.py").write_text("from unversioned.steps import clean\n")
+        (folder / "unversioned" / "steps.py").write_text(f"def clean(x):\n    return x * {body}\n")
+        if version:
+            told = folder / "unversioned-1.dist-info"
+            told.mkdir(exist_ok=True)
+            (told / "METADATA").write_text(f"Metadata-Version: 2.1\nName: unversioned\nVersion: {version}\n")
+            if of_folder:
+                (told / "direct_url.json").write_text(json.dumps({"url": "file:///unversioned", "dir_info": {}}))
+        for name in ("unversioned", "unversioned.steps"):
+            monkeypatch.delitem(sys.modules, name, raising=False)
+        importlib.invalidate_caches()
+        sys.dont_write_bytecode, before = True, sys.dont_write_bytecode
+        try:
+            module = importlib.import_module("unversioned")
+        finally:
+            sys.dont_write_bytecode = before
+        return canonical_text(module.clean)
+
+    return installed
+
+
+def test_a_package_without_a_version_of_its_own_counts_by_what_was_installed(install: Callable[..., str]) -> None:
+    assert install(1, "1.0") == install(1, "1.0") != install(1, "1.1")
+
+
+def test_a_package_without_any_version_counts_by_its_code(install: Callable[..., str]) -> None:
+    assert install(1) == install(1) != install(2)
+
+
+def test_a_package_that_was_installed_from_a_folder_counts_by_its_code(install: Callable[..., str]) -> None:
+    assert install(1, "1.0", of_folder=True) != install(2, "1.0", of_folder=True)
+
+
+def test_elements_with_tensors_are_the_same_when_they_are_made_again() -> None:
+    def of(first: int) -> str:
+        items = [{"v": torch.arange(6).reshape(2, 3) + first, "more": [torch.ones(2)], "i": i} for i in range(5)]
+        return pecan.PecanPipeline(pecan.sources.Items(items)).fingerprint()
+
+    assert of(0) == of(0) != of(1)
+
+
+def test_elements_with_equal_sets_are_the_same_whatever_the_order_in_them() -> None:
+    one, other = {0, 8}, {8, 0}
+    assert list(one) != list(other), "they lie in one place of the table"
+    found = [pecan.PecanPipeline(pecan.sources.Items([{"ids": ids}])).fingerprint() for ids in (one, other, {0, 9})]
+    assert found[0] == found[1] != found[2]

@@ -1,0 +1,63 @@
+"""Shards of tf.data pipelines that ask for any order: they keep their own, so that others can read what is left."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from pecan_ray.sources.tf_data import TfDataSource
+
+TUNE = tf.data.AUTOTUNE
+PATIENCE_S = 0.3
+"""The first element waits so long for the fourth, which in any order, and only then, is computed before it has come."""
+Delay = Callable[[Any], Any]
+SHUFFLED_BY_TIME: dict[str, Callable[[Any, Delay], Any]] = {
+    "map": lambda data, late: data.map(late, num_parallel_calls=3, deterministic=False),
+    "options": lambda data, late: _in_any_order(data.map(late, num_parallel_calls=3)),
+    "batch": lambda data, late: (
+        data.map(late, num_parallel_calls=3, deterministic=False)
+        .batch(2, num_parallel_calls=2, deterministic=False)
+        .unbatch()
+    ),
+    "interleave": lambda data, late: data.interleave(
+        lambda n: tf.data.Dataset.from_tensors(n).map(late), cycle_length=3, num_parallel_calls=3, deterministic=False
+    ),
+    "within a function": lambda data, late: data.batch(3).flat_map(
+        lambda rows: tf.data.Dataset.from_tensor_slices(rows).map(late, num_parallel_calls=3, deterministic=False)
+    ),
+    "parallel_interleave": lambda data, late: data.apply(
+        tf.data.experimental.parallel_interleave(
+            lambda n: tf.data.Dataset.from_tensors(n).map(late), cycle_length=3, sloppy=True
+        )
+    ),
+}
+
+
+def _in_any_order(data: Any) -> Any:
+    options = tf.data.Options()
+    options.deterministic = False
+    return data.with_options(options)
+
+
+@pytest.mark.parametrize("kind", SHUFFLED_BY_TIME)
+def test_elements_keep_their_order_though_others_are_ready_before_the_first(kind: str) -> None:
+    others_go_on = threading.Event()
+
+    def late(n: int) -> int:
+        if n == 0:
+            others_go_on.wait(PATIENCE_S)
+        elif n >= 3:
+            others_go_on.set()
+        return n
+
+    def make() -> Any:
+        data = tf.data.Dataset.range(6)
+        return SHUFFLED_BY_TIME[kind](data, lambda n: tf.numpy_function(late, [n], tf.int64))
+
+    source = TfDataSource(make)
+    (split,) = source.splits()
+    assert [int(element["0"]) for element in source.read(split)] == [*range(6)]
