@@ -14,7 +14,8 @@
     │   ├── OpError               a user's function raised
     │   ├── OutputTypeError       a user's function returned something that is not an element
     │   ├── BatchShapeError       elements of one batch differ in columns, shape or dtype
-    │   └── OrderError            an element failed in an order of operators that AutoOrder chose, not in the user's
+    │   ├── OrderError            an element failed in an order of operators that AutoOrder chose, not in the user's
+    │   └── CutError              an element cannot be sent before the last operators have run on it
     ├── ErrorBudgetError          too many bad elements were skipped or quarantined
     ├── CacheError                a folder of cached entries cannot be used
     ├── JournalError              what a job has written down cannot be read
@@ -128,6 +129,10 @@ class BatchShapeError(ElementError):
 
 class OrderError(ElementError):
     """An element failed in an order of operators that AutoOrder chose: the job goes back to the user's order."""
+
+
+class CutError(ElementError):
+    """An element cannot be sent before the last operators have run on it: workers run all of them from now on."""
 
 
 class ErrorBudgetError(PecanError):

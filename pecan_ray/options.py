@@ -22,6 +22,7 @@ OnError: TypeAlias = Literal["raise", "skip", "quarantine"]
 Sharding: TypeAlias = Literal["dynamic", "off", "static"]
 Visitation: TypeAlias = Literal["exactly_once", "at_most_once", "zero_or_more"]
 TransportChoice: TypeAlias = Literal["auto", "ring", "flight", "object_store"]
+SplitChoice: TypeAlias = Literal["auto", "off", "always"]
 ReorderMode: TypeAlias = Literal["strict", "safe", "pecan", "off"]
 
 PlacementMode: TypeAlias = Literal[
@@ -169,6 +170,10 @@ class TransportConfig:
     worker tunes its threads."""
     transport: TransportChoice = "auto"
     """Transport of batches; one that does not work between two nodes is replaced by one that does."""
+    split_pipeline: SplitChoice = "auto"
+    """Whether the last operators of remote workers (casts to float, normalizations) run where batches arrive, so that
+    smaller ones travel.  "auto": where it saves time or money, by the sizes of rows, the CPU time of the operators, the
+    speed of the link and `prices`; "off": never; "always": wherever fewer bytes travel then.  Python engine."""
 
 
 @dataclass(frozen=True, kw_only=True)

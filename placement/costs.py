@@ -18,11 +18,13 @@ class Cost:
     """The remote workers."""
     wasted: float
     """Of the total, what was paid while the trainers waited for input."""
+    transfer: float = 0.0
+    """The batches that remote workers have sent; known of a whole job."""
 
     @property
     def total(self) -> float:
         """Everything together."""
-        return self.host + self.remote
+        return self.host + self.remote + self.transfer
 
     @property
     def wasted_share(self) -> float:

@@ -122,6 +122,16 @@ class SharedLeases(Leases, Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Unfinished:
+    """What the trainer has yet to do to a batch of a remote worker."""
+
+    ops: tuple[str, ...]
+    """The operators to run on it, in this order."""
+    why: str
+    """Why they were left to it."""
+
+
 @dataclass
 class Produced:
     """A finished batch (or, in a pipeline without batching, a single element)."""
@@ -151,6 +161,8 @@ class Produced:
     """Of each row its last positions; may be empty where rows are not joined to batches."""
     row_range: RowRange | None = None
     """Which part of the epoch its rows are, where these come in order: the worker says it."""
+    unfinished: Unfinished | None = None
+    """What the trainer has to do to it: the worker says it."""
     dropped: int = 0
     """So many elements of a remainder were left out; known where the whole epoch is run in this process."""
 

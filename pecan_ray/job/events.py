@@ -233,6 +233,14 @@ class OrderFailed:
 
 
 @dataclass(frozen=True)
+class CutRefused:
+    """A worker has given up: an element came that cannot be sent before the last operators have run on it."""
+
+    worker: str
+    message: str
+
+
+@dataclass(frozen=True)
 class WorkerFailed:
     """A worker has given up for good: the pipeline does not run, and trainers must know why."""
 
@@ -334,6 +342,7 @@ Event: TypeAlias = (
     | WorkerRequestReceived
     | WorkerProgressReported
     | OrderFailed
+    | CutRefused
     | WorkerFailed
     | ScaleRequested
     | RemoteIoSet

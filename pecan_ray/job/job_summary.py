@@ -33,6 +33,7 @@ def job_stats(
         name: WorkerStats(
             *(one.placement, done.elements, done.batches, done.bytes, done.threads),
             *(done.remote_bytes, done.node_bytes, done.stages, done.hedged, done.hedges_won),
+            sent_bytes=one.own_progress.bytes,
         )
         for name, one in (*job.worker_table.past.items(), *job.worker_table.workers.items())
         if (done := one.progress) is not None

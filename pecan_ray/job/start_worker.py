@@ -24,6 +24,9 @@ class StartWorker:
     cache_limits: DatasetRooms = ()
     """What its node may keep of each dataset, until it is told; empty: nobody bounds that."""
 
+    whole_plan: bool = False
+    """It leaves nothing of the plan to the trainer: one before it has met an element for which that cannot be."""
+
     @property
     def number(self) -> int:
         """Its number among the workers of its placement, with which its name ends."""

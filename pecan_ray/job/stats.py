@@ -44,6 +44,8 @@ class WorkerStats:
     """Reads of object stores that it has asked for twice, and"""
     hedges_won: int = 0
     """those that the second request has answered first."""
+    sent_bytes: int = 0
+    """Of its batches as they travel: before the operators that are left to the trainer."""
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ class WorkerStarts:
             events.WorkerProgressReported: self._on_progress_reported,
             events.WorkerLost: self._on_lost,
             events.OrderFailed: self._on_order_failed,
+            events.CutRefused: self._on_cut_refused,
             events.NodesLeave: self._on_nodes_leave,
         }
 
@@ -142,6 +143,12 @@ class WorkerStarts:
         if event.worker in self._worker_table.workers:
             self._worker_requests.restore_user_order(event.message, now, done)
             self.lose(event.worker, "order", "it is replaced by one that runs your order of operators", now, done)
+
+    def _on_cut_refused(self, event: events.CutRefused, now: float, done: Instructions) -> None:
+        if event.worker in self._worker_table.workers:
+            self._worker_table.whole_plans = True
+            self._job.tell("transport", event.message, now)
+            self.lose(event.worker, "order", "it is replaced by one that runs all operators itself", now, done)
 
     def _on_lost(self, event: events.WorkerLost, now: float, done: Instructions) -> None:
         # A stream often breaks before the system tells why the process ended. Then the reason comes for a lost worker.

@@ -21,6 +21,7 @@ from pecan_ray.observe.report_spending import SpendingReport
 from pecan_ray.observe.report_staff import StaffReport, WorkerReport
 from pecan_ray.observe.run_time_summary import time_lines
 from pecan_ray.placement import Cost
+from pecan_ray.placement.cut import GB
 from pecan_ray.plan.stage_seconds import StageSeconds
 from pecan_ray.plan.windows import Window
 from pecan_ray.sampling.budget import BadCount
@@ -97,6 +98,7 @@ class Report(LossReport, SpendingReport, StaffReport):
                 *(worker.remote_bytes, worker.node_bytes, worker.stages),
                 hedged=worker.hedged,
                 hedges_won=worker.hedges_won,
+                sent_bytes=worker.sent_bytes,
             )
             for name, worker in facts.workers.items()
         }
@@ -294,7 +296,9 @@ def cost_so_far(facts: JobStats, trainer: TrainerProgress) -> Cost | None:
         return None
     waiting = wait_share([trainer])
     ran, rates = facts.deployments, facts.remote_rates
-    return cost_between(ran, facts.prices, facts.hosts, rates, until=facts.seconds, waiting=waiting)
+    cost = cost_between(ran, facts.prices, facts.hosts, rates, until=facts.seconds, waiting=waiting)
+    sent = sum(one.sent_bytes for one in facts.workers.values() if one.placement == "remote")
+    return replace(cost, transfer=sent / GB * facts.prices.transfer_per_gb)
 
 
 def costs_of_epochs(facts: JobStats, trainer: TrainerProgress) -> tuple[Cost, ...]:

@@ -27,9 +27,10 @@ class SpendingReport:
         """Return the lines about them of a report's text."""
         lines = []
         if self.cost is not None:
+            sent = f", ${self.cost.transfer:.4f} for what these have sent" if self.cost.transfer else ""
             lines.append(
                 f"  ${self.cost.total:.4f} in all: ${self.cost.host:.4f} for hosts, ${self.cost.remote:.4f} for "
-                f"remote workers; {100 * self.cost.wasted_share:.0f}% of it was paid while the trainer waited"
+                f"remote workers{sent}; {100 * self.cost.wasted_share:.0f}% of it was paid while the trainer waited"
             )
         if self.epoch_costs:
             told = [f"${one.total:.4f}" for one in self.epoch_costs[-MOST_EPOCHS:]]

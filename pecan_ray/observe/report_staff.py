@@ -32,6 +32,8 @@ class WorkerReport:
     """Reads of object stores that it has asked for twice, and"""
     hedges_won: int = 0
     """those that the second request has answered first."""
+    sent_bytes: int = 0
+    """Of its batches as they travel: before the operators that are left to the trainer."""
 
     def __getitem__(self, name: str) -> Any:
         found: dict[str, Any] = asdict(self)
@@ -41,6 +43,7 @@ class WorkerReport:
         """Say what it has produced, and read for that."""
         parts = [
             (True, f"{self.elements} elements in {self.batches} batches"),
+            (self.sent_bytes, f"{self.sent_bytes / 1e6:,.1f} MB sent"),
             (self.threads, f"{self.threads} threads"),
             (self.remote_bytes, f"{self.remote_bytes / 1e6:,.1f} MB from object stores"),
             (self.node_bytes, f"{self.node_bytes / 1e6:,.1f} MB of theirs from its node"),
@@ -71,6 +74,10 @@ class StaffReport:
     cpus: float = 0.0
     """CPUs of these that the job may use; 0: not known."""
     trainers: int = 1
+
+    def sent_bytes(self, placement: Placement) -> int:
+        """Return the bytes of batches that workers beside the trainer, or remote ones, have sent."""
+        return sum(one.sent_bytes for one in self.workers.values() if one.placement == placement)
 
     def worker_lines(self) -> list[tuple[str, str]]:
         """Return the names of the workers, and the text's line about each."""

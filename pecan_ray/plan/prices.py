@@ -12,10 +12,10 @@ from pecan_ray.errors import PlanError
 from pecan_ray.plan.option_types import settle
 
 
-def checked_price(name: str, value: float) -> float:
+def checked_price(name: str, value: float, unit: str = "$ per hour") -> float:
     """Return the price if it is one."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 <= value < math.inf:
-        raise PlanError(f"{name} must be a price in $ per hour, at least 0, but got {value!r}: pass {name}=...")
+        raise PlanError(f"{name} must be a price in {unit}, at least 0, but got {value!r}: pass {name}=...")
     return float(value)
 
 
@@ -54,10 +54,13 @@ class Prices:
     remote_worker: float = math.nan
     tiers: tuple[PriceTier, ...] = ()
     """Nodes of other prices, by label; empty: every remote worker costs the same."""
+    transfer_per_gb: float = 0.0
+    """$ for a gigabyte (10^9 bytes) of batches that remote workers send: data that leaves a zone or region costs."""
 
     def __post_init__(self) -> None:
         checked_price("accelerator_host", self.accelerator_host)
         checked_price("remote_worker", self.remote_worker)
+        checked_price("transfer_per_gb", self.transfer_per_gb, "$ per gigabyte")
         settle(self, "Prices")
         labels = [tier.label for tier in self.tiers]
         if len(set(labels)) != len(labels) or "" in labels:
@@ -67,7 +70,8 @@ class Prices:
     def of_fields(cls, fields: Mapping[str, Any]) -> Prices:
         """Return the prices that a report's JSON has as nested mappings."""
         tiers = tuple(PriceTier(**tier) for tier in fields.get("tiers", ()))
-        return cls(fields["accelerator_host"], fields["remote_worker"], tiers)
+        transfer = fields.get("transfer_per_gb", 0.0)
+        return cls(fields["accelerator_host"], fields["remote_worker"], tiers, transfer)
 
     def at(self, node: Mapping[str, str]) -> float:
         """Return the price of a worker on a node of these labels: of the cheapest tier that it is of."""

@@ -21,6 +21,7 @@ import ray
 
 from pecan_ray.engines.contract import BadElement
 from pecan_ray.engines.counting import element_bytes
+from pecan_ray.engines.python.deferral import Finisher
 from pecan_ray.errors import ClusterError, PecanError, describe_error
 from pecan_ray.job import trainer_events as events
 from pecan_ray.job.joins import Joins
@@ -143,14 +144,15 @@ class BatchClient:
         prefetch_bytes: int,
         keep: KeepBad,
         joins: Joins | None = None,
+        finisher: Finisher | None = None,
     ) -> None:
         """`me`: job, incarnation, and node; `keep`: called with bad elements before the job hears of them.
 
-        `joins`: how rows are joined to batches, where they are.
+        `joins`: how rows are joined to batches, where they are; `finisher`: runs what workers leave to the trainer.
         """
         self._controller, self._rank, self._keep = controller, rank, keep
         self._job, self._incarnation, self._node_id = me
-        self.calls, self._reader = Calls(), BatchReader()
+        self.calls, self._reader = Calls(), BatchReader(finisher, self.note)
         self._lock = threading.Lock()
         """Guards the state and all below."""
         self._serving, self._reported, self._something_happened = WakeupEvent(), WakeupEvent(), WakeupEvent()
@@ -315,9 +317,8 @@ class BatchClient:
         """Put the batches of a message into the queue; False if they can no longer be read."""
         opened: list[tuple[Message, Element, int]] = []
         for message in messages:
-            columns = self._reader.open(message)
             # Decision 2: the worker is gone and its memory was not mapped before: this counts as not received.
-            if columns is None:
+            if (columns := self._reader.open(message)) is None:
                 break
             opened.append((message, columns, element_bytes(columns)))
         bad = [one for message, _, _ in opened for one in message.bad]

@@ -16,7 +16,7 @@ import ray
 
 from pecan_ray.by_value import NamedArrays
 from pecan_ray.engines.counting import OpCount, sum_of
-from pecan_ray.errors import JournalError, OrderError, PecanError, StaleJobError
+from pecan_ray.errors import CutError, JournalError, OrderError, PecanError, StaleJobError
 from pecan_ray.job import events
 from pecan_ray.job.active_clock import TICK_S
 from pecan_ray.job.job_views import JobView, LiveJob, job_view
@@ -38,6 +38,13 @@ WATCH_S = 10.0
 """A call that only tells whether this process lives is answered after so long."""
 JOB_COMES_S = 60.0
 """A controller to which nobody sends a job within this time ends."""
+
+
+GIVEN_UP: Mapping[type[PecanError], type[events.OrderFailed | events.CutRefused]] = {
+    OrderError: events.OrderFailed,
+    CutError: events.CutRefused,
+}
+"""Errors with which a worker gives up, and lets others do it in another way."""
 
 
 # Why a process that is lost can be replaced:
@@ -251,8 +258,8 @@ class JobController:
 
         `row`: the first one that cannot be made, where rows are numbered: False while those before it are to come.
         """
-        if isinstance(error, OrderError):
-            self._host.happened(events.OrderFailed(worker, error.message))
+        if (given_up := GIVEN_UP.get(type(error))) is not None:
+            self._host.happened(given_up(worker, error.message))
             return True
         self._host.happened(events.WorkerFailed(worker, error, row))
         state = self._host.state

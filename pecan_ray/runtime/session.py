@@ -21,6 +21,7 @@ import ray
 from pecan_ray.by_value import NamedArrays
 from pecan_ray.cache_options import ClusterIo
 from pecan_ray.engines.counting import OpCount
+from pecan_ray.engines.python.deferral import Finisher
 from pecan_ray.errors import ClusterError, PlanError
 from pecan_ray.job.first_worker import first_worker
 from pecan_ray.job.ledger_shape import LedgerShape
@@ -135,7 +136,8 @@ class Session:
         self.controller = self._register(job, arrays, _settings_of_ranks(parts, engine, seed, options, saved))
         me = (self.name, self._incarnation, self._node)
         ranks = options.rank, options.world_size
-        self.client = BatchClient(self.controller, *ranks, me, options.prefetch_bytes, keep, spec.shape.joins)
+        joins, finisher = spec.shape.joins, Finisher(plan)
+        self.client = BatchClient(self.controller, *ranks, me, options.prefetch_bytes, keep, joins, finisher)
         self.client.start()
         self.cost_query = CostQuery(self.client.calls, self.controller)
         self._points = StatePoints(self.name, self.client, self.controller, alone=options.world_size == 1)

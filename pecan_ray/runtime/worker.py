@@ -15,7 +15,7 @@ from pecan_ray.cache_options import ClusterIo
 from pecan_ray.engines.contract import Produced
 from pecan_ray.engines.freed_memory import keep_freed_memory
 from pecan_ray.engines.lease_tracker import LeaseTracker
-from pecan_ray.errors import PecanError, describe_error
+from pecan_ray.errors import CutError, ElementError, PecanError, describe_error
 from pecan_ray.job import worker_events as words
 from pecan_ray.job.heartbeat import HEARTBEAT_S, Heartbeat
 from pecan_ray.job.lease_requests import next_splits
@@ -27,6 +27,7 @@ from pecan_ray.options import AutoWorkers
 from pecan_ray.runtime.cache_node import keep_blocks
 from pecan_ray.runtime.job_arrays import MappedArrays
 from pecan_ray.runtime.messages import Job, left_out, left_out_whole
+from pecan_ray.runtime.pipeline_split import PipelineSplit
 from pecan_ray.runtime.worker_plan import WorkerPlan
 from pecan_ray.runtime.worker_reporter import NEWS_S, WorkerReporter
 from pecan_ray.runtime.worker_requests import EngineLeases, WorkerRequests, retry
@@ -65,7 +66,8 @@ class WorkerProcess:
         self._name, self._job, self._controller = started.worker, job, controller
         prepare_for(job, started)
         self._outbox = Outbox(job.config.ring_bytes, job.spec.shape.world_size, started.number)
-        self._plan = WorkerPlan(self._name, job, started.sharing, MappedArrays(job, controller))
+        split = PipelineSplit.of_worker(started, job, self._link_bytes_per_s)
+        self._plan = WorkerPlan(self._name, job, started.sharing, MappedArrays(job, controller), split)
         about = job.spec.shape, heartbeat_of(job), job.config.hung_after_s
         self._state = WorkerState(*about, one_sequence=job.in_order)
         # Threads of the engine, the heartbeat and Ray's calls all bring events.
@@ -111,7 +113,9 @@ class WorkerProcess:
                 else:
                     self._work()
         except PecanError as error:
-            self._tell_failure(error)
+            # What is made before the last operators may fail where they would not: others run all of them.
+            refused = self._plan.cut_refused if isinstance(error, ElementError) else ""
+            self._tell_failure(CutError(refused) if refused else error)
         except BaseException as error:  # of any kind: one that Ray cannot send, or would end this process for
             trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
             failed = PecanError(f"worker {self._name} failed: {describe_error(error)}\n{trace}")
@@ -152,6 +156,7 @@ class WorkerProcess:
             for produced in stretch.batches:
                 # Decision 100: the epoch would wait for ever for positions of which the engine says nothing.
                 stretch.leases.mark_processed(produced.spans)
+                produced.unfinished = self._plan.unfinished(produced)
                 self._happened(words.BatchProduced(produced, self._left_out(produced)))
                 # The engine stands still in its generator until the answer is there, because what
                 # comes next depends on it.
@@ -201,11 +206,15 @@ class WorkerProcess:
         self._plan.load(payload, wanted.version, wanted.behind)
 
     def _run_assignment(self, instruction: words.RunAssignment) -> None:
+        self._plan.begin_assignment()
         engine = self._plan.engine
         assert engine is not None, "there is no engine before the worker is set up"
         drop_prefetch()  # what is left of the assignment before
         leases = LeaseTracker(self._plan.behind(self._leases))
         self._current_assignment = EngineRun(leases, engine.batches(leases))
+
+    def _link_bytes_per_s(self) -> float | None:
+        return self._streams.link_bytes_per_s
 
     def _stop_assignment(self, instruction: words.StopAssignment) -> None:
         stretch, self._current_assignment = self._current_assignment, None

@@ -8,18 +8,19 @@ from collections.abc import Sequence
 
 from pecan_ray.engines.autotune import MOST_PER_CPU
 from pecan_ray.engines.available_cpus import whole_cpus
-from pecan_ray.engines.contract import Engine, EngineOptions, Leases, UnderWay
+from pecan_ray.engines.contract import Engine, EngineOptions, Leases, Produced, UnderWay, Unfinished
 from pecan_ray.engines.global_generators import global_generators
 from pecan_ray.engines.leases_behind import LeasesBehind
 from pecan_ray.engines.registry import build_engine, load_framework
 from pecan_ray.engines.users_order import RunOrders, UsersOrder, run_order_of
-from pecan_ray.errors import PecanError, WorkerStartError, describe_error
+from pecan_ray.errors import CutError, PecanError, WorkerStartError, describe_error
 from pecan_ray.options import AutoWorkers
 from pecan_ray.plan.behind import PlanBehind, plan_behind
 from pecan_ray.plan.operators import Plan
 from pecan_ray.plan.splits import AtWork, Source, Split
 from pecan_ray.runtime.job_arrays import MappedArrays
 from pecan_ray.runtime.messages import Job
+from pecan_ray.runtime.pipeline_split import PipelineSplit
 from pecan_ray.runtime.worker_requests import EngineLeases
 from pecan_ray.sources.files import on_node, prefetch_files
 from pecan_ray.transport.owned_slots import OwnedSlots
@@ -32,9 +33,12 @@ LOADING_S = 300.0
 class WorkerPlan:
     """A version of a job's plan in a worker's process."""
 
-    def __init__(self, worker: str, job: Job, sharing: int, arrays: MappedArrays) -> None:
-        """`sharing`: so many workers share the CPUs of the node."""
+    def __init__(
+        self, worker: str, job: Job, sharing: int, arrays: MappedArrays, split: PipelineSplit | None = None
+    ) -> None:
+        """`sharing`: so many workers share the CPUs of the node; `split`: what leaves operators to the trainer."""
         self._worker, self._job, self._sharing, self._arrays = worker, job, sharing, arrays
+        self._split = split or PipelineSplit()
         self._ring = RingSlots(job.config.ring_bytes)
         self._slots = OwnedSlots(self._ring)
         self.engine: Engine | None = None
@@ -70,13 +74,34 @@ class WorkerPlan:
             global_generators.reset_seeds()
         self._note_order(plan, version)
         left = left_behind(plan, behind)
-        options = engine_options(job, self._sharing, self._users_order)
+        self._sources, self._elements_behind = tuple(plan.sources()), left.elements
+        self._build(self._split.begin(left.plan))
+        self._loading = None
+
+    def _build(self, plan: Plan) -> None:
         # The one before ends first, so that never two have their threads and memory.
         if self.engine is not None:
             self.engine.close()
-        self._sources = tuple(plan.sources())
-        self.engine = build_engine(job.engine, left.plan, options, self._slots)
-        self._elements_behind, self._loading = left.elements, None
+        options = engine_options(self._job, self._sharing, self._users_order)
+        self.engine = build_engine(self._job.engine, plan, options, self._slots)
+
+    def begin_assignment(self) -> None:
+        """Look again whether the last operators had better run where batches arrive; nothing is under way."""
+        if (plan := self._split.other_plan()) is not None:
+            self._build(plan)
+
+    def unfinished(self, produced: Produced) -> Unfinished | None:
+        """Return what the trainer has to do to a batch; raises `CutError` where it must not leave this worker."""
+        if why := self.cut_refused:
+            raise CutError(why)
+        return self._split.unfinished(produced.columns)
+
+    @property
+    def cut_refused(self) -> str:
+        """Why what has been made with operators left to the trainer is of no use; empty where it is."""
+        users = self._use_users_order or (self._users_order is not None and self._users_order.taken)
+        # Elements that went through the user's order are finished, and others of their batch are not.
+        return self._split.refused(users)
 
     def end(self) -> None:
         """Give back what it has: batches that the trainer holds stay valid."""

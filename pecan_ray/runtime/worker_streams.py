@@ -51,6 +51,11 @@ class WorkerStreams:
         """Whether nothing of these outlives the job: a Flight server goes with its process alone."""
         return self._flight is None
 
+    @property
+    def link_bytes_per_s(self) -> float | None:
+        """The speed of the link to other nodes, by what has been sent; None: too little."""
+        return None if self._flight is None else self._flight.link_speed.bytes_per_s
+
     def select_transport(self, rank: int, node_id: str, sees_process: bool) -> SelectedTransport:
         """Say how batches will travel to a client; the first one that needs it starts the Flight server."""
         mine = str(ray.get_runtime_context().get_node_id())

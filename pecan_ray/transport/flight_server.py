@@ -14,6 +14,7 @@ import logging
 import secrets
 import struct
 import threading
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -25,6 +26,7 @@ from pecan_ray.transport.choice import FlightAddress
 from pecan_ray.transport.flight_guard import MOST_AHEAD, ConnectionGuard
 from pecan_ray.transport.flight_lanes import Lane
 from pecan_ray.transport.flight_wire import ANSWER, END, GONE, HELLO, SCHEMA, send, wrap
+from pecan_ray.transport.link_speed import LinkSpeed
 from pecan_ray.transport.outbox import Outbox
 from pecan_ray.transport.tls_credentials import TlsCredentials
 
@@ -52,6 +54,7 @@ class FlightEndpoint:
         """By rank."""
         self._lanes_lock = threading.Lock()
         """Guards them: the lane of a rank ends before it gets another one."""
+        self.link_speed = LinkSpeed()
         try:
             self._server = _start(self, host, self._token, certificates)
         except FAILURES as error:
@@ -95,7 +98,7 @@ class FlightEndpoint:
         # What a broken stream of this client has lost is known again before this one sends.
         lane.granted(granted)
         try:
-            _Stream(lane, received, reader, writer, self.key).run()
+            _Stream(lane, received, reader, writer, self.key, self.link_speed).run()
         except FAILURES as error:
             logger.info("the stream to rank %d broke: %s", rank, error)
 
@@ -103,8 +106,8 @@ class FlightEndpoint:
 class _Stream:
     """One DoExchange call: sends the lots of a lane and takes confirmations and credits."""
 
-    def __init__(self, lane: Lane, received: int, reader: Any, writer: Any, key: bytes) -> None:
-        self._lane, self._received, self._key = lane, received, key
+    def __init__(self, lane: Lane, received: int, reader: Any, writer: Any, key: bytes, link_speed: LinkSpeed) -> None:
+        self._lane, self._received, self._key, self._link_speed = lane, received, key, link_speed
         self._reader, self._writer = reader, writer
         self._whole = False
 
@@ -132,7 +135,9 @@ class _Stream:
         number = self._received
         while lot := self._lane.lot(number, turn):
             label, body = wrap(lot)
+            begun = time.monotonic()
             send(self._writer, replace(label, number=number), body, self._key)
+            self._link_speed.add(body.size, time.monotonic() - begun)
             number += 1
 
     def _listen(self) -> None:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import pickle
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from pecan_ray.by_value import dumps
-from pecan_ray.engines.contract import BadElement, Produced, SpansByKey
+from pecan_ray.engines.contract import BadElement, Produced, SpansByKey, Unfinished
 from pecan_ray.engines.layout import ColumnPlace, Layout
 from pecan_ray.engines.nested_columns import restore_arrays
+from pecan_ray.engines.python.deferral import Finisher
 from pecan_ray.job.blocks import RowRange
 from pecan_ray.transport.ring import RingReader, RingSlot, SlotAddress
+
+logger = logging.getLogger("pecan_ray.client")
 
 Memory: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -35,6 +40,8 @@ class Message:
     """Of `spans`, what yields nothing."""
     row_range: RowRange | None = None
     """Which part of the epoch its rows are, where these come in order."""
+    unfinished: Unfinished | None = None
+    """What is to be done to it where it arrives."""
 
 
 def placed(produced: Produced) -> tuple[dict[str, Any], Memory]:
@@ -70,6 +77,7 @@ def describe_batch(
         layout,
         produced.without_data,
         produced.row_range,
+        produced.unfinished,
     )
 
 
@@ -104,15 +112,24 @@ def _address(array: np.ndarray[Any, Any]) -> int:
 class BatchReader:
     """Opens messages on the trainer's side."""
 
-    def __init__(self) -> None:
-        self._ring = RingReader()
+    def __init__(self, finisher: Finisher | None = None, note: Callable[[str], None] = logger.info) -> None:
+        """`finisher`: does to a batch what its worker has left to the trainer; `note` is told what that is."""
+        self._ring, self._finisher, self._note = RingReader(), finisher, note
 
     def open(self, message: Message) -> dict[str, Any] | None:
-        """Return a batch's columns without a copy, or None if its writer is gone and it was not mapped yet.
+        """Return a batch's columns, or None if its writer is gone and it was not mapped yet.
 
-        Columns in shared memory, and those that a stream has brought, are writable and belong to the holder until
-        the last view is gone; those from the object store are read-only.
+        There is no copy, but of what is finished here.  Columns in shared memory, and those that a stream has
+        brought, are writable and belong to the holder until the last view is gone; those from the object store are
+        read-only.
         """
+        columns = self._columns(message)
+        if columns is None or message.unfinished is None:
+            return columns
+        assert self._finisher is not None, "a worker leaves operators to a reader that has no plan"
+        return self._finisher.finish(message.unfinished, columns, self._note)
+
+    def _columns(self, message: Message) -> dict[str, Any] | None:
         if message.address is None:
             return restore_arrays(message.columns)
         memory = self._ring.open(message.address)
@@ -134,6 +151,7 @@ class BatchReader:
     def close(self) -> None:
         """Drop what is kept open for all workers; batches that are held stay valid."""
         self._ring.close()
+        self._note = logger.info  # what it was is a method of the client, which would stay in memory
 
 
 def views(columns: dict[str, Any], memory: Memory) -> dict[str, Any]:

@@ -1,0 +1,139 @@
+"""The last operators of remote workers, run where their batches arrive: on three raylets, by Flight."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pecan_ray as pecan
+from tests.ray.workers import ONE_BY_ONE, Together, lose, maker
+
+pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
+
+ROWS = 320
+SIDE = 64
+MEANS = np.array([0.25, 0.5, 0.75], np.float32)
+
+
+def picture(number: Any) -> Any:
+    return np.random.default_rng(int(number)).integers(0, 256, (SIDE, SIDE, 3), np.uint8)
+
+
+def to_float(image: Any) -> Any:
+    return image.astype(np.float32) / 255
+
+
+def normalize(image: Any) -> Any:
+    return (image - MEANS) / np.float32(0.3)
+
+
+def pictures(make: Any = picture, rows: int = ROWS, **config: Any) -> pecan.PecanPipeline:
+    """Photographs as a decoder gives them, as floats, and their numbers."""
+    config = {"split_pipeline": "always", "reorder": "off"} | config
+    pipe = pecan.PecanPipeline(
+        pecan.sources.Arrays(i=np.arange(rows), image=np.arange(rows)), name="pictures", config=pecan.Config(**config)
+    )
+    return pipe.map(make, on="image", name="decode").map(to_float, on="image").map(normalize, on="image").batch(16)
+
+
+def expected(number: int) -> Any:
+    return normalize(to_float(picture(number)))
+
+
+def check(batches: list[Any], epochs: int = 1, rows: int = ROWS) -> None:
+    """Check that each photograph has come once in each epoch, with the bits that one process gives it."""
+    found = sorted(int(i) for batch in batches for i in batch["i"])
+    assert found == sorted(list(range(rows)) * epochs)
+    for batch in batches:
+        assert batch["image"].dtype == np.float32 and batch["image"].flags.writeable
+        for i, image in zip(batch["i"], batch["image"], strict=True):
+            assert image.tobytes() == expected(int(i)).tobytes()
+
+
+def sent(report: Any, placement: str) -> float:
+    """Bytes of a row that workers of a placement have sent."""
+    workers = [one for one in report.workers.values() if one.placement == placement]
+    rows: int = sum(one.elements for one in workers)
+    return float(sum(one.sent_bytes for one in workers)) / max(1, rows)
+
+
+def told(report: Any) -> str:
+    return "\n".join(event.text for event in report.events)
+
+
+def test_a_remote_worker_sends_a_quarter_of_the_bytes_and_each_bit_is_as_in_one_process(tmp_path: Path) -> None:
+    together = Together(tmp_path, 2)
+    pipe = pictures(lambda i: picture(together(i)))
+    with pipe.iter_batches(workers=pecan.Workers(local=1, remote=1), order="relaxed", epochs=2) as batches:
+        check(list(batches), epochs=2)
+    report = batches.report()
+    assert sent(report, "remote") / sent(report, "local") == pytest.approx(0.25, rel=0.01)
+    assert "to_float, normalize run where batches arrive: a row has 12,288 bytes there and 49,152" in told(report)
+    assert "run where batches arrive" not in told(pictures(rows=16).iter_batches().report())
+
+
+@pytest.mark.parametrize("order", [None, "strict", "relaxed"])
+def test_nothing_is_lost_or_comes_twice_if_a_worker_is_killed(order: Any) -> None:
+    options: dict[str, Any] = {"workers": pecan.Workers(local=0, remote=2), "order": order, "epochs": 2}
+    with pictures().iter_batches(**options, **ONE_BY_ONE) as batches:
+        kept = [next(batches) for _ in range(3)]
+        lose(batches, maker(batches))
+        kept += list(batches)
+        report = batches.report()
+    check(kept, epochs=2)
+    assert report.workers_lost == 1 and sent(report, "remote") < 13_000
+
+
+def sometimes_wide(number: Any) -> Any:
+    image = picture(number)
+    return image.astype(np.uint16) if number == ROWS // 2 else image
+
+
+def test_an_element_of_another_dtype_sends_the_operators_back_to_the_workers() -> None:
+    """Bytes and 16-bit numbers become floats before they are batched; as they are they would not fit together."""
+    options: dict[str, Any] = {"workers": pecan.Workers(local=0, remote=2), "order": "relaxed", "epochs": 2}
+    with pictures(sometimes_wide).iter_batches(**options) as batches:
+        check(list(batches), epochs=2)
+        report = batches.report()
+    assert "to_float, normalize were left to the trainer, but a value is uint16[64, 64, 3]" in told(report)
+    assert "it is replaced by one that runs all operators itself" in told(report)
+
+
+def refuse_some(image: Any) -> Any:
+    if int(image[0, 0, 0]) < 8:
+        raise ValueError("too dark")
+    return image
+
+
+def test_bad_elements_are_left_out_and_named_as_if_nothing_were_cut() -> None:
+    plain = pecan.PecanPipeline(
+        pecan.sources.Arrays(i=np.arange(ROWS), image=np.arange(ROWS)),
+        config=pecan.Config(split_pipeline="always", error_budget=0.5),
+    ).map(picture, on="image", name="decode")
+    pipe = plain.map(refuse_some, on="image").map(to_float, on="image").map(normalize, on="image").batch(16)
+    good = [i for i in range(ROWS) if int(picture(i)[0, 0, 0]) >= 8]
+    assert 0 < len(good) < ROWS
+    with pipe.iter_batches(workers=pecan.Workers(local=0, remote=2), on_error="skip") as batches:
+        kept = list(batches)
+        report = batches.report()
+    assert sorted(int(i) for batch in kept for i in batch["i"]) == good
+    for batch in kept:
+        assert all(
+            one.tobytes() == expected(int(i)).tobytes() for i, one in zip(batch["i"], batch["image"], strict=True)
+        )
+    assert report.bad_elements == ROWS - len(good) and sent(report, "remote") < 13_000
+
+
+def test_where_a_gigabyte_costs_money_the_pipeline_is_cut_by_itself_and_the_bill_says_what_was_sent() -> None:
+    """A gigabyte that costs more than an hour of a host is worth a cast, whatever the link."""
+    prices = pecan.placement.Prices(1.0, 0.5, transfer_per_gb=10.0)
+    workers = pecan.AutoWorkers(max_local=0, min_remote=1, max_remote=1, prices=prices)
+    with pictures(split_pipeline="auto").iter_batches(workers=workers) as batches:
+        check(list(batches))
+        report = batches.report()
+    assert sent(report, "remote") < 13_000 and " and $10 for a GB" in told(report)
+    assert report.cost is not None
+    assert report.cost.transfer == pytest.approx(report.sent_bytes("remote") / 1e9 * 10.0) and report.cost.transfer > 0
