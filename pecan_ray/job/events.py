@@ -209,6 +209,15 @@ class WorkerLost:
 
 
 @dataclass(frozen=True)
+class WorkerChecked:
+    """Somebody has looked at a worker that says nothing; where nobody can tell how it gets on, nothing is said."""
+
+    worker: str
+    starved_s: float
+    """For so long one of its threads stood in line for a CPU since it was looked at before."""
+
+
+@dataclass(frozen=True)
 class NodesLeave:
     """Nodes will be taken away, as was announced to Ray: by the cloud, by an operator, or by Ray's autoscaler."""
 
@@ -338,6 +347,7 @@ Event: TypeAlias = (
     | WorkerReady
     | WorkerRestored
     | WorkerLost
+    | WorkerChecked
     | NodesLeave
     | WorkerRequestReceived
     | WorkerProgressReported

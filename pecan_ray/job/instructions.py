@@ -43,6 +43,24 @@ class LookForTrainers:
 
 
 @dataclass(frozen=True)
+class SilentWorker:
+    """A worker that is late to speak."""
+
+    worker: str
+    node: str
+    pid: int
+    again: bool
+    """Whether it was looked at before in this silence."""
+
+
+@dataclass(frozen=True)
+class LookForWorkers:
+    """Find out whether workers stand in line for CPUs: answered by `WorkerChecked`, where that can be known."""
+
+    workers: tuple[SilentWorker, ...]
+
+
+@dataclass(frozen=True)
 class BeginListing:
     """List the sources: answered by `SplitPageReceived` and `ListingEnded`."""
 
@@ -146,6 +164,7 @@ Instruction: TypeAlias = (
     FindRoom
     | RejectTrainer
     | LookForTrainers
+    | LookForWorkers
     | BeginListing
     | StartWorker
     | ReattachWorker

@@ -149,7 +149,7 @@ class JobRequests:
         if worker is None:
             done.append(Response(event.worker, event.channel, event.number, _stale_worker_reply(event.request)))
             return
-        worker.last_seen = now
+        worker.hearing = worker.hearing.heard(now)
         # Decision 22: a question may come twice. Then it is answered as before, and what it tells is not noted again.
         found = self.calls.arrived(event)
         if not isinstance(found, events.WorkerRequestReceived):

@@ -52,5 +52,5 @@ class WorkerRecovery:
     def _on_restored(self, event: events.WorkerRestored, now: float, done: Instructions) -> None:
         worker = self._job.worker_table.workers.get(event.worker)
         if worker is not None:
-            worker.last_seen = now
+            worker.hearing = worker.hearing.heard(now)
             self._job.tell("adopted", f"{worker.name} goes on as process {worker.pid}", now)

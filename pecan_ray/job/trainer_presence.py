@@ -90,7 +90,7 @@ class TrainerPresence:
         trainer = self._trainers.get(rank, incarnation)
         if trainer is not None:
             # Messages may come late, and tell of fewer workers than the trainer knows.
-            trainer.last_seen, trainer.met = now, max(trainer.met, met)
+            trainer.hearing, trainer.met = trainer.hearing.heard(now), max(trainer.met, met)
         elif rank in self._trainers.ranks:
             message = f"job {self._job.spec.name}: rank {rank} was not heard, and another process has taken its place."
             done.append(RejectTrainer(incarnation, RankTakenError(message)))
@@ -139,12 +139,12 @@ class TrainerPresence:
 
     def waited_since(self, now: float) -> dict[Hashable, float]:
         """Return since when they say nothing."""
-        return {("silent", one.registration.rank): one.last_seen for one in self._trainers.quiet(now)}
+        return {("silent", one.registration.rank): one.hearing.last_seen for one in self._trainers.quiet(now)}
 
 
 def _lost(job: str, trainer: RegisteredTrainer, now: float) -> ClusterError:
-    why = "its process has ended" if trainer.ended else "nobody could tell whether its process exists"
+    why = "its process has ended" if trainer.hearing.ended else "nobody could tell whether its process exists"
     return ClusterError(
         f"job {job}: rank {trainer.registration.rank} on node {trainer.registration.node} has not been heard for "
-        f"{now - trainer.last_seen:.0f} s (Config(trainer_timeout_s=...)): {why}, so the others stop."
+        f"{now - trainer.hearing.last_seen:.0f} s (Config(trainer_timeout_s=...)): {why}, so the others stop."
     )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 
 from pecan_ray.errors import PecanError, RankTakenError, StaleJobError
 from pecan_ray.job.events import TrainerChecked, TrainerRegistered
+from pecan_ray.job.hearing import Hearing
 from pecan_ray.job.instructions import TrainerProcess
 from pecan_ray.job.messages import TrainerProgress, TrainerReport
 from pecan_ray.job.report_pace import longest_silence
@@ -30,7 +30,7 @@ class RegisteredTrainer:
     """One rank that has registered."""
 
     registration: TrainerRegistered
-    last_seen: float
+    hearing: Hearing
     reported: int = 0
     """Number of its last report."""
     progress: TrainerProgress = field(default_factory=TrainerProgress)
@@ -43,17 +43,6 @@ class RegisteredTrainer:
     left: bool = False
     has_received: bool = False
     """Whether it ever had a batch."""
-    found: float = -math.inf
-    """When its process was last found to exist, though it said nothing;"""
-    checked_at: float = -math.inf
-    """when that was last asked;"""
-    ended: bool = False
-    """and whether the process is known to have ended."""
-
-    @property
-    def last_sign(self) -> float:
-        """When it last gave a sign that its process exists."""
-        return max(self.last_seen, self.found)
 
     def take(self, report: TrainerReport) -> None:
         """Take over what it has told of itself."""
@@ -111,7 +100,7 @@ class Trainers:
             )
             return PecanError(message, patience_s=self._patience_s)
         self.rejected.pop(event.rank, None)
-        self.ranks[event.rank] = RegisteredTrainer(event, now)
+        self.ranks[event.rank] = RegisteredTrainer(event, Hearing(now))
         if known is None:
             self.present.append(event.rank)
         return None
@@ -144,7 +133,7 @@ class Trainers:
         return all(self._has_left(self.ranks[rank], now) for rank in self.present)
 
     def _has_left(self, trainer: RegisteredTrainer, now: float) -> bool:
-        return trainer.ended or now - trainer.last_sign > self._stale_s
+        return trainer.hearing.is_gone(now, self._stale_s)
 
     def _can_be_replaced(self, trainer: RegisteredTrainer, now: float) -> bool:
         """Tell whether another process may have a trainer's rank: that is gone, and no batch with it."""
@@ -162,13 +151,13 @@ class Trainers:
         silent = [
             trainer
             for trainer in map(self.ranks.__getitem__, self.present)
-            if now - max(trainer.last_sign, trainer.checked_at) >= after_s
+            if trainer.hearing.should_look(now, after_s)
             and trainer.registration.process
             # Decision 94: Ray uses no id again, so a process that has ended stays so.
-            and not trainer.ended
+            and not trainer.hearing.ended
         ]
         for trainer in silent:
-            trainer.checked_at = now
+            trainer.hearing = trainer.hearing.asked(now)
         return tuple(
             TrainerProcess(
                 one.registration.rank, one.registration.incarnation, one.registration.node, one.registration.process
@@ -179,28 +168,18 @@ class Trainers:
     def note_check(self, event: TrainerChecked, now: float) -> None:
         """Take what was found out about a trainer's process."""
         trainer = self.get(event.rank, event.incarnation)
-        if trainer is None:
-            return
-        if event.state == "exists":
-            trainer.found = now
-        else:
-            trainer.ended = True
+        if trainer is not None:
+            trainer.hearing = trainer.hearing.looked_for(now, exists=event.state == "exists")
 
     def quiet(self, now: float) -> list[RegisteredTrainer]:
         """Return the trainers that are looked for since they say nothing."""
         here = map(self.ranks.__getitem__, self.present)
         # Also if its process was found: it is waited for then, and that must be said.
-        return [trainer for trainer in here if now - trainer.last_seen >= self._timeout_s / LOOKS + ANSWER_S]
+        return [trainer for trainer in here if now - trainer.hearing.last_seen >= self._timeout_s / LOOKS + ANSWER_S]
 
     def timed_out(self, now: float) -> list[int]:
         """Return the ranks that have said nothing for longer than the deadline, and may not exist any more."""
-        return [rank for rank in self.present if self._is_lost(self.ranks[rank], now)]
-
-    def _is_lost(self, trainer: RegisteredTrainer, now: float) -> bool:
-        # Decision 94: a process that exists is waited for. If nobody can tell, the deadline runs from the last answer.
-        if now - trainer.last_seen <= self._timeout_s:
-            return False
-        return trainer.ended or now - trainer.last_sign > self._timeout_s
+        return [rank for rank in self.present if self.ranks[rank].hearing.is_lost(now, self._timeout_s)]
 
     # --- who is there --------------------------------------------------------------------------------------
 
@@ -253,18 +232,18 @@ class Trainers:
 
     def orphaned(self, now: float) -> bool:
         """Tell whether nobody is there who could still want the job."""
-        last = max([self._started, *(self.ranks[rank].last_seen for rank in self.present)])
+        last = max([self._started, *(self.ranks[rank].hearing.last_seen for rank in self.present)])
         return now - last > self._timeout_s
 
 
 def silence(trainer: RegisteredTrainer, timeout_s: float) -> str:
     """Say that a trainer is silent, and what follows from that."""
     message = f"rank {trainer.registration.rank} on node {trainer.registration.node} has said nothing for {{seconds}}"
-    if trainer.ended:
+    if trainer.hearing.ended:
         return (
             f"{message}: its process has ended, and after {timeout_s:g} s (Config(trainer_timeout_s=...)) the job does"
         )
-    if trainer.found > trainer.last_seen:
+    if trainer.hearing.found > trainer.hearing.last_seen:
         return (
             f"{message}: its process exists, and is waited for; it was stopped, or native code holds Python's lock. "
             "End that process if it hangs"

@@ -10,7 +10,7 @@ from pecan_ray.job import events
 from pecan_ray.job.core import JobCore
 from pecan_ray.job.events import LossCause
 from pecan_ray.job.fatal_elements import hung
-from pecan_ray.job.instructions import Instructions, KillWorker, Log
+from pecan_ray.job.instructions import Instructions, KillWorker, Log, LookForWorkers
 from pecan_ray.job.job_requests import JobRequests
 from pecan_ray.job.losses import Loss
 from pecan_ray.job.preemption import Preemption
@@ -33,6 +33,7 @@ class WorkerStarts:
             events.WorkerReady: self._on_ready,
             events.WorkerProgressReported: self._on_progress_reported,
             events.WorkerLost: self._on_lost,
+            events.WorkerChecked: self._on_checked,
             events.OrderFailed: self._on_order_failed,
             events.CutRefused: self._on_cut_refused,
             events.NodesLeave: self._on_nodes_leave,
@@ -85,8 +86,8 @@ class WorkerStarts:
     def _on_placed(self, event: events.WorkerPlaced, now: float, done: Instructions) -> None:
         worker = self._worker_table.workers.get(event.worker)
         if worker is not None:
-            worker.node, worker.pid, worker.pending_reason, worker.last_seen = event.node, event.pid, "", now
-            worker.price = event.price
+            worker.node, worker.pid, worker.pending_reason = event.node, event.pid, ""
+            worker.hearing, worker.price = worker.hearing.heard(now), event.price
             if self._preemption.leaves_with_node(worker):  # the announcement came before its place was known
                 self._replace(now, done)
 
@@ -130,7 +131,7 @@ class WorkerStarts:
     def _on_progress_reported(self, event: events.WorkerProgressReported, now: float, done: Instructions) -> None:
         worker = self._worker_table.workers.get(event.worker)
         if worker is not None:
-            worker.own_progress, worker.last_seen = event.progress, now
+            worker.own_progress, worker.hearing = event.progress, worker.hearing.heard(now)
             if event.progress.sigterm_received and self._preemption.drain_terminated(worker, now, done):
                 self._replace(now, done)
             if event.progress.fallback_reason:
@@ -218,6 +219,14 @@ class WorkerStarts:
         silent_s = self._job.spec.lost_after_s
         for worker in self._worker_table.timed_out(now, silent_s):
             self.lose(worker, "stream", f"it has said nothing for {silent_s:.0f} s", now, done, SILENT)
+        if quiet := self._worker_table.to_look_for(now, silent_s):
+            done.append(LookForWorkers(quiet))
+
+    def _on_checked(self, event: events.WorkerChecked, now: float, done: Instructions) -> None:
+        worker = self._worker_table.workers.get(event.worker)
+        # What was found comes late: by then it may have spoken, and stood in line before that.
+        if worker is not None and worker.hearing.was_asked:
+            worker.hearing = worker.hearing.starved(event.starved_s)
 
 
 def _tell_dropped(job: JobCore, now: float, done: Instructions) -> None:

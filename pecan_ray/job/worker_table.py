@@ -7,13 +7,17 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field, replace
 
 from pecan_ray.job.events import WorkerPending
-from pecan_ray.job.instructions import DrainWorker, Instruction, KillWorker, LeaveEpochs
+from pecan_ray.job.hearing import LEAST_COUNTED, Hearing
+from pecan_ray.job.instructions import DrainWorker, Instruction, KillWorker, LeaveEpochs, SilentWorker
 from pecan_ray.job.losses import Losses
 from pecan_ray.job.messages import DatasetRooms, Placement, ReceivedBatches, WorkerProgress
 from pecan_ray.job.start_worker import StartWorker
 from pecan_ray.placement.spread import spread_by_power
 from pecan_ray.plan.windows import Deployment
 
+LOOKS = 8
+"""A worker that is late to speak is looked at so often within its deadline, which is after half of it for the first
+time."""
 LEAST_POWER = 1e-3
 """CPUs of a trainer's node that has none for Ray: it gets local workers last."""
 
@@ -45,8 +49,8 @@ class WorkerRecord:
     """When its process will be ended from outside, as was announced; None: nothing was."""
     sigterm_received: bool = False
     """It was announced to the process itself, and not to all of its node."""
-    last_seen: float = 0.0
-    """When it told something last."""
+    hearing: Hearing = field(default_factory=Hearing)
+    """When it told something last, and what is known of the time since."""
     pending_reason: str = ""
     """Why its process does not run yet, as was said last;"""
     starting: bool = False
@@ -179,7 +183,7 @@ class WorkerTable:
     def note_running(self, worker: WorkerRecord, now: float) -> None:
         """Note that a worker runs."""
         # Remote reads are shared anew, and silence counts, from here on.
-        worker.running, worker.last_seen = True, now
+        worker.running, worker.hearing = True, worker.hearing.heard(now)
         self.changes += 1
 
     def drain(self, worker: WorkerRecord) -> Instruction:
@@ -245,18 +249,31 @@ class WorkerTable:
     def timed_out(self, now: float, timeout_s: float) -> list[str]:
         """Return the workers that have a process and have not been heard for longer than a deadline."""
         # From the moment at which a worker has a process: it may freeze while it is being set up.
-        return [w.name for w in self.workers.values() if w.node and now - w.last_seen > timeout_s]
+        return [w.name for w in self.workers.values() if w.node and w.hearing.is_lost(now, timeout_s)]
+
+    def to_look_for(self, now: float, timeout_s: float) -> tuple[SilentWorker, ...]:
+        """Return the workers that are late to speak, of which somebody should find out whether they get a CPU."""
+        quiet = [
+            self.workers[name]
+            for name in self._quiet(now, timeout_s)
+            if self.workers[name].hearing.should_look(now, timeout_s / LOOKS)
+        ]
+        looks = tuple(SilentWorker(one.name, one.node, one.pid, one.hearing.was_asked) for one in quiet)
+        for worker in quiet:
+            worker.hearing = worker.hearing.asked(now)
+        return looks
+
+    def _quiet(self, now: float, timeout_s: float) -> list[str]:
+        """Return the workers that have said nothing for half of the deadline: one that works speaks twice meanwhile."""
+        return [w.name for w in self.workers.values() if w.node and now - w.hearing.last_seen > timeout_s / 2]
 
     def waiting_for(self, now: float, lost_after_s: float) -> dict[Hashable, str]:
         """Return what workers wait for, what they have been doing for long, and who has said nothing for long."""
         waits = pending_workers_by_reason(self.workers.values())
         for key, worker in self._stuck().items():
             waits[key] = f"{worker.name}: {worker.own_progress.stuck}"
-        for name in self.timed_out(now, lost_after_s / 2):  # one that works speaks three times meanwhile
-            waits["unheard", name] = (
-                f"{name} has said nothing for {{seconds}}: native code holds its GIL, its process stands still, or its "
-                f"node cannot be reached; after {lost_after_s:.0f} s it is taken for lost"
-            )
+        for name in self._quiet(now, lost_after_s):
+            waits["unheard", name] = _unheard(self.workers[name], lost_after_s)
         if not self.workers and self.target.workers == 0 and self.hosts:
             waits["none"] = "no worker is wanted"
         leaving = [host for host in self.hosts if host in self.draining_nodes]
@@ -266,9 +283,9 @@ class WorkerTable:
 
     def waited_since(self) -> dict[Hashable, float]:
         """Return since when workers have been doing what they have been doing for long, or have said nothing."""
-        since = {key: worker.last_seen - worker.own_progress.stuck_s for key, worker in self._stuck().items()}
+        since = {key: worker.hearing.last_seen - worker.own_progress.stuck_s for key, worker in self._stuck().items()}
         for one in self.workers.values():
-            since["unheard", one.name] = one.last_seen
+            since["unheard", one.name] = one.hearing.last_seen
             if one.pending_reason and not one.node and not one.draining:
                 key = "place", one.placement, one.pending_reason
                 since[key] = min(one.requested, since.get(key, one.requested))
@@ -293,3 +310,17 @@ def pending_workers_by_reason(workers: Iterable[WorkerRecord]) -> dict[Hashable,
         what = "start(s) for {seconds}" if starting else "wait(s) for a place"
         waits["place", placement, reason] = f"{names[0]}{more} {what}: {reason}"
     return waits
+
+
+def _unheard(worker: WorkerRecord, lost_after_s: float) -> str:
+    """Say why a worker may have said nothing for long, and what follows."""
+    if (starved := worker.hearing.starved_s) > lost_after_s / LOOKS:
+        return (
+            f"{worker.name} has said nothing for {{seconds}}: other programs have the CPUs of its node, for one of "
+            f"which it stood in line for {starved:.0f} s; it is waited for as long as it does, up to "
+            f"{lost_after_s / LEAST_COUNTED:.0f} s"
+        )
+    return (
+        f"{worker.name} has said nothing for {{seconds}}: native code holds its GIL, its process stands still, or its "
+        f"node cannot be reached; after {lost_after_s:.0f} s it is taken for lost"
+    )

@@ -38,6 +38,12 @@ logger = logging.getLogger(__name__)
 
 NAMESPACE = "pecan"
 
+RAY_NICENESS = "RAY_worker_niceness"
+"""With what a user says what niceness a Ray that starts here gives its actors."""
+ACTORS_NICE = 5
+"""Niceness of actors in a Ray that we start: above workers, which add to it, and below the trainer.  Beside two
+programs of niceness 0 on each CPU it is a seventh of that CPU; Ray's 15 is a sixtieth."""
+
 _attaching = threading.Lock()
 """One thread connects this process, the others wait for it: Ray does not bear two calls of `ray.init` at a time."""
 
@@ -111,10 +117,17 @@ def _start(logs: bool) -> None:
             log_to_driver=logs,
             logging_level=logging.WARNING,
             include_dashboard=False,
+            **_actors_nice(os.environ),
         )
 
     # Ray's processes end with the thread that has started them, and a pipeline may run in any thread.
     call_in_persistent_thread(start, "pecan-ray")
+
+
+def _actors_nice(environment: Mapping[str, str]) -> dict[str, Any]:
+    """Return what lets controllers answer where everything else is busy, unless the user has said otherwise."""
+    # Decision 221: at Ray's niceness of 15 a process beside four busy loops on two CPUs took minutes to start.
+    return {} if RAY_NICENESS in environment else {"_system_config": {"worker_niceness": ACTORS_NICE}}
 
 
 def _join_local(logs: bool) -> bool:

@@ -26,7 +26,8 @@ from pecan_ray.job.messages import Reply
 from pecan_ray.job.speed import JobSpeed, SpeedMeter
 from pecan_ray.job.start_worker import StartWorker
 from pecan_ray.plan.splits import SplitLister
-from pecan_ray.runtime.cluster import draining_nodes, process_exists, remote_selector, room_for
+from pecan_ray.runtime.cluster import draining_nodes, process_exists, remote_selector, room_for, this_node
+from pecan_ray.runtime.cpu_lines import CpuLines
 from pecan_ray.runtime.host_names import named, named_error
 from pecan_ray.runtime.idle_processes import IdleProcesses
 from pecan_ray.runtime.io_sharing import IoSharing, datasets_of
@@ -85,12 +86,14 @@ class JobHost:
         """Questions of workers that wait for their answers."""
         self._pool_request_task: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self.cpu_lines = CpuLines()
         self._retry = False
         """The storage makes the listing wait, as the job has been told."""
         self._perform_by: dict[type, Callable[[Any], None]] = {
             instructions.FindRoom: self._find_room,
             instructions.RejectTrainer: self._reject,
             instructions.LookForTrainers: self._look_for_trainers,
+            instructions.LookForWorkers: self._look_for_workers,
             instructions.BeginListing: lambda one: list_sources(self._sources, one.known, self._happened_elsewhere),
             StartWorker: lambda one: self.workers.start(one),
             instructions.ReattachWorker: lambda one: self.workers.reattach_worker(one),
@@ -275,20 +278,10 @@ class JobHost:
         self.tasks.begin("looking for nodes that workers may run on", self._look_for_room, instruction.nodes)
 
     def _look_for_trainers(self, instruction: instructions.LookForTrainers) -> None:
-        self.tasks.begin("looking for trainers that say nothing", self._look_for_each, instruction.trainers)
+        self.tasks.begin("looking for trainers that say nothing", _look_for_each, self, instruction.trainers)
 
-    async def _look_for_each(self, trainers: tuple[instructions.TrainerProcess, ...]) -> None:
-        """Tell the job which processes exist, as far as that is known."""
-        for one in trainers:
-            try:
-                exists = await asyncio.to_thread(process_exists, one.process, one.node)
-            except ray.exceptions.RayError as error:
-                # Decision 94: unknown is not "ended".  The trainer's deadline holds, counted from the last answer.
-                logger.warning("job %s cannot be told whether rank %d lives: %s", self.job.spec.name, one.rank, error)
-                return
-            if exists is not None and not self.ended:
-                state: events.ProcessState = "exists" if exists else "ended"
-                self.happened(events.TrainerChecked(one.rank, one.incarnation, state))
+    def _look_for_workers(self, instruction: instructions.LookForWorkers) -> None:
+        self.tasks.begin("looking at workers that say nothing", _look_at_each, self, instruction.workers)
 
     async def _look_for_room(self, nodes: tuple[str, ...]) -> None:
         selector = remote_selector(nodes, self.job.config.remote_labels)
@@ -314,6 +307,29 @@ class JobHost:
         if instruction.orphaned:
             logger.warning("job %s ends: none of its trainers can be heard", self.job.spec.name)
             ray.kill(ray.get_runtime_context().current_actor)
+
+
+async def _look_for_each(host: JobHost, trainers: tuple[instructions.TrainerProcess, ...]) -> None:
+    """Tell the job which processes exist, as far as that is known."""
+    for one in trainers:
+        try:
+            exists = await asyncio.to_thread(process_exists, one.process, one.node)
+        except ray.exceptions.RayError as error:
+            # Decision 94: unknown is not "ended".  The trainer's deadline holds, counted from the last answer.
+            logger.warning("job %s cannot be told whether rank %d lives: %s", host.job.spec.name, one.rank, error)
+            return
+        if exists is not None and not host.ended:
+            state: events.ProcessState = "exists" if exists else "ended"
+            host.happened(events.TrainerChecked(one.rank, one.incarnation, state))
+
+
+async def _look_at_each(host: JobHost, workers: tuple[instructions.SilentWorker, ...]) -> None:
+    """Tell a job which workers stand in line for CPUs: those of this node alone can be looked at."""
+    here = this_node()
+    for one in [one for one in workers if one.node == here]:
+        starved_s = await asyncio.to_thread(host.cpu_lines.look, one.pid, again=one.again)
+        if starved_s is not None and not host.ended:
+            host.happened(events.WorkerChecked(one.worker, starved_s))
 
 
 async def _watch_nodes(host: JobHost) -> None:

@@ -25,6 +25,7 @@ from pecan_ray.job.worker import WorkerState
 from pecan_ray.job.worker_channels import RUN
 from pecan_ray.options import AutoWorkers
 from pecan_ray.runtime.cache_node import keep_blocks
+from pecan_ray.runtime.cluster import ACTORS_NICE
 from pecan_ray.runtime.job_arrays import MappedArrays
 from pecan_ray.runtime.messages import Job, left_out, left_out_whole
 from pecan_ray.runtime.pipeline_split import PipelineSplit
@@ -43,9 +44,9 @@ FAILURE_S = 0.2
 """A failure whose turn has not come is told again after this time."""
 # Decision 168: beside eight busy loops on two CPUs, ticks at Ray's niceness of 15 were late by 4.8 ms (median).
 # With the loops at 19 they were late by 0.6 ms.  Nothing raises a priority: Ray's processes have no right to that.
-NICE = 5
-"""By so much workers yield to others: beside a trainer that has a third of a CPU that both want, and beside controllers
-and keepers, which Ray has begin as low as workers, these are not late for every CPU that workers use."""
+NICE = 19 - ACTORS_NICE
+"""By so much workers yield to others: to the trainer, and to controllers and keepers, which Ray has begin as low as
+workers.  The sum is the lowest priority that there is, also where Ray begins with 15."""
 QUIET_CPU_PROCESS = {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "2"}
 """Accelerators belong to the trainer; and a worker's log is for what it has to say itself."""
 

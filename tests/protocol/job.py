@@ -83,6 +83,7 @@ class JobModel(Party):
             instructions.FindRoom: self._find_room,
             instructions.RejectTrainer: self._reject,
             instructions.LookForTrainers: self._look_for_trainers,
+            instructions.LookForWorkers: self._look_for_workers,
             instructions.BeginListing: self._begin_listing,
             StartWorker: self._start_worker,
             instructions.ReattachWorker: self._adopt_worker,
@@ -241,6 +242,14 @@ class JobModel(Party):
             found = events.TrainerChecked(one.rank, one.incarnation, state)
             self.world.clock.after(self._about(NOTICES_S), self, self.handle, found)
             self.world.faults["trainer looked for"] += 1
+
+    def _look_for_workers(self, instruction: instructions.LookForWorkers) -> None:
+        """Find out whether workers stand in line for CPUs: none does, since here a process stands still or hangs."""
+        if self.world.scenario.processes_unknown:
+            return
+        for one in instruction.workers:
+            found = events.WorkerChecked(one.worker, 0.0)
+            self.world.clock.after(self._about(NOTICES_S), self, self.handle, found)
 
     # --- the cluster ---------------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from pecan_ray.runtime.addresses import LOCAL, probe_address, resolve_cluster
 from pecan_ray.runtime.cluster import is_token_error
 from pecan_ray.runtime.placement_groups import reserved_cpus
 from pecan_ray.runtime.price_tiers import sort_by_price
+from pecan_ray.runtime.worker import NICE
 
 grpc: Any = pytest.importorskip("grpc")
 
@@ -179,3 +180,9 @@ def test_what_is_no_tier_of_the_nodes_that_may_be_used_is_left_out() -> None:
     assert sort_by_price(REMOTE, None, NODES) == sort_by_price(REMOTE, Prices(1.0, 0.4), NODES) == []
     assert sort_by_price(REMOTE, Prices(1.0, 0.4, (PriceTier("nowhere", 0.1, 4),)), NODES) == []
     assert sort_by_price({"market": "ondemand"}, Prices(1.0, 0.4, (SPOT,)), NODES) == []
+
+
+def test_a_ray_that_starts_here_has_its_actors_answer_beside_busy_programs_unless_the_user_says_otherwise() -> None:
+    assert cluster._actors_nice({}) == {"_system_config": {"worker_niceness": cluster.ACTORS_NICE}}
+    assert cluster._actors_nice({cluster.RAY_NICENESS: "15"}) == {}
+    assert cluster.ACTORS_NICE + NICE == 19, "workers have the lowest priority that there is"

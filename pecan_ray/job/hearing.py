@@ -1,0 +1,86 @@
+"""When a party of a job is dead: the one place where silence is weighed.
+
+A party that says nothing for its deadline is lost, but for what excuses silence:
+
+    counted = silent - starved        (a tenth of the silence at least)
+    lost    = counted > deadline and (its process has ended, or its last sign is older than the deadline)
+
+*Starved* is the time in which threads of its process could run, and the system gave them no CPU: whoever stands in line
+is late, not dead.  A process that stands still, hangs in native code or waits for a disk does not stand in line, so its
+silence counts in full.  Silence of the time in which the controller itself did not run never gets here: its clock
+(`active_clock`) stands still meanwhile.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+LEAST_COUNTED = 0.1
+"""Of a silence this share counts in any case, so that a starved party is waited for ten times as long at most: its work
+is then better done elsewhere."""
+
+
+# Decision 202: one rule for workers and trainers, on values alone.
+@dataclass(frozen=True, slots=True)
+class Hearing:
+    """What is known of how a party gets on."""
+
+    last_seen: float = 0.0
+    """When it said something last;"""
+    starved_s: float = 0.0
+    """for how long since then it stood in line for a CPU, as far as somebody has looked;"""
+    found: float = -math.inf
+    """when its process was last found to exist, though it said nothing;"""
+    checked_at: float = -math.inf
+    """when somebody was last asked to look for it;"""
+    ended: bool = False
+    """and whether its process is known to have ended."""
+
+    @property
+    def last_sign(self) -> float:
+        """When it last gave a sign that its process exists."""
+        return max(self.last_seen, self.found)
+
+    @property
+    def was_asked(self) -> bool:
+        """Whether somebody was asked to look for it in this silence."""
+        return self.checked_at >= self.last_seen
+
+    def heard(self, now: float) -> Hearing:
+        """Return what is known once it has said something: what was found out before is of a silence that is over."""
+        return Hearing(now, found=self.found, checked_at=self.checked_at, ended=self.ended)
+
+    def asked(self, now: float) -> Hearing:
+        """Return what is known once somebody was asked to look for it."""
+        return replace(self, checked_at=now)
+
+    def looked_for(self, now: float, *, exists: bool) -> Hearing:
+        """Return what is known once somebody has looked whether its process exists."""
+        return replace(self, found=now) if exists else replace(self, ended=True)
+
+    def starved(self, seconds: float) -> Hearing:
+        """Return what is known once somebody has seen that it stood in line for so much longer."""
+        return replace(self, starved_s=self.starved_s + seconds)
+
+    def counted_s(self, now: float) -> float:
+        """Return how much of its silence is held against it."""
+        silent = now - self.last_seen
+        return max(silent - self.starved_s, LEAST_COUNTED * silent)
+
+    def is_silent(self, now: float, deadline_s: float) -> bool:
+        """Tell whether it has said nothing for longer than a deadline, though it could have."""
+        return self.counted_s(now) > deadline_s
+
+    def is_gone(self, now: float, deadline_s: float) -> bool:
+        """Tell whether its process is known to have ended, or nobody has seen a sign of it for longer than that."""
+        return self.ended or now - self.last_sign > deadline_s
+
+    def is_lost(self, now: float, deadline_s: float) -> bool:
+        """Tell whether it is dead, as far as others can tell."""
+        # Decision 94: a process that exists is waited for. If nobody can tell, the deadline runs from the last answer.
+        return self.is_silent(now, deadline_s) and self.is_gone(now, deadline_s)
+
+    def should_look(self, now: float, after_s: float) -> bool:
+        """Tell whether somebody should look for it: nothing was seen of it, and nobody was asked, for so long."""
+        return now - max(self.last_sign, self.checked_at) >= after_s
