@@ -3,8 +3,9 @@
     python -m benchmarks.saturated [--loops N] [--nice 15] [--seconds 60]
 
 As many workers as make three to a CPU compute, each without a pause; beside them run `--loops` loops of that niceness
-that belong to nobody.  Meanwhile a thread of the trainer asks the controller, and the keeper of its workers, and waits
-itself, again and again.  Answers that take longer than a second are counted, and so is what ended the job, if it ended.
+that belong to nobody.  Ray is started as for any program that has none, unless RAY_ADDRESS names one.  Meanwhile a
+thread of the trainer asks the controller, another one the keeper of its workers, and a third one waits, again and
+again.  Answers that take longer than a second are counted, and the workers that were lost.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from pecan_ray.runtime.cluster import NAMESPACE
 CPUS = os.cpu_count() or 1
 OVER = 3
 """Processes that compute, for each CPU."""
+SHARE = 0.9 / OVER
+"""Of a CPU that Ray reserves for each worker."""
 PROMISE_S = 1.0
 """Within this time the control plane answers."""
 PAUSE_S = 0.25
@@ -42,6 +45,8 @@ class Answers:
     """How long each answer of one party took, in seconds."""
 
     party: str
+    meant_s: float = 0.0
+    """So long it was to wait by itself."""
     seconds: list[float] = field(default_factory=list)
 
     def __str__(self) -> str:
@@ -73,7 +78,7 @@ def probe(answers: Answers, ask: Callable[[], object], over: threading.Event) ->
     while not over.wait(PAUSE_S):
         began = time.monotonic()
         ask()
-        answers.seconds.append(time.monotonic() - began)
+        answers.seconds.append(time.monotonic() - began - answers.meant_s)
 
 
 def measure(job: str, batches: Any, seconds: float) -> list[Answers]:
@@ -89,9 +94,9 @@ def measure(job: str, batches: Any, seconds: float) -> list[Answers]:
     parties: dict[str, Callable[[], object]] = {
         "controller": lambda: ray.get(controller.process_id.remote()),
         "keeper of workers": lambda: ray.get(owner.has_idle.remote()),
-        "thread of the trainer": lambda: time.sleep(0),
+        "a thread of the trainer": lambda: time.sleep(PAUSE_S),
     }
-    told = [Answers(party) for party in parties]
+    told = [Answers(party, PAUSE_S if "thread" in party else 0.0) for party in parties]
     threads = [
         threading.Thread(target=probe, args=(answers, parties[answers.party], over), daemon=True) for answers in told
     ]
@@ -117,10 +122,8 @@ def main() -> None:
     parser.add_argument("--nice", type=int, default=15, help="of the loops; Ray's actors have 15")
     parser.add_argument("--seconds", type=float, default=60.0)
     asked = parser.parse_args()
-    local: dict[str, Any] = {"address": "local", "num_cpus": OVER * CPUS, "object_store_memory": 100 << 20}
-    ray.init(namespace=NAMESPACE, log_to_driver=False, include_dashboard=False, **local)
     job = f"saturated-{os.getpid()}"
-    config = pecan.Config(progress=False, reorder="off", report_folder="", threads_per_worker=1)
+    config = pecan.Config(progress=False, reorder="off", report_folder="", threads_per_worker=1, cpus_per_worker=SHARE)
     source = pecan.sources.Arrays(i=np.arange(ROWS))
     pipe = pecan.PecanPipeline(source, name="saturated", config=config).map(burn, on="i").batch(BATCH)
     with busy(asked.loops, asked.nice):
