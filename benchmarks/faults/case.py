@@ -44,6 +44,8 @@ LiveFaultKind: TypeAlias = Literal[
     "full shm",
     "preempt node",
     "terminate",
+    "few files",
+    "pause gcs",
 ]
 
 WORKER_TIMEOUT_S = 5.0

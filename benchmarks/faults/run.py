@@ -7,6 +7,7 @@ import math
 import os
 import pickle
 import random
+import resource
 import shutil
 import signal
 import subprocess
@@ -40,6 +41,8 @@ FAILURES: dict[str, tuple[int | str, ...]] = {
     "journal outage": (503, "reset"),
 }
 """What a store answers, or does in place of an answer."""
+FEW_FILES = 4
+"""Fewer than so many descriptors are left to a process that runs short of them."""
 LOOK_S = 0.1
 UP_S = 1.5
 CLEAN_S = 40.0
@@ -179,7 +182,7 @@ class FaultRun:
             if now - came > deadline_s:
                 return False
             self._go_on(now)
-            if due and due[0].kind in ("freeze", "pause", "terminate"):
+            if due and due[0].kind in ("freeze", "pause", "terminate", "few files"):
                 self._seen |= {one.pid: now for one in ours(WORKER) if one.pid not in self._seen}
             if due and received >= due[0].at * self.case.batches() and self._all_there() and self._happens(due[0]):
                 fault = due.pop(0)
@@ -217,6 +220,8 @@ class FaultRun:
             "cut link": self._hurt_link,
             "full disk": self._fill_disk,
             "full shm": self._fill_shm,
+            "few files": self._take_files,
+            "pause gcs": self._pause_gcs,
             **dict.fromkeys(FAILURES, self._fail_store),
         }
         if fault.kind in act:
@@ -297,6 +302,32 @@ class FaultRun:
             self._paused.append((until, process.pid))
         self._paused.sort()
         return True
+
+    def _pause_gcs(self, fault: LiveFault) -> bool:
+        """Let the process stand still that knows all of Ray's actors and nodes."""
+        pid = self._nodes.head_node.all_processes["gcs_server"][0].process.pid
+        _signal(pid, signal.SIGSTOP)
+        self._paused = sorted([*self._paused, (time.monotonic() + fault.seconds, pid)])
+        return True
+
+    def _take_files(self, fault: LiveFault) -> bool:
+        """Let a worker have next to no descriptors for a while beside those that it has open (EMFILE)."""
+        processes = [one for one in ours(WORKER) if self._is_up(one.pid)]
+        if not processes:
+            return False
+        process = self._rng.choice(processes)
+        with suppress(psutil.Error, OSError):  # it has ended meanwhile
+            soft, hard = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
+            few = (process.num_fds() + self._rng.randrange(FEW_FILES), hard)
+            resource.prlimit(process.pid, resource.RLIMIT_NOFILE, few)
+
+            def end() -> None:
+                with suppress(OSError):
+                    resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (soft, hard))
+
+            self._later(fault.seconds, end)
+            return True
+        return False
 
     def _stop_controller(self, fault: LiveFault) -> bool:
         """Kill it or let it stand still, once all trainers know it: none is told of one that was gone before."""

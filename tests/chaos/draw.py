@@ -45,6 +45,9 @@ BUCKETED: LiveFaultKind = "journal outage"
 """In place of a death: the store fails that holds a copy of the journal.  No job begins meanwhile, which would be
 refused, and none has its journal on a small disk."""
 BUCKETED_SHARE = 0.2
+SHORT: tuple[LiveFaultKind, ...] = ("few files", "few files", "pause gcs")
+"""In place of another death: what a worker, or all of Ray, runs short of for a while."""
+SHORT_SHARE = 0.5
 LAST: LiveFaultKind = "kill trainer"
 """What ends a job, and so comes last."""
 LAST_SHARE = 0.1
@@ -61,6 +64,7 @@ def chaos_case(seed: int, run: int) -> FaultCase:
     """Draw a run; the same one for the same two numbers."""
     rng = random.Random(f"chaos {seed}/{run}")
     faults = _some_bucketed(_faults(rng), random.Random(f"journals {seed}/{run}"))
+    faults = _some_short(faults, random.Random(f"short {seed}/{run}"))
     kinds = {fault.kind for fault in faults}
     lost, shm = bool(kinds & {*NODES}), "full shm" in kinds
     local, remote = (1, rng.choice((2, 3))) if lost else rng.choice(((1, 1), (2, 0), (0, 2), (2, 1), (1, 2)))
@@ -121,6 +125,16 @@ def _some_bucketed(faults: tuple[LiveFault, ...], rng: random.Random) -> tuple[L
     place = rng.choice(kills)
     outage = replace(faults[place], kind=BUCKETED, seconds=rng.choice((1.0, 2.0, 4.0, 10.0)))
     return (*faults[:place], outage, *faults[place + 1 :])
+
+
+def _some_short(faults: tuple[LiveFault, ...], rng: random.Random) -> tuple[LiveFault, ...]:
+    """Let a worker run short of descriptors, or the GCS stand still, in some runs, where a worker would be killed."""
+    kills = [place for place, fault in enumerate(faults) if fault.kind == "kill"]
+    if not kills or rng.random() >= SHORT_SHARE:
+        return faults
+    place = rng.choice(kills)
+    short = replace(faults[place], kind=rng.choice(SHORT), seconds=rng.choice((0.5, 2.0, 8.0)))
+    return (*faults[:place], short, *faults[place + 1 :])
 
 
 def _fault(rng: random.Random, kind: LiveFaultKind, at: float) -> LiveFault:

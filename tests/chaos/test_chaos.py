@@ -16,7 +16,7 @@ from benchmarks.faults.links import apart
 from benchmarks.faults.machine import ROOT, machine
 from benchmarks.faults.run import FaultRun
 from tests.chaos.__main__ import DEADLINE_S
-from tests.chaos.draw import BUCKETED, FAULTS, KINDS, LAST, PLANS, chaos_case
+from tests.chaos.draw import BUCKETED, FAULTS, KINDS, LAST, PLANS, SHORT, chaos_case
 
 SEED, RUN, APART_RUN = 1, 63, 196
 HUNG = "OpError: element 3 of split 0 cannot be processed: work had not done with it after 8 s, twice"
@@ -25,7 +25,7 @@ HUNG = "OpError: element 3 of split 0 cannot be processed: work had not done wit
 def test_a_seed_draws_the_same_runs_and_all_of_them_draw_every_fault() -> None:
     cases = [chaos_case(SEED, run) for run in range(200)]
     assert cases == [chaos_case(SEED, run) for run in range(200)]
-    assert {fault.kind for case in cases for fault in case.faults} == {*KINDS, BUCKETED, LAST}
+    assert {fault.kind for case in cases for fault in case.faults} == {*KINDS, *SHORT, BUCKETED, LAST}
     assert 50 < sum(case.engine == "tensorflow" for case in cases) < 85
     assert {case.plan for case in cases if case.engine == "tensorflow"} == {*PLANS}
     assert all(len(case.faults) == FAULTS and (case.world_size == 1 or not case.restarts) for case in cases)
