@@ -7,7 +7,6 @@ import math
 import os
 import pickle
 import random
-import resource
 import shutil
 import signal
 import subprocess
@@ -26,6 +25,7 @@ from ray.core.generated import autoscaler_pb2
 from benchmarks.faults.case import BUCKET, FaultCase, LiveFault, released, to_hang, torn_files
 from benchmarks.faults.judgement import TrainerStory, problems, recoveries
 from benchmarks.faults.machine import Machine, fill
+from benchmarks.faults.processes import CONTROLLER, WORKER, left_behind, ours, send_signal, take_files
 from benchmarks.faults.trainer import SAVED, Beginning, train
 from pecan_ray import journal_state
 from pecan_ray.errors import JournalError, StateError
@@ -33,7 +33,6 @@ from pecan_ray.job.stats import JobStats
 from pecan_ray.plan.windows import Deployment
 
 ROOT = Path(__file__).resolve().parents[2]
-WORKER, CONTROLLER, KEEPER = "ray::PreprocessingWorker", "ray::AutoPlacementController", "ray::WorkerOwner"
 FAILURES: dict[str, tuple[int | str, ...]] = {
     "storage outage": (503,),
     "storage errors": (500,),
@@ -195,7 +194,7 @@ class FaultRun:
     def _go_on(self, now: float) -> None:
         """Let those go on whose pause is over."""
         while self._paused and self._paused[0][0] < now:
-            _signal(self._paused.pop(0)[1], signal.SIGCONT)
+            send_signal(self._paused.pop(0)[1], signal.SIGCONT)
         while self._passing and self._passing[0][0] < now:
             self._passing.pop(0)[1]()
 
@@ -234,9 +233,9 @@ class FaultRun:
             return False
         pid = self._rng.choice(pids)
         if fault.kind in ("kill", "kill trainer"):
-            _signal(pid, signal.SIGKILL)
+            send_signal(pid, signal.SIGKILL)
         else:
-            _signal(pid, signal.SIGSTOP)
+            send_signal(pid, signal.SIGSTOP)
         if fault.kind in ("pause", "pause trainer"):
             self._paused = sorted([*self._paused, (time.monotonic() + fault.seconds, pid)])
         if fault.kind == "kill trainer":
@@ -298,7 +297,7 @@ class FaultRun:
         raylet = psutil.Process(self._rng.choice(self._lasting_nodes()).all_processes["raylet"][0].process.pid)
         until = time.monotonic() + fault.seconds
         for process in (raylet, *raylet.children(recursive=True)):
-            _signal(process.pid, signal.SIGSTOP)
+            send_signal(process.pid, signal.SIGSTOP)
             self._paused.append((until, process.pid))
         self._paused.sort()
         return True
@@ -306,7 +305,7 @@ class FaultRun:
     def _pause_gcs(self, fault: LiveFault) -> bool:
         """Let the process stand still that knows all of Ray's actors and nodes."""
         pid = self._nodes.head_node.all_processes["gcs_server"][0].process.pid
-        _signal(pid, signal.SIGSTOP)
+        send_signal(pid, signal.SIGSTOP)
         self._paused = sorted([*self._paused, (time.monotonic() + fault.seconds, pid)])
         return True
 
@@ -315,17 +314,9 @@ class FaultRun:
         processes = [one for one in ours(WORKER) if self._is_up(one.pid)]
         if not processes:
             return False
-        process = self._rng.choice(processes)
+        process, spare = self._rng.choice(processes), self._rng.randrange(FEW_FILES)
         with suppress(psutil.Error, OSError):  # it has ended meanwhile
-            soft, hard = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
-            few = (process.num_fds() + self._rng.randrange(FEW_FILES), hard)
-            resource.prlimit(process.pid, resource.RLIMIT_NOFILE, few)
-
-            def end() -> None:
-                with suppress(OSError):
-                    resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (soft, hard))
-
-            self._later(fault.seconds, end)
+            self._later(fault.seconds, take_files(process, spare))
             return True
         return False
 
@@ -335,7 +326,7 @@ class FaultRun:
         if not (pids and self._trainer_pids()):
             return False
         for pid in pids:
-            _signal(pid, signal.SIGKILL if fault.kind == "kill controller" else signal.SIGSTOP)
+            send_signal(pid, signal.SIGKILL if fault.kind == "kill controller" else signal.SIGSTOP)
             if fault.kind == "pause controller":
                 self._paused = sorted([*self._paused, (time.monotonic() + fault.seconds, pid)])
         return True
@@ -346,7 +337,7 @@ class FaultRun:
         if not pids or self._kept_state(by_journal) is None:
             return False
         for pid in pids:
-            _signal(pid, signal.SIGKILL)
+            send_signal(pid, signal.SIGKILL)
             with suppress(psutil.NoSuchProcess):
                 psutil.Process(pid).wait(CLEAN_S)
         self._gone.update(pids)
@@ -453,7 +444,7 @@ class FaultRun:
         if not processes:
             return False
         process = self._rng.choice(processes)
-        _signal(process.pid, signal.SIGTERM)
+        send_signal(process.pid, signal.SIGTERM)
 
         def end() -> None:
             with suppress(psutil.NoSuchProcess):  # it has handed over what it had
@@ -470,7 +461,7 @@ class FaultRun:
         while (left := left_behind()) and time.monotonic() < deadline:
             time.sleep(LOOK_S)
         for process in (*ours(WORKER), *ours(CONTROLLER)):
-            _signal(process.pid, signal.SIGKILL)
+            send_signal(process.pid, signal.SIGKILL)
         return [f"left: {one}" for one in left]
 
     def _dump(self) -> None:
@@ -494,32 +485,6 @@ class FaultRun:
     def _end_by_force(self) -> None:
         for rank in range(self.case.world_size):
             if pid := self._pid(rank):
-                _signal(pid, signal.SIGKILL)
+                send_signal(pid, signal.SIGKILL)
         for process in (*ours(WORKER), *ours(CONTROLLER)):
-            _signal(process.pid, signal.SIGKILL)
-
-
-def ours(title: str) -> list[psutil.Process]:
-    """Return the processes with such a title that descend from this one."""
-    found = []
-    for process in psutil.Process().children(recursive=True):
-        with suppress(psutil.Error):
-            if " ".join(process.cmdline()).startswith(title) and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-    return found
-
-
-def left_behind() -> list[str]:
-    """Name actors and processes of ours, and memory files that any process of the cluster holds."""
-    left = [f"actor {one['name']}" for one in ray.util.list_named_actors(all_namespaces=True)]
-    left += [f"process {one.pid} {one.name()}" for title in (WORKER, CONTROLLER, KEEPER) for one in ours(title)]
-    for process in psutil.Process().children(recursive=True):
-        with suppress(OSError, psutil.Error):
-            links = [os.readlink(fd) for fd in Path(f"/proc/{process.pid}/fd").iterdir()]
-            left += [f"{process.pid}: {link}" for link in links if "memfd:pecan-" in link]
-    return left
-
-
-def _signal(pid: int, number: signal.Signals) -> None:
-    with suppress(ProcessLookupError):
-        os.kill(pid, number)
+            send_signal(process.pid, signal.SIGKILL)

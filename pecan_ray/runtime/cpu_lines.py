@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-NS_PER_S = 1e9
-WAITED = 1
-"""Place of the nanoseconds in line among the three numbers of /proc/PID/task/TID/schedstat."""
+from pecan_ray.runtime.host_use import in_line_s
 
 
 class CpuLines:
     """What processes were last seen to have waited."""
 
     def __init__(self) -> None:
-        self._before: dict[int, dict[str, int]] = {}
+        self._before: dict[int, dict[int, float]] = {}
         """Of each process, by thread."""
 
     def look(self, pid: int, *, again: bool) -> float | None:
@@ -25,27 +23,20 @@ class CpuLines:
 
         `again`: the last look was in this silence.
         """
-        now, before = waited_ns(pid), self._before.get(pid) if again else None
+        now, before = waits_by_thread(pid), self._before.get(pid) if again else None
         self._before[pid] = now
         # Of a thread that came later nothing is known before: it may have waited in another silence.
         if not now or before is None:
             return None
-        return max([0, *(now[thread] - before[thread] for thread in now.keys() & before.keys())]) / NS_PER_S
+        return max([0.0, *(now[thread] - before[thread] for thread in now.keys() & before.keys())])
 
 
-def waited_ns(pid: int) -> dict[str, int]:
-    """Return how long each thread of a process has stood in line since it began; empty: not known."""
-    found = {}
-    for thread in _threads(pid):
-        try:
-            found[thread.name] = int((thread / "schedstat").read_text().split()[WAITED])
-        except (OSError, IndexError, ValueError):
-            continue  # it ended meanwhile, or this kernel does not count
-    return found
-
-
-def _threads(pid: int) -> list[Path]:
+def waits_by_thread(pid: int) -> dict[int, float]:
+    """Return for how many seconds each thread of a process has stood in line since it began; empty: not known."""
     try:
-        return list(Path(f"/proc/{pid}/task").iterdir())
+        threads = [int(one.name) for one in Path(f"/proc/{pid}/task").iterdir()]
     except OSError:
-        return []
+        return {}
+    waits = {thread: in_line_s(thread, pid) for thread in threads}
+    # One that ended meanwhile has none.
+    return {thread: seconds for thread, seconds in waits.items() if seconds is not None}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Literal
 
 from pecan_ray.engines.available_cpus import CGROUPS, OWN_CGROUPS, available_cpus, cgroups_of
 from pecan_ray.job.room import HostUse
@@ -24,9 +25,9 @@ def free_memory(root: Path = CGROUPS, own: Path = OWN_CGROUPS) -> int | None:
 
 
 # Why this time counts: docs/decisions/placement.md#126-steer-by-the-load, point 6
-def in_line_s(thread: int) -> float | None:
-    """Return for how many seconds a thread of this process has been ready to run without a CPU; None: not known."""
-    text = _read(Path(f"/proc/self/task/{thread}/schedstat"))
+def in_line_s(thread: int, process: int | Literal["self"] = "self") -> float | None:
+    """Return for how many seconds a thread of a process has been ready to run without a CPU; None: not known."""
+    text = _read(Path(f"/proc/{process}/task/{thread}/schedstat"))
     # Three numbers: nanoseconds on a CPU, nanoseconds in line for one, and time slices.
     return int(text.split()[1]) / 1e9 if text else None
 

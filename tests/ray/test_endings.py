@@ -14,7 +14,7 @@ import pytest
 from ray.cluster_utils import Cluster
 from ray.job_submission import JobSubmissionClient
 
-from benchmarks.faults.run import CONTROLLER, KEEPER, WORKER, left_behind, ours
+from benchmarks.faults.processes import CONTROLLER, KEEPER, WORKER, left_behind, ours
 from tests.long_form import some_later
 from tests.ray.conftest import FREE_PORTS, ROOT
 from tests.ray.user_programs import environment_at, no_ray_folder, run_program, session_of

@@ -22,7 +22,7 @@ import pytest
 import ray
 
 import pecan_ray as pecan
-from benchmarks.faults.run import left_behind
+from benchmarks.faults.processes import left_behind
 from pecan_ray.errors import ClusterError, JournalError
 from pecan_ray.job.start_worker import StartWorker
 from pecan_ray.runtime.journal_file import JournalPlace, kept_job

@@ -13,7 +13,7 @@ import pytest
 import ray
 
 import pecan_ray as pecan
-from benchmarks.faults.run import left_behind
+from benchmarks.faults.processes import left_behind
 from tests.ray.conftest import Clusters, living_actors
 from tests.ray.pipelines import ONE, numbers
 from tests.ray.user_programs import environment_at, started

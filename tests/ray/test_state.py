@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import pecan_ray as pecan
-from benchmarks.faults.run import left_behind
+from benchmarks.faults.processes import left_behind
 from pecan_ray.errors import PlanError, StateError
 from pecan_ray.quarantine import quarantined
 from tests.ray.pipelines import ONE, TWO, ids, numbers

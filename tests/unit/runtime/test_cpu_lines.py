@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pecan_ray.runtime.cpu_lines import CpuLines, waited_ns
+from pecan_ray.runtime.cpu_lines import CpuLines, waits_by_thread
 from tests.ray.waiting import until
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="this kernel does not count")
@@ -57,4 +57,4 @@ def test_a_process_that_stands_in_line_is_told_from_one_that_stands_still(two_on
 def test_of_a_process_that_is_gone_nothing_is_known() -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    assert waited_ns(gone.pid) == {} and CpuLines().look(gone.pid, again=True) is None
+    assert waits_by_thread(gone.pid) == {} and CpuLines().look(gone.pid, again=True) is None
