@@ -16,7 +16,7 @@ WORKER, CONTROLLER, KEEPER = "ray::PreprocessingWorker", "ray::AutoPlacementCont
 
 
 def take_files(process: psutil.Process, spare: int) -> Callable[[], None]:
-    """Leave a process so few descriptors beside those that it has open (EMFILE); return what gives it the others back."""
+    """Leave a process so few descriptors beside those that it has open (EMFILE); return what gives them back."""
     soft, hard = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
     resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (process.num_fds() + spare, hard))
 
