@@ -248,8 +248,8 @@ class JobModel(Party):
         if self.world.scenario.processes_unknown:
             return
         for one in instruction.workers:
-            found = events.WorkerChecked(one.worker, 0.0)
-            self.world.clock.after(self._about(NOTICES_S), self, self.handle, found)
+            # Nothing is drawn for it, so that seeds of before still stand for their histories.
+            self.world.clock.after(NOTICES_S, self, self.handle, events.WorkerChecked(one.worker, 0.0))
 
     # --- the cluster ---------------------------------------------------------------------------------------
 
