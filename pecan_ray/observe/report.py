@@ -207,7 +207,7 @@ class Report(LossReport, SpendingReport, StaffReport):
         return f"pecan job {self.job}: {self.batches} batches, {self.elements} elements"
 
     def __str__(self) -> str:
-        lines = [*self._speed_lines(), *(line for _, line in self.worker_lines())]
+        lines = [*self._speed_lines(), *(line for _, line in self.worker_lines()), *self.sent_lines()]
         lines += [*self.loss_lines(self.seconds), *self.spending_lines()]
         if self.timeline:
             lines.append(f"  {placement_so_far(self.timeline)}")

@@ -79,6 +79,11 @@ class StaffReport:
         """Return the bytes of batches that workers beside the trainer, or remote ones, have sent."""
         return sum(one.sent_bytes for one in self.workers.values() if one.placement == placement)
 
+    def sent_lines(self) -> list[str]:
+        """Return the text's line about what workers have sent, where some are on other nodes."""
+        local, remote = (self.sent_bytes(side) / 1e6 for side in ("local", "remote"))
+        return [f"  batches: {remote:,.1f} MB from remote workers, {local:,.1f} MB from local ones"] if remote else []
+
     def worker_lines(self) -> list[tuple[str, str]]:
         """Return the names of the workers, and the text's line about each."""
         return [(name, f"  {name} ({one.placement}): {one.as_text()}") for name, one in self.workers.items()]

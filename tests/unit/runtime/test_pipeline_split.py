@@ -1,0 +1,95 @@
+"""Which workers leave operators to the trainer, and when they decide that anew."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pecan_ray as pecan
+from pecan_ray.job.spec import JobSpec
+from pecan_ray.job.start_worker import StartWorker
+from pecan_ray.options import IterOptions
+from pecan_ray.placement import Prices
+from pecan_ray.plan.fingerprint import describe_plan
+from pecan_ray.plan.operators import Map, Plan
+from pecan_ray.plan.shape import plan_shape
+from pecan_ray.runtime.messages import Job
+from pecan_ray.runtime.pipeline_split import PipelineSplit
+
+ROW = np.full((224, 224, 3), 7, np.uint8)
+SLOW, FAST = 1e6, 1e15
+"""Links beside which a cast takes no time, and all the time."""
+
+
+def to_float(image: Any) -> Any:
+    return image.astype(np.float32)
+
+
+def plan() -> Plan:
+    return pecan.PecanPipeline(pecan.sources.Arrays(image=ROW[None])).map(to_float, on="image").batch(1).plan
+
+
+def split(
+    *, placement: Any = "remote", link: Any = lambda: SLOW, whole: bool = False, engine: Any = "python", **job: Any
+) -> PipelineSplit:
+    """Return how a worker of a job is cut; `job`: fields of it."""
+    given: dict[str, Any] = {"options": IterOptions(), "config": pecan.Config(), "parts": describe_plan(plan())} | job
+    one = Job(JobSpec("job"), b"", b"", plan_shape(plan()), engine, 0, **given)
+    return PipelineSplit.of_worker(StartWorker("pecan:job:w-0", placement, "", 1, whole_plan=whole), one, link)
+
+
+def ran(plan: Plan) -> Any:
+    """Run the map of a plan on the row, as the engine would."""
+    (op, _) = plan.ops
+    assert isinstance(op, Map)
+    return op.fn(ROW)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"placement": "local"},
+        {"whole": True},
+        {"engine": "tensorflow"},
+        {"config": pecan.Config(split_pipeline="off")},
+        {"config": pecan.Config(reorder="pecan"), "check_order_later": True},
+        {"parts": (("operator to_float", "another function"),)},
+        {"link": lambda: FAST},
+    ],
+)
+def test_who_leaves_operators_to_the_trainer(other: dict[str, Any]) -> None:
+    cut = split()
+    assert ran(cut.begin(plan())).dtype == np.uint8 and cut.unfinished({"image": ROW[None]}) is not None
+    whole = split(**other)
+    assert ran(whole.begin(plan())).dtype == np.float32 and whole.unfinished({"image": ROW[None]}) is None
+
+
+def test_always_and_a_price_of_transfer_cut_beside_any_link() -> None:
+    prices = Prices(1.0, 0.5, transfer_per_gb=100.0)
+    for other in (
+        {"config": pecan.Config(split_pipeline="always")},
+        {"options": IterOptions(workers=pecan.AutoWorkers(prices=prices))},
+    ):
+        assert ran(split(link=lambda: FAST, **other).begin(plan())).dtype == np.uint8
+
+
+def test_between_two_assignments_a_worker_goes_by_what_its_link_has_shown() -> None:
+    speed: list[float | None] = [None]
+    cut = split(link=lambda: speed[0])
+    assert cut.other_plan() is None
+    ran(cut.begin(plan()))
+    for speed[0], dtype in ((SLOW, np.uint8), (FAST, np.float32), (SLOW, np.uint8)):
+        other = cut.other_plan()
+        assert other is None or ran(other).dtype == dtype
+        assert (cut.unfinished({"image": ROW[None]}) is not None) == (dtype == np.uint8)
+        assert cut.other_plan() is None
+
+
+def test_nothing_leaves_a_worker_that_has_cut_once_elements_go_through_the_users_order() -> None:
+    cut, whole = split(), split(link=lambda: FAST)
+    for one in (cut, whole):
+        ran(one.begin(plan()))
+        assert one.refused(users_order=False) == ""
+    assert "your order" in cut.refused(users_order=True) and whole.refused(users_order=True) == ""
