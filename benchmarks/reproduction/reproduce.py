@@ -16,7 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from benchmarks.reproduction import authors_logs, cachew_figures, pecan_figures, pecan_text, pictures
+from benchmarks.reproduction import (
+    authors_logs,
+    cachew_figures,
+    pecan_figures,
+    pecan_text,
+    pictures,
+    tfdata_figures,
+)
 from benchmarks.reproduction.judgement import judgement, run_judgement
 from benchmarks.reproduction.overview import BEGIN, END, with_overview
 from benchmarks.reproduction.reported import CACHEW_6A, CONFIGURATIONS, PECAN, TABLE4
@@ -30,8 +37,9 @@ from pecan_ray.simulator.workload import load, names, parameters, units
 
 HEAD = """# Reproduction
 
-What figures of the papers come out as: *predicted blind* are numbers that could have failed, and *near* are those
-within one worker, 10 %, or five percentage points of the paper's.
+What figures of the papers come out as. *Predicted blind* are numbers that could have failed: nothing was fitted to
+them, no variant and no unit was chosen by them, and no other row fixes them. *Near* are those within one worker, 10 %,
+or five percentage points of the paper's.
 
 {begin}{end}
 
@@ -41,10 +49,16 @@ What the papers report of scaling and placement, and what our policies do in the
 live](#measured-live-tfdata-service).
 
 A workload is one parameter file ([the list](#parameters)). Each says of every parameter whether a paper gives it, to
-which figure it was fitted, or that it was assumed. *Fitted* rows below are what a file was fitted to. *Predicted* rows
-were not used for it. For *chosen* rows a variant of the released policy, or a unit that a paper leaves open, was chosen
-because it comes nearest to them. A row *follows* where others fix it: the batch times of a log between one worker and
-enough of them, means over workloads of which some are fitted, and what a formula gives for numbers that a paper names.
+which figure it was fitted, or that it was assumed. The last column says of each row what it is:
+
+- *fitted*: a parameter was set by it;
+- *chosen*: a variant of the released policy, or a unit that a paper leaves open, was chosen because it comes nearest
+  to this and other rows;
+- *follows*: other rows fix it, or it could hardly have come out otherwise, for the reason that it gives. A cost follows
+  from workers and time, a time where workers suffice is the trainer's own, a log's batch times between one worker and
+  enough of them lie on a line, and means hold fitted rows;
+- *predicted*: the rest.
+
 "ours" is the mean over {seeds} seeds, "runs" the range. Errors are relative, for counts and percentages absolute.
 
 Farther off than two workers, ten percentage points, or 15 %:
@@ -64,6 +78,7 @@ class Everything:
     figure7: Sequence[Outcome]
     cachew: cachew_figures.CachewRuns
     traces: Mapping[str, Sequence[Outcome]]
+    tfdata: tfdata_figures.TfDataRuns
     verdicts: Mapping[str, Sequence[PolicyEvaluation]]
 
 
@@ -81,15 +96,18 @@ def run_everything(seeds: Sequence[int], workloads: int, say: Callable[[str], No
     cachew = cachew_figures.run_cachew(seeds)
     say("the authors' logs")
     traces = {name: authors_logs.run_trace(authors_logs.load_trace(name), seeds) for name in authors_logs.TRACES}
+    say("tf.data service")
+    tfdata = tfdata_figures.run_tfdata(seeds[: len(tfdata_figures.SEEDS)])
     say("random workloads")
     verdicts = run_judgement(workloads)
-    return Everything(figure6, others, table4, printed, figure7, cachew, traces, verdicts)
+    return Everything(figure6, others, table4, printed, figure7, cachew, traces, tfdata, verdicts)
 
 
 def sections_of(runs: Everything) -> list[Section]:
     """Compare everything."""
     return [
         *pecan_figures.figure6(runs.figure6),
+        pecan_figures.figure1(runs.figure6),
         pecan_figures.reductions(runs.figure6),
         pecan_text.cost_reductions(runs.figure6),
         pecan_text.convergence(runs.figure6),
@@ -99,6 +117,8 @@ def sections_of(runs: Everything) -> list[Section]:
         cachew_figures.figure6a(runs.cachew),
         cachew_figures.figure7(runs.cachew),
         cachew_figures.figure11(runs.cachew),
+        tfdata_figures.scale_out(runs.tfdata),
+        tfdata_figures.sharing(runs.tfdata),
         *(authors_logs.section(authors_logs.load_trace(name), found) for name, found in runs.traces.items()),
         judgement(runs.verdicts, runs.others),
     ]

@@ -48,10 +48,14 @@ def run_sections(seeds: Sequence[int], say: Callable[[str], None]) -> tuple[list
     sections = [
         silod_figures.table6(silod),
         silod_figures.cache_table(),
+        silod_figures.figure4(),
+        silod_figures.figure9(silod),
         *([silod_figures.orderings(silod)] if seeds else []),
         quiver_figures.table3(quiver),
         quiver_figures.figure6(quiver),
+        quiver_figures.figure7(quiver_figures.joined()),
         cachew_caching.figure8(),
+        cachew_caching.figure9(),
     ]
     return sections, quiver
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 Status = Literal["fitted", "predicted", "chosen", "follows"]
-"""What a workload was fitted to; what it was not; that for which a variant or a unit was chosen, having seen it; and
-what follows from these: a log's batch times with one worker and with enough fix those between, and means hold fitted
-rows."""
+"""What a workload was fitted to; what could have failed; that for which a variant or a unit was chosen, having seen it;
+and what other rows fix: a log's batch times with one worker and with enough fix those between."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +25,8 @@ class Comparison:
     """Least over our runs."""
     high: float | None = None
     """Greatest over our runs."""
+    why: str = ""
+    """Why the row has this status, if the page does not say it of all such rows."""
 
     @property
     def error(self) -> float:
@@ -82,7 +83,8 @@ def comparison_table(rows: Sequence[Comparison], what: str = "") -> str:
         spread = ""
         if row.low is not None and row.high is not None:
             spread = f"{number(row.low, row.unit)} to {number(row.high, row.unit)}"
-        cells = [row.item, number(row.paper, row.unit), number(row.ours, row.unit), spread, error(row), row.status]
+        status = f"{row.status}: {row.why}" if row.why else row.status
+        cells = [row.item, number(row.paper, row.unit), number(row.ours, row.unit), spread, error(row), status]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 

@@ -14,8 +14,10 @@ from benchmarks.reproduction.cachew_caching import figure8
 from benchmarks.reproduction.experiments import SETUPS, run_mode, run_setup
 from benchmarks.reproduction.overview import overview, with_overview
 from benchmarks.reproduction.pecan_figures import final_remote, stages
-from benchmarks.reproduction.reported import PECAN
-from benchmarks.reproduction.silod_figures import cache_table
+from benchmarks.reproduction.quiver_figures import figure7, joined
+from benchmarks.reproduction.reported import CONFIGURATIONS, FITTED, FOLLOWS, PECAN, standing
+from benchmarks.reproduction.silod_figures import cache_table, figure4
+from benchmarks.reproduction.tfdata_figures import M4_IDEAL, M4_SHARED, SAVINGS, price_of_worker, run_tfdata, saved
 from pecan_ray.placement import AutoPlacement
 from pecan_ray.placement.policy import SEARCHES
 from pecan_ray.plan.windows import Deployment, Window
@@ -148,8 +150,33 @@ def test_no_sequence_of_windows_drives_a_policy_out_of_its_bounds(
 def test_the_page_begins_with_a_table_of_its_own_rows_and_has_those_that_cost_nothing_to_compute() -> None:
     page = (ROOT / "docs" / "reproduction.md").read_text()
     assert with_overview(page) == page
-    assert all(block in page for section in (cache_table(), figure8()) for block in section.blocks)
+    cheap = (cache_table(), figure4(), figure8(), figure7(joined()))
+    assert all(block in page for section in cheap for block in section.blocks)
     made = (
-        "| all | paper | ours | runs | error | |\n| a | 2 | 4 | | +2.0 | predicted |\n| b | 2 | 2 | | +0.0 | follows |"
+        "| all | paper | ours | runs | error | |\n| a | 2 | 4 | | +2.0 | predicted |\n"
+        "| b | 2 | 2 | | +0.0 | follows: from a |"
     )
     assert overview(f"## One\n\n{made}").splitlines()[3] == "| [One](#one) | 0 of 1 | a: +2.0 | 1 follow from these |"
+
+
+def test_no_row_counts_as_predicted_that_others_fix() -> None:
+    """A cost is that of workers and time; what was fitted, or chosen among variants, is no prediction either."""
+    for name, bars in PECAN.items():
+        for configuration in CONFIGURATIONS:
+            assert standing(name, "cost", configuration).status != "predicted"
+            for quantity in ("remote", "seconds"):
+                found = standing(name, quantity, configuration)
+                open_ = not configuration.startswith("AutoPlacement") and (name, configuration, quantity) not in FOLLOWS
+                assert (found.status == "predicted") == (open_ and (configuration, quantity) not in FITTED[name])
+                assert found.why or found.status in ("predicted", "fitted"), "a reader is told why"
+        assert set(bars) == set(CONFIGURATIONS)
+
+
+def test_jobs_on_one_service_slow_down_once_its_workers_are_all_busy() -> None:
+    runs = run_tfdata(range(1))
+    assert runs.jobs[4] == pytest.approx(M4_IDEAL, rel=0.02) and runs.jobs[8] == pytest.approx(M4_SHARED[8], rel=0.03)
+    assert runs.jobs[16] == pytest.approx(M4_SHARED[8] / 2, rel=0.03), "twice as many, each with half"
+    assert runs.workers[128] == pytest.approx(16 * runs.workers[8], rel=0.05)
+    assert runs.workers[512] == pytest.approx(runs.workers[640]), "more than enough"
+    accelerators, workers, speedup, paper = SAVINGS["M2, 421 workers"]
+    assert saved(accelerators, workers, speedup, price_of_worker()) == pytest.approx(paper, rel=0.05)
