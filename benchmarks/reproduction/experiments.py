@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from pecan_ray.placement import AutoPlacement
 from pecan_ray.plan.windows import Deployment
 from pecan_ray.simulator.client import LIVE, ClientRule, T, X, client_of, released
 from pecan_ray.simulator.cluster import simulate
 from pecan_ray.simulator.command import AFTER
 from pecan_ray.simulator.job import SimulatedJob
 from pecan_ray.simulator.outcome import Outcome, mean
-from pecan_ray.simulator.policy_driver import Driver, FixedDeployment, placement
+from pecan_ray.simulator.policy_driver import Driver, FixedDeployment, driver_of
 from pecan_ray.simulator.workload import Workload
 
 SEEDS = tuple(range(20))
@@ -82,10 +81,10 @@ def run_mode(
     seeds: Sequence[int] = SEEDS,
     after: int = AFTER,
 ) -> list[Outcome]:
-    """Run a mode of AutoPlacement."""
+    """Run a mode of AutoPlacement, or the baseline "hpa"."""
 
-    def driver() -> AutoPlacement:
-        return placement(workload, mode, threshold)
+    def driver() -> Driver:
+        return driver_of(workload, mode, threshold)
 
     return repeat(workload, driver, ordered=ordered, client=client_of(mode, window), seeds=seeds, after=after)
 

@@ -11,11 +11,11 @@ from pecan_ray.errors import PlanError
 from pecan_ray.placement.policy import MODES
 from pecan_ray.plan.windows import Deployment
 from pecan_ray.simulator import what_if
-from pecan_ray.simulator.client import client_of
+from pecan_ray.simulator.client import HPA, client_of
 from pecan_ray.simulator.cluster import simulate
 from pecan_ray.simulator.job import SimulatedJob
 from pecan_ray.simulator.outcome import Outcome, mean
-from pecan_ray.simulator.policy_driver import placement
+from pecan_ray.simulator.policy_driver import driver_of
 from pecan_ray.simulator.run_profile import from_json
 from pecan_ray.simulator.workload import Workload, load, names
 
@@ -28,7 +28,9 @@ def add_simulate_arguments(parser: argparse.ArgumentParser) -> None:
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--workload", default="resnet50-v2-8", help=f"one of {', '.join(names())}, or a file *.json")
     source.add_argument("--from", dest="report", type=Path, help="report.json of a finished run: what if?")
-    parser.add_argument("--mode", default="auto", choices=sorted(MODES), help="placement policy (default: auto)")
+    parser.add_argument(
+        "--mode", default="auto", choices=sorted((*MODES, HPA)), help="placement policy, or a baseline (default: auto)"
+    )
     parser.add_argument("--ordered", action="store_true", help="operators in AutoOrder's order")
     parser.add_argument("--threshold", type=float, default=0.03, help="T (default: 0.03)")
     parser.add_argument("--seeds", type=int, default=5, help="runs (default: 5)")
@@ -75,7 +77,7 @@ def report_simulation(args: argparse.Namespace) -> str:
         simulate(
             SimulatedJob(
                 workload,
-                placement(workload, args.mode, args.threshold),
+                driver_of(workload, args.mode, args.threshold),
                 ordered=args.ordered,
                 seed=seed,
                 client=client_of(args.mode),

@@ -8,6 +8,7 @@ from pecan_ray.autoscaler import Autoscaler, HorizontalPodAutoscaler
 from pecan_ray.autoscaler.search import PATIENCE
 from pecan_ray.placement import AutoPlacement
 from pecan_ray.plan.windows import Decision, Deployment, Window
+from pecan_ray.simulator.client import HPA
 from pecan_ray.simulator.workload import Workload
 
 
@@ -77,3 +78,10 @@ def placement(
         max_remote=workload.max_remote,
         patience=PATIENCE,
     )
+
+
+def driver_of(workload: Workload, mode: str, threshold: float = 0.03) -> AutoPlacement | RemoteOnly:
+    """Return the policy of a mode: AutoPlacement's, or the baseline `HPA`, which looks at no batch time."""
+    if mode == HPA:
+        return RemoteOnly(HorizontalPodAutoscaler(max_workers=workload.max_remote))
+    return placement(workload, mode, threshold)

@@ -20,7 +20,7 @@ from pecan_ray.simulator.cluster import simulate
 from pecan_ray.simulator.grid_search import Evaluator
 from pecan_ray.simulator.job import SimulatedJob
 from pecan_ray.simulator.noise import generator
-from pecan_ray.simulator.policy_driver import placement
+from pecan_ray.simulator.policy_driver import driver_of
 from pecan_ray.simulator.workload import Workload, build
 
 TUNED = 10_000
@@ -122,7 +122,7 @@ def evaluate_policies(
     for mode in modes:
         spec = SimulatedJob(
             workload,
-            placement(workload, mode, threshold),
+            driver_of(workload, mode, threshold),
             seed=seed,
             client=client_of(mode),
             most_batches=60_000,

@@ -98,3 +98,12 @@ def test_tune_tries_the_defaults_too_says_what_all_cost_and_does_the_same_with_t
 def test_a_study_that_cannot_be_is_refused(mode: str, trials: int, workloads: int) -> None:
     with pytest.raises(PlanError):
         tune(mode, trials=trials, workloads=workloads)
+
+
+def test_the_horizontal_pod_autoscaler_is_a_baseline_that_sees_utilization_alone(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["simulate", "--workload", "asr", "--mode", "hpa", "--seeds", "1"]) == 0
+    said = capsys.readouterr().out
+    assert "CPU utilization" in said and "where 80% is wanted" in said
+    assert "on average 0.0 local" in said, "it scales remote workers, whatever local ones would spare"
