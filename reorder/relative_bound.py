@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,9 +31,10 @@ BOUND_OF_BLOCK = 0.5
 """and of a block of it.  Of 30 photographs before and behind a resize the most different one has 0.1 (0.4 in a block)
 with colours, gamma and flips; what a trainer minds (blurs, noise, JPEG blocks, CLAHE, marks and boxes in pixels)
 has more than 0.4, and more than 1 in a block."""
-# docs/decisions/autoorder.md#197-small-things-that-are-hidden
-BOUND_OF_SMALL_BLOCK = 0.8
-"""Of blocks that are no larger than what somebody may have hidden.  Gamma before a resize has 0.7 at sharp edges."""
+# docs/decisions/autoorder.md#199-the-largest-value-and-what-a-scale-hides
+BOUND_OF_VALUE = 0.125
+"""Largest share of the range of a result's values, of each channel, by which one of them may move: 0.07 with colours,
+gamma and contrast, 0.17 to 1 where marks, hues, inverses and rare values become others."""
 SMALL = 64
 """Arrays of so many numbers are boxes, points or labels: they are equal or they are not."""
 FEW_VALUES = 32
@@ -42,26 +43,10 @@ WIDE = 4
 """and integers of so many bytes: numbers of words."""
 CHANNELS = 4
 """A dimension of this size at most is one of channels: it is not cut into blocks."""
-
-
-@dataclass(frozen=True)
-class Grid:
-    """Into which blocks an array is cut."""
-
-    blocks: int
-    """Along each dimension of a picture, a film or a spectrogram,"""
-    segments: int
-    """along the only one of a sound,"""
-    least: int
-    """and of how many values along a dimension, at least."""
-    bound: float
-    """Largest E / D of a block."""
-
-
-Grids: TypeAlias = tuple[Grid, ...]
-"""Into which blocks results are cut; into none: each value is one."""
-LARGE_BLOCKS: Grids = (Grid(8, 32, 1, BOUND_OF_BLOCK),)
-LARGE_AND_SMALL: Grids = (*LARGE_BLOCKS, Grid(32, 256, 4, BOUND_OF_SMALL_BLOCK))
+BLOCKS = 8
+"""Blocks along each dimension of a picture, a film or a spectrogram,"""
+SEGMENTS = 32
+"""and along the only one of a sound."""
 STEPS = 2.0
 """Steps of 8 bits by which a value may differ that is rounded elsewhere,"""
 STEPS_OF_BLOCK = 0.75
@@ -77,8 +62,9 @@ NEAR = 0.01
 """Values within this share of the farthest distance from the median are its ground, where more than half are equal."""
 UNITS = 4.0
 """If an operator changes the type, or the spread by more than this factor, it changes the unit: of its effect only
-counts what no scale and no offset explain."""
-
+counts what no scale and no offset explain,"""
+LEFT_OF_A_FIT = 1e-4
+"""but no less than this share of all that it does, or of how far values lie apart: what is rounded is less."""
 FAR = 4.0
 """So many times as far as half of them are from their median values may be from their mean: 1.2 in photographs."""
 SHARE_OF_ELEMENT = 0.25
@@ -93,9 +79,9 @@ class Moved:
     share: float
     """E / D of the whole: 0 if they are equal but for rounding,"""
     local: float = 0.0
-    """and that of the block in which it is largest for its bound,"""
-    bound: float = BOUND_OF_BLOCK
-    """which is this."""
+    """and that of the block in which it is largest."""
+    largest: float = 0.0
+    """By which share of the range of its values one of them moves, at most."""
     by: float = 0.0
     """Mean E,"""
     effect: float = 0.0
@@ -115,7 +101,7 @@ class Moved:
     @property
     def excess(self) -> float:
         """Return how near it is to being refused: more than 1 if it is."""
-        return max(self.share / BOUND, self.local / self.bound)
+        return max(self.share / BOUND, self.local / BOUND_OF_BLOCK, self.largest / BOUND_OF_VALUE)
 
     def description(self) -> str:
         """Say it in words."""
@@ -123,32 +109,32 @@ class Moved:
             return self.why
         if math.isinf(self.local):
             return f"values differ by {self.by:.3g} on average, also where one of the operators does nothing"
-        return f"it differs by {self.share:.0%} of what the operators do to it, and a part of it by {self.local:.0%}"
+        told = f"it differs by {self.share:.0%} of what the operators do to it, and a part of it by {self.local:.0%}"
+        return f"{told}; a single value moves by {self.largest:.0%} of their range"
 
 
 EQUAL = Moved(0.0)
 
 
-def moved(
-    user: Array, exchanged: Array, without: Iterable[Array | None], step: float = 0.0, blocks: Grids = LARGE_AND_SMALL
-) -> Moved:
+def moved(user: Array, exchanged: Array, without: Iterable[Array | None], step: float = 0.0, mixing: int = 2) -> Moved:
     """Compare a result with the one behind an exchange, and with those without one of the exchanged operators.
 
     `without`: None, or an array of another shape, where one cannot be compared; with none of them, results have to be
     equal but for rounding.  `step`: the size of a step of 8 bits in the result (`step_of`), 0 where there are none.
-    `blocks`: none where neither operator mixes values.
+    `mixing`: how many of the two operators mix values; where neither does, each value is a block.
     """
     if (told := _compare_dtypes(user, exchanged)) is not None:
         return told
-    alike = [one for one in without if one is not None and one.shape == user.shape]
+    like = user.shape, user.dtype.kind == "c"
+    alike = [one for one in without if one is not None and (one.shape, one.dtype.kind == "c") == like]
     if (axis := _axis_of_units(user)) is not None:
         # Beside an effect on times in seconds nothing would be left of one on places in degrees.
         each = zip(*(np.moveaxis(one, axis, 0) for one in (user, exchanged, *alike)), strict=True)
-        return max((moved(u, x, w, step, blocks) for u, x, *w in each), key=lambda one: one.excess)
-    return _moved_amounts(user, exchanged, alike, step, blocks)
+        return max((moved(u, x, w, step, mixing) for u, x, *w in each), key=lambda one: one.excess)
+    return _moved_amounts(user, exchanged, alike, step, mixing)
 
 
-def _moved_amounts(user: Array, exchanged: Array, alike: Sequence[Array], step: float, blocks: Grids) -> Moved:
+def _moved_amounts(user: Array, exchanged: Array, alike: Sequence[Array], step: float, mixing: int) -> Moved:
     """Compare amounts of one unit."""
     first, second = _numbers(user), _numbers(exchanged)
     # Told by itself: a difference of infinities is no number, and would count as nothing below.
@@ -157,14 +143,24 @@ def _moved_amounts(user: Array, exchanged: Array, alike: Sequence[Array], step: 
         return Moved(math.inf, why="other values of it are infinite or NaN")
     difference = np.abs(_finite(first) - _finite(second))
     rounding = _rounding(user) * np.abs(_finite(first))
-    if _is_rounded(difference, step, rounding, blocks[0] if blocks else None).all():
+    if _is_rounded(difference, step, rounding, mixing).all():
         return replace(EQUAL, subtle=_is_subtle(user, alike, step, rounding))
-    effects = [_value_change(user, first, one, float(np.median(rounding))) for one in alike]
+    effects = [_value_change(user, first, one, float(np.median(rounding)), mixing) for one in alike]
     if not effects:
         why = "it differs, and nothing tells how much the operators do: without one of them it has another form"
         return Moved(math.inf, by=float(difference.mean()), why=why)
-    several = [_moved_in_blocks(difference, effects, _finite(first), step, rounding, one) for one in blocks or (None,)]
-    return max(several, key=lambda one: one.local / one.bound)
+    largest = _largest_move(_finite(first), np.where(difference > np.maximum(STEPS * step, rounding), difference, 0.0))
+    return replace(_moved_in_blocks(difference, effects, _finite(first), step, rounding, mixing), largest=largest)
+
+
+def _largest_move(values: Array, differences: Array) -> float:
+    """Return by which share of the range of values one of them moves, in the channel in which that is most."""
+    # Means and blocks do not see what befalls few values: a hue that wraps, a mark on what is overexposed.
+    axis = _channel_axis(values)
+    around = tuple(one for one in range(values.ndim) if one != axis)
+    ranges, most = np.ptp(values, axis=around), differences.max(axis=around)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return float(np.where(most > 0, most / ranges, 0.0).max())
 
 
 def _is_subtle(user: Array, without: Sequence[Array], step: float, rounding: Array) -> bool:
@@ -175,27 +171,27 @@ def _is_subtle(user: Array, without: Sequence[Array], step: float, rounding: Arr
 
 
 def _moved_in_blocks(
-    difference: Array, effects: Sequence[Array], finite: Array, step: float, rounding: Array, grid: Grid | None
+    difference: Array, effects: Sequence[Array], finite: Array, step: float, rounding: Array, mixing: int
 ) -> Moved:
     """Return E / D of the whole, and of the block in which it is largest."""
     by = float(difference.mean())
-    effect, done = _min_value_change(effects, finite, grid)
+    effect, done = _min_value_change(effects, finite, mixing)
     with np.errstate(divide="ignore", invalid="ignore"):
-        shares = _by_blocks(difference, np.mean, grid) / effect
-    shares = np.where(effect > _by_blocks(rounding, np.mean, grid), shares, math.inf)
-    local = float(np.where(_is_rounded(difference, step, rounding, grid), 0.0, shares).max())
+        shares = _by_blocks(difference, np.mean, mixing) / effect
+    shares = np.where(effect > _by_blocks(rounding, np.mean, mixing), shares, math.inf)
+    local = float(np.where(_is_rounded(difference, step, rounding, mixing), 0.0, shares).max())
     share = by / done if done > float(np.median(rounding)) else math.inf
-    return Moved(share, local, BOUND_OF_BLOCK if grid is None else grid.bound, by, done)
+    return Moved(share, local, by=by, effect=done)
 
 
-def _is_rounded(difference: Array, step: float, rounding: Array, grid: Grid | None) -> npt.NDArray[np.bool_]:
+def _is_rounded(difference: Array, step: float, rounding: Array, mixing: int) -> npt.NDArray[np.bool_]:
     """Tell for each block, or value, whether results differ there by no more than what is rounded elsewhere."""
     beyond = difference - np.maximum(STEPS * step, rounding)
-    if grid is None:
+    if not mixing:
         return np.asarray(beyond <= 0)
     # Both: rounding moves single values by steps, and the mean of a block by less than one.
-    mean = _by_blocks(difference - np.maximum(STEPS_OF_BLOCK * step, rounding), np.mean, grid)
-    return np.asarray((_by_blocks(beyond, np.max, grid) <= 0) & (mean <= 0))
+    mean = _by_blocks(difference - np.maximum(STEPS_OF_BLOCK * step, rounding), np.mean, mixing)
+    return np.asarray((_by_blocks(beyond, np.max, mixing) <= 0) & (mean <= 0))
 
 
 def _compare_dtypes(user: Array, exchanged: Array) -> Moved | None:
@@ -215,21 +211,21 @@ def _compare_dtypes(user: Array, exchanged: Array) -> Moved | None:
     return Moved(math.inf, why="its numbers differ, and have to be equal, as classes, boxes and labels have")
 
 
-def _min_value_change(effects: Sequence[Array], finite: Array, grid: Grid | None) -> tuple[Array, float]:
+def _min_value_change(effects: Sequence[Array], finite: Array, mixing: int) -> tuple[Array, float]:
     """Return what the operator that does less does to each block, and to the whole.
 
     Neither counts for more than how much the result itself varies: what is flat has nothing to show.
     """
     # Decision 119: the smaller effect counts. A cast that makes all black is nothing beside what a division does.
     done = min(float(one.mean()) for one in effects)
-    if grid is None:
+    if not mixing:
         return np.minimum.reduce(list(effects)), done
     shown = float(np.abs(finite - finite.mean()).mean())
     if half := _median_distance(finite):
         shown = min(shown, FAR * half)  # without what stands for missing values
-    effect = np.minimum.reduce([_by_blocks(one, np.mean, grid) for one in effects])
+    effect = np.minimum.reduce([_by_blocks(one, np.mean, mixing) for one in effects])
     # Decision 123: without this cap, three times a blur would be nothing beside an inversion in the same function.
-    return np.minimum(effect, np.maximum(_block_offsets(finite, grid), SHARE_OF_ELEMENT * shown)), min(done, shown)
+    return np.minimum(effect, np.maximum(_block_offsets(finite), SHARE_OF_ELEMENT * shown)), min(done, shown)
 
 
 def _finite(array: Array) -> Array:
@@ -273,15 +269,19 @@ def _before_ground(numbers: Array) -> Array:
     return np.asarray(channel[apart > NEAR * float(apart.max())])
 
 
-def _value_change(user: Array, u: npt.NDArray[np.float64], without: Array, least: float) -> npt.NDArray[np.float64]:
-    """Return by how much an operator moves each value, a change of unit apart."""
+def _value_change(
+    user: Array, u: npt.NDArray[np.float64], without: Array, least: float, mixing: int
+) -> npt.NDArray[np.float64]:
+    """Return by how much an operator moves each value, a change of unit apart, and of two that mix values any scale."""
     u, w = _finite(u), _finite(_numbers(without))
     plain = np.abs(u - w)
     spreads = float(u.std()), float(w.std())
     upright = float(((u - u.mean()) * (w - w.mean())).mean()) >= 0.0  # a negative is another unit, too
-    if upright and user.dtype == without.dtype and max(spreads) <= UNITS * max(min(spreads), least):
+    # Beside a gain in the same function a mark would be nothing.
+    if mixing < 2 and upright and user.dtype == without.dtype and max(spreads) <= UNITS * max(min(spreads), least):
         return plain
-    fitted = np.abs(u - _in_units_of(u, w))
+    left = LEFT_OF_A_FIT * np.minimum(plain, _median_distance(u))
+    fitted = np.maximum(np.abs(u - _in_units_of(u, w)), left)
     # A fit minimizes squares, so its mean distance may be the larger one.
     return fitted if float(fitted.mean()) < float(plain.mean()) else plain
 
@@ -309,16 +309,16 @@ def _axis_of_units(array: Array) -> int | None:
     return axis if max(sizes) > OTHER_UNIT * min(sizes) > 0 else None
 
 
-def _by_blocks(values: npt.NDArray[np.float64], over: Any, grid: Grid | None) -> npt.NDArray[np.float64]:
+def _by_blocks(values: npt.NDArray[np.float64], over: Any, mixing: int = 1) -> npt.NDArray[np.float64]:
     """Return the means, or the largest values, of an array's blocks."""
-    if grid is None:
+    if not mixing:
         return values
     long = [axis for axis in range(values.ndim) if values.shape[axis] > CHANNELS]
-    count = grid.segments if len(long) == 1 else grid.blocks
+    count = SEGMENTS if len(long) == 1 else BLOCKS
     add = np.maximum if over is np.max else np.add
     for axis in range(values.ndim):
         size = values.shape[axis]
-        parts = min(max(size // grid.least, 1), count) if axis in long else 1
+        parts = min(size, count) if axis in long else 1
         edges = np.linspace(0, size, parts + 1).astype(np.intp)
         values = add.reduceat(values, edges[:-1], axis=axis)
         if over is not np.max:
@@ -327,13 +327,13 @@ def _by_blocks(values: npt.NDArray[np.float64], over: Any, grid: Grid | None) ->
     return np.asarray(values, np.float64)
 
 
-def _block_offsets(values: npt.NDArray[np.float64], grid: Grid) -> npt.NDArray[np.float64]:
+def _block_offsets(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Return how far the values of each block are from its mean."""
-    means = _by_blocks(values, np.mean, grid)
+    means = _by_blocks(values, np.mean)
     for axis, size in enumerate(values.shape):
         edges = np.linspace(0, size, means.shape[axis] + 1).astype(np.intp)
         means = np.repeat(means, np.diff(edges), axis=axis)
-    return _by_blocks(np.abs(values - means), np.mean, grid)
+    return _by_blocks(np.abs(values - means), np.mean)
 
 
 def _rounding(array: Array) -> float:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from pecan_ray.autoorder.element_spec import equal, leaves
-from pecan_ray.reorder.relative_bound import EQUAL, LARGE_AND_SMALL, Grids, Moved, moved, step_of
+from pecan_ray.reorder.relative_bound import EQUAL, Moved, moved, step_of
 
 # docs/decisions/rewrites.md#11-push-down-into-the-decoder
 REWRITTEN = 0.15
@@ -25,11 +25,11 @@ def element_moved(
     exchanged: Mapping[str, Any],
     without: Sequence[Mapping[str, Any] | None],
     given: Mapping[str, Any],
-    blocks: Grids = LARGE_AND_SMALL,
+    mixing: int = 2,
 ) -> Moved:
     """Return what an exchange moves most in an element, and in which column.
 
-    `given`: the element that entered both operators; `blocks`: into which results are cut.
+    `given`: the element that entered both operators; `mixing`: how many of the two mix values.
     """
     before, after = leaves(user), leaves(exchanged)
     others = [leaves(one) for one in without if one is not None]
@@ -39,7 +39,7 @@ def element_moved(
         if column not in before or column not in after:
             return Moved(math.inf, why="it is there in one order only", column=column)
         effects = [one.get(column) for one in others]
-        found = _value_moved(before[column], after[column], effects, enters.get(column), blocks)
+        found = _value_moved(before[column], after[column], effects, enters.get(column), mixing)
         # A difference with a reason (another shape, other names) says more than a number that is as large.
         if found.excess > worst.excess or (found.why and not worst.why):
             worst = replace(found, column=column, subtle=False)
@@ -48,12 +48,12 @@ def element_moved(
     return worst
 
 
-def _value_moved(user: Any, exchanged: Any, without: Sequence[Any], enters: Any, blocks: Grids) -> Moved:
+def _value_moved(user: Any, exchanged: Any, without: Sequence[Any], enters: Any, mixing: int) -> Moved:
     """Return what an exchange moves a column of an element by."""
     if not isinstance(user, np.ndarray) or not isinstance(exchanged, np.ndarray):
         return EQUAL if same(user, exchanged) else Moved(math.inf, why="it becomes another one")
     step = step_of(enters, user) if isinstance(enters, np.ndarray) else 0.0
-    return moved(user, exchanged, [one for one in without if isinstance(one, np.ndarray)], step, blocks)
+    return moved(user, exchanged, [one for one in without if isinstance(one, np.ndarray)], step, mixing)
 
 
 def same(first: Any, second: Any) -> bool:

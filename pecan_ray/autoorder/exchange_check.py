@@ -23,7 +23,7 @@ from pecan_ray.engines.python.remembering import why_apart
 from pecan_ray.plan.splits import Array
 from pecan_ray.reorder import ProfiledOp
 from pecan_ray.reorder.policy import Pair, never
-from pecan_ray.reorder.relative_bound import CHANNELS, EQUAL, LARGE_AND_SMALL, LARGE_BLOCKS, SMALL, Grids, Moved, moved
+from pecan_ray.reorder.relative_bound import CHANNELS, EQUAL, SMALL, Moved, moved
 
 OpOrder: TypeAlias = tuple[str, ...]
 FIRST_ELEMENTS = 16
@@ -198,20 +198,17 @@ class ExchangeCheck:
             return replace(one, failed=f"{where} becomes {counts}")
         found = EQUAL
         if changed:
-            blocks = self.blocks_of((one.first, one.second))
-            found = element_moved(made[0], exchanged[0], [middle[0], alone[0]], given, blocks)
+            mixing = self.mixing((one.first, one.second))
+            found = element_moved(made[0], exchanged[0], [middle[0], alone[0]], given, mixing)
             if not one.element or found.excess > one.worst.excess:
                 one = replace(one, worst=found, element=where)
         share = (one.share * one.elements + found.share) / count
         one = replace(one, subtle=one.subtle + found.subtle, changed_by_both=one.changed_by_both + acted)
         return replace(one, elements=count, share=share, changed=one.changed + changed)
 
-    def blocks_of(self, pair: Pair) -> Grids:
-        """Return into which blocks results of an exchange are cut."""
-        mixing = sum(not self.op_properties[name].pointwise for name in pair)
-        # Decision 197: what does the same to a value wherever it lies hides nothing that is small. Before a resize
-        # it differs at sharp edges, as much as that.
-        return ((), LARGE_BLOCKS, LARGE_AND_SMALL)[mixing]
+    def mixing(self, pair: Pair) -> int:
+        """Return how many of two operators mix values."""
+        return sum(not self.op_properties[name].pointwise for name in pair)
 
     def place(self, number: int, token: Token) -> str:
         """Return an element's name, for people."""
@@ -263,7 +260,7 @@ def _same_elsewhere(plain: Array | None, other: Array | None, *, like: Array) ->
     if plain is None or other is None or plain.shape != like.shape:
         return False
     step = HALF_STEP if plain.dtype.kind in "iu" else 0.0
-    return not moved(_shuffled(plain), other, (), step, blocks=()).rejected
+    return not moved(_shuffled(plain), other, (), step, mixing=0).rejected
 
 
 def _shuffled(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

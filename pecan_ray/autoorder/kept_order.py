@@ -235,7 +235,7 @@ def keep_order(path: Path, order: KeptOrder, *, instead: bool = False) -> KeptOr
 
 # --- what it is found by: everything that the choice depends on, as far as it is known at once ------------------
 
-KEY_FORMAT = 17
+KEY_FORMAT = 18
 """Grows whenever the choice is made by other rules, so that what was kept before is looked for anew."""
 
 

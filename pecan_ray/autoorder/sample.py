@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -51,14 +52,17 @@ WATCHED_SHARE = 0.25
 def private_copy(plan: Plan) -> Plan:
     """Return the plan with copies of its functions, so that a sample leaves their closures and objects alone.
 
-    A plan that cannot be pickled is returned as it is: who sends it to workers says why.
+    Where it cannot be pickled objects alone are copied; where those cannot be copied it is returned as it is.
     """
     ops = list(plan.all_ops())
     try:
         # All at once: functions that share an object share its copy, too.
         copies: list[Op] = cloudpickle.loads(dumps(ops))
-    except Exception:  # objects may refuse to be pickled in any way
-        return plan
+    except Exception:  # objects may refuse it in any way, as those of a script's class that dispatches by type
+        try:
+            copies = copy.deepcopy(ops)
+        except Exception:  # and to be copied
+            return plan
     return with_ops(plan, {op.name: op for op in copies})
 
 

@@ -23,7 +23,6 @@ from pecan_ray.options import EngineName
 from pecan_ray.plan.splits import Element
 from pecan_ray.reorder import Mode
 from pecan_ray.reorder.policy import Pair
-from pecan_ray.reorder.relative_bound import LARGE_BLOCKS
 
 Judge: TypeAlias = Callable[[int, Element, Element], str]
 """From an element's number, and its result in the usual order and in another way, to why that is refused, or ""."""
@@ -129,8 +128,8 @@ class Trial:
             return "its result is not equal to that of the user's order"
         given, without = self._without(order, self._sampled.held[number])
         compared = [without] if self._sampled.results[number] == 1 else []
-        several = [self.exchanges.blocks_of(pair) for pair in exchanges(self._names, order)]
-        found = element_moved(mine, other, compared, given, max((LARGE_BLOCKS, *several), key=len))
+        mixing = max((1, *map(self.exchanges.mixing, exchanges(self._names, order))))
+        found = element_moved(mine, other, compared, given, mixing)
         return f"column {found.column!r}: {found.description()}" if found.rejected else ""
 
     def _without(self, order: OpOrder, token: Token) -> tuple[dict[str, Any], dict[str, Any] | None]:

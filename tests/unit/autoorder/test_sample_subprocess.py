@@ -6,6 +6,7 @@ What a function does to that process is not done to the trainer's.
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import signal
 import subprocess
@@ -134,6 +135,27 @@ def test_a_plan_that_cannot_be_sent_is_sampled_here(tmp_path: Path) -> None:
 
     assert order_of(look, tmp_path).order_text().sequences
     seen.close()
+
+
+def test_a_sample_leaves_alone_what_an_object_remembers_that_cannot_be_pickled(tmp_path: Path) -> None:
+    class Counts:
+        """A class of a script, which is pickled by value; what dispatches by type holds weak references."""
+
+        def __init__(self) -> None:
+            self.calls = 0
+
+        @functools.singledispatchmethod
+        def count(self, element: dict[str, Any]) -> dict[str, Any]:
+            self.calls += 1
+            return element
+
+        def __call__(self, element: dict[str, Any]) -> dict[str, Any]:
+            return dict(self.count(element))
+
+    counts = Counts()
+    assert not own.can_be_sent(counts)
+    assert order_of(counts, tmp_path).order_text().sequences
+    assert counts.calls == 0
 
 
 def test_a_call_apart_returns_and_raises_what_the_function_does() -> None:

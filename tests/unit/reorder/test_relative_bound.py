@@ -46,10 +46,10 @@ def as_floats(image: Array) -> Array:
     return image.astype(np.float32) / np.float32(255)
 
 
-def exchange(op: Any, image: Array, other: Any = small) -> Any:
+def exchange(op: Any, image: Array, other: Any = small, mixing: int = 2) -> Any:
     """What an exchange of an operator and one behind it moves."""
     user, exchanged, without = other(op(image)), op(other(image)), other(image)
-    return moved(user, exchanged, [without], step_of(image, user))
+    return moved(user, exchanged, [without], step_of(image, user), mixing)
 
 
 def test_an_inversion_hides_no_noise_and_no_blur_and_rounding_elsewhere_is_equal() -> None:
@@ -69,9 +69,10 @@ def test_something_small_that_is_hidden_stays_hidden_beside_an_effect_on_the_who
         made[200:216, 200:216] = 0
         return made
 
-    assert not exchange(darkened, picture(384)).rejected
-    found = exchange(hiding, picture(384))
+    assert not exchange(darkened, picture(384), mixing=1).rejected
+    found = exchange(hiding, picture(384), mixing=1)
     assert found.share < BOUND / 10 and found.rejected
+    assert exchange(hiding, picture(384)).rejected
     assert exchange(hiding, picture(384).astype(np.float32)).rejected
     sound = np.random.default_rng(0).normal(0, 0.1, 64_000).astype(np.float32)
     muted = sound * np.float32(0.3)
@@ -91,8 +92,50 @@ def test_a_difference_where_the_operators_do_nothing_or_little_never_passes() ->
     without[:8, :8] += np.uint8(88)  # what the operator does there is little
     exchanged = user.copy()
     exchanged[:8, :8] -= np.uint8(20)
-    found = moved(user, exchanged, [without], step=0.0)
-    assert found.share < BOUND / 10 and found.rejected
+    found = moved(user, exchanged, [without], step=0.0, mixing=1)
+    assert found.share < BOUND / 10 and found.local > 0.5 and found.rejected
+
+
+def test_values_that_become_others_never_pass_however_few_they_are() -> None:
+    def red(image: Array) -> Array:
+        made = np.asarray((255 * (image / 255) ** 0.7).astype(np.uint8))
+        made[image[..., 0] > 180] = (255, 0, 0)
+        return made
+
+    def hue(degrees: Array) -> Array:
+        return np.asarray((degrees + 150) % 360)
+
+    def inverse(depth: Array) -> Array:
+        return np.asarray(1 / (depth + 1))
+
+    degrees = picture(384)[..., 1].astype(np.float32)
+    depth = np.where(np.arange(384) % 9 < 2, 0.5, degrees).astype(np.float32)
+    for op, given in ((red, picture(384)), (hue, degrees), (inverse, depth)):
+        found = exchange(op, given, mixing=1)
+        assert found.largest > 0.25 and found.rejected and "a single value" in found.description()
+    curve = exchange(lambda image: (255 * (image / 255) ** 0.8).astype(np.uint8), picture(384), mixing=1)
+    assert 0 < curve.largest < 0.1 and not curve.rejected
+
+
+def test_a_mark_is_seen_beside_a_gain_in_the_same_function() -> None:
+    sound = np.random.default_rng(0).normal(0, 0.1, 64_000).astype(np.float32)
+
+    def marked(given: Array) -> Array:
+        mark = 0.004 * np.sin(np.arange(len(given)))
+        return np.asarray(given * np.float32(0.3) + mark.astype(np.float32))
+
+    def pairs(given: Array) -> Array:
+        return np.asarray((given[::2] + given[1::2]) / np.float32(2))
+
+    assert exchange(marked, sound, pairs, mixing=1).share < BOUND
+    assert exchange(marked, sound, pairs).share > BOUND
+    assert not exchange(lambda given: given * np.float32(0.3), sound, pairs).rejected
+
+
+def test_complex_numbers_are_not_compared_with_real_ones() -> None:
+    waves = np.exp(1j * np.arange(256)).astype(np.complex64)
+    angles = np.angle(waves).astype(np.float32)
+    assert moved(angles, angles[::-1].copy(), [waves]).rejected
 
 
 def test_what_cannot_be_compared_is_equal_or_refused() -> None:
@@ -115,7 +158,7 @@ def test_a_large_value_that_stands_for_what_is_missing_hides_no_difference(missi
     field[:20, 70:] = missing
     hidden, elsewhere = field.copy(), field.copy()
     hidden[30:42, 10:30], elsewhere[30:42, 40:60] = 0, 0
-    assert moved(hidden, elsewhere, [field]).rejected and moved(hidden, elsewhere, [field], blocks=()).rejected
+    assert moved(hidden, elsewhere, [field]).rejected and moved(hidden, elsewhere, [field], mixing=0).rejected
     row = np.array([missing, 0.25, 0.5, 3.0]).astype(kind)
     assert moved(row, row + np.array([0, 1e-3, 0, 0], kind), [np.zeros_like(row)]).rejected
     last_bit = row * np.asarray(1 + np.finfo(kind).eps, kind)

@@ -90,7 +90,7 @@ def distances(draw: random.Random) -> Iterator[str]:
         user, exchanged = draw.sample(others, 2)
         without = [draw.choice([given, *others, None]) for _ in range(draw.randint(0, 2))]
         found = moved(user, exchanged, without, step_of(given, user) if draw.random() < 0.5 else 0.0)
-        numbers = f"{found.share:.3g} {found.local:.3g} of {found.bound:.3g}, {found.by:.3g} of {found.effect:.3g}"
+        numbers = f"{found.share:.3g} {found.local:.3g}, {found.largest:.3g}, {found.by:.3g} of {found.effect:.3g}"
         yield f"{kind}{list(shape)}: {numbers}, rejected {found.rejected} {found.why}".rstrip()
 
 
