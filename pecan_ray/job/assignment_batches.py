@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pecan_ray.job.blocks import Block, RowRange
+from collections.abc import Iterator, Sequence
+
+from pecan_ray.job.blocks import BlockOfRows, RowRange
 from pecan_ray.job.ledger_shape import Assignment, LedgerShape
 from pecan_ray.job.messages import EndAssignment, EndData, Lengths, SplitOpenFailure
 from pecan_ray.job.worker_events import BatchProduced, EngineBatch, PutOut, Release
@@ -50,9 +52,15 @@ class AssignmentBatches:
         first = turn * self._shape.batch_size
         return rank, RowRange(first, first + places.end - places.begin)
 
-    def put_block(self, batch: EngineBatch | None, block: Block) -> PutOut:
-        """Let the trainer have a block, of the rows of a batch or of none."""
-        return PutOut(batch, self.assignment.epoch, None, block.row_range, block.spans)
+    def put_blocks(self, batch: EngineBatch | None, blocks: Sequence[BlockOfRows]) -> Iterator[PutOut | Release]:
+        """Let the trainer have blocks, of the rows of a batch or of none."""
+        divided = batch is not None and all(one.end - one.begin < batch.rows for one in blocks)
+        for one in blocks:
+            mine = batch if one.begin < one.end else None
+            rows = (one.begin, one.end) if divided and mine is not None else None
+            yield PutOut(mine, self.assignment.epoch, None, one.block.row_range, one.block.spans, rows)
+        if divided and batch is not None:
+            yield Release(batch)  # its rows were copied
 
     def is_batch(self, remainder_part: EngineBatch) -> bool:
         """Tell whether what is left at the end is a batch for somebody, if it is not returned."""

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from pecan_ray.job.lease_rows import is_next
 from pecan_ray.job.pending_leases import LeaseSpans, RowParts
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, LeaseKey
 from pecan_ray.sampling.spans import Span
@@ -103,52 +105,95 @@ class Block:
     row_range: RowRange
 
 
+@dataclass(frozen=True, slots=True)
+class BlockOfRows:
+    """A block, and which rows of a batch it has: the first, and the one behind the last."""
+
+    block: Block
+    begin: int
+    end: int
+
+
 # Why a run ends with a block, with rows or without: docs/decisions/order-and-rows.md#144-joined-rows
 class RunBlocks:
-    """Cuts a run into blocks, as a worker finishes its rows in order: the last one ends where the run does."""
+    """Cuts the runs of an assignment into blocks, as a worker finishes their rows in order.
+
+    The last block ends where its run does.  A run that follows another one directly is one with it; else the batch in
+    which the engine goes on to a new run is divided.  That happens where a split is longer or shorter than it told: a
+    run that is not the last one of an assignment ends with a batch.
+    """
 
     def __init__(self) -> None:
-        self._leases: list[Lease] = []
-        """Consecutive ones of one interval each, but for what is in blocks already."""
-
-    def __bool__(self) -> bool:
-        return bool(self._leases)
+        self._stretches: deque[list[Lease]] = deque()
+        """Runs that do not follow each other, without what is in blocks already: consecutive leases of one interval."""
+        self._ends: dict[LeaseKey, int] = {}
+        """Of splits that were read to their ends, the position behind the last element."""
 
     @property
     def first_element(self) -> int | None:
         """The number in the epoch of the first element that is in no block; None where there is none."""
-        lease = self._leases[0] if self._leases else None
+        lease = self._stretches[0][0] if self._stretches else None
         return None if lease is None or lease.row is None else lease.row + (lease.spans[0][0] >> OUTPUT_BITS)
 
     def add(self, lease: Lease) -> None:
-        """Add a lease of the run, which follows the ones before it."""
-        self._leases.append(lease)
+        """Add a lease, which follows those before it in its run."""
+        if not (self._stretches and is_next(self._stretches[-1], lease)):
+            self._stretches.append([])
+        self._stretches[-1].append(lease)
 
-    def next(self, rows: RowParts) -> Block:
-        """Return the block of the next rows, which ends behind the last of them."""
-        key, _, stop = rows[-1]
-        return self._block(self._taken(key, stop), rows)
+    def ended(self, key: LeaseKey, elements: int) -> None:
+        """Note that a split has so many elements."""
+        self._ends[key] = elements << OUTPUT_BITS
 
-    def rest(self, rows: RowParts) -> Block | None:
-        """Return the block with which the run ends, of rows or of none; None where nothing is left of it."""
-        taken, self._leases = self._leases, []
-        return self._block(taken, rows) if taken else None
+    def next(self, rows: RowParts) -> list[BlockOfRows]:
+        """Return the block of the next rows, which ends behind the last of them; several where runs lie between."""
+        found, begin = list[BlockOfRows](), 0
+        while begin < len(rows):
+            end = self._rows_of_stretch(rows, begin)
+            key, _, stop = rows[-1]
+            taken = self._stretches.popleft() if end < len(rows) else self._taken(key, stop)
+            found.append(BlockOfRows(self._block(taken, rows[begin:end]), begin, end))
+            begin = end
+        return found
+
+    def rest(self, rows: RowParts) -> list[BlockOfRows]:
+        """Return the blocks with which the runs end, of rows or of none."""
+        found, begin = list[BlockOfRows](), 0
+        while self._stretches:
+            end = self._rows_of_stretch(rows, begin)
+            found.append(BlockOfRows(self._block(self._stretches.popleft(), rows[begin:end]), begin, end))
+            begin = end
+        return found
+
+    def _rows_of_stretch(self, rows: RowParts, begin: int) -> int:
+        """Return the first of some rows that is not of the first stretch."""
+        if len(self._stretches) == 1:
+            return len(rows)
+        here = [(lease.key, *lease.spans[0]) for lease in self._stretches[0]]
+        for number in range(begin, len(rows)):
+            key, start, _ = rows[number]
+            if not any(key == mine and first <= start < last for mine, first, last in here):
+                return number
+        return len(rows)
 
     def _taken(self, last: LeaseKey, position: int) -> list[Lease]:
-        """Take leases up to a position out of the run."""
+        """Take leases up to a position out of the first stretch, with the end of a split behind its last element."""
         taken: list[Lease] = []
-        while self._leases:
-            lease = self._leases[0]
+        stretch = self._stretches[0]
+        while stretch:
+            lease = stretch[0]
             ((start, stop),) = lease.spans
-            if lease.key == last and position < stop:
+            if lease.key == last and position < min(stop, self._ends.get(last, END)):
                 if start < position:
                     taken.append(replace(lease, spans=((start, position),)))
                     # The beginning of the epoch is in the block that is being cut off.
-                    self._leases[0] = replace(lease, spans=((position, stop),), starts_epoch=False)
+                    stretch[0] = replace(lease, spans=((position, stop),), starts_epoch=False)
                 break
-            taken.append(self._leases.pop(0))
-            if lease.key == last and position == stop:
+            taken.append(stretch.pop(0))
+            if lease.key == last and position <= stop:
                 break
+        if not stretch:
+            self._stretches.popleft()
         return taken
 
     def _block(self, taken: Sequence[Lease], rows: RowParts) -> Block:

@@ -71,7 +71,9 @@ class Branch:
     """and how many rows the last one has: 1 where these are not numbered, and nothing is asked for by them."""
     in_rows: bool = False
     joined: bool = False
-    """What came last is a run whose rows are joined to batches: it is timed as a whole."""
+    """What came last is a run whose rows are joined to batches;"""
+    in_one: bool = False
+    """it becomes any number of rows, so it is an assignment of its own, and timed as a whole."""
     threads: int = 1
     """Of the engine, when it asked last."""
 
@@ -81,28 +83,33 @@ class Branch:
         self.given.clear()
         self.ended, self.peek_result = False, ()
 
-    def take_in(self, reply: Reply, *, beside: bool) -> None:
-        """Take the leases of an answer; `beside`: they were asked for while others are read."""
+    def take_in(self, reply: Reply, batch_rows: int | None, *, beside: bool) -> None:
+        """Take the leases of an answer; `beside`: they were asked for while others are read.
+
+        `batch_rows`: of a batch, where each element becomes one row.
+        """
         leases = _leases(reply)
         self.here.extend(leases)
         self.joined = any(lease.place is not None for lease in leases)
-        # A run of joined rows is an assignment of its own (decision 144). An empty answer to a worker that reads other
-        # leases is no end (decision 148).
-        self.lot, self.ended = len(leases), self.joined or not (leases or beside)
+        self.in_one = self.joined and batch_rows is None
+        # A run of joined rows is an assignment of its own (decision 144), but for whole batches (decision 220).
+        whole = batch_rows is not None and sum(elements_in(lease) or 0 for lease in leases) % batch_rows == 0
+        # An empty answer to a worker that reads other leases is no end (decision 148).
+        self.lot, self.ended = len(leases), (self.joined and not whole) or not (leases or beside)
         self.peek_result = reply.splits if isinstance(reply, Lookahead) else ()
 
     def pop_lease(self, now: float | None) -> Lease:
         """Return the next lease; `now` is None where nobody will read it."""
         lease = self.here.popleft()
         # The leases of a run that is joined count as one: the time of a row is that of the run over its rows.
-        if self.joined and self.given:
+        if self.in_one and self.given:
             self.given_rows += elements_in(lease) or 0
             return lease
         # A mean of times for a lease says nothing about a row, and the other way round.
         if self.in_rows != (lease.row is not None):
             self.in_rows, self.lease_s = lease.row is not None, None
-        # Numbered rows are timed when they are made (`LeaseRequests._note_produced`).
-        if now is not None and (self.joined or not self.in_rows):
+        # Numbered rows are timed when they are made (`LeaseRequests.note_produced`).
+        if now is not None and (self.in_one or not self.in_rows):
             self.given.append(now)
         self.given_rows = (elements_in(lease) or 1) if self.in_rows else 1
         return lease
@@ -161,11 +168,15 @@ def _leases(reply: Reply) -> tuple[Lease, ...]:
 class LeaseRequests:
     """The part of a worker that asks for leases."""
 
-    def __init__(self, channels: WorkerChannels, *, ahead: bool, one_sequence: bool) -> None:
+    def __init__(
+        self, channels: WorkerChannels, *, ahead: bool, one_sequence: bool, batch_rows: int | None = None
+    ) -> None:
         """`ahead`: every lease that is taken will be worked on, so that some may be taken early.
 
         `one_sequence`: which leases are worked on at a time decides the order of results: it is the same in each run.
+        `batch_rows`: of a batch, where rows are joined although each element becomes one.
         """
+        self._batch_rows = batch_rows
         self._channels, self._prefetch, self._one_sequence = channels, ahead, one_sequence
         self._branches: dict[int, Branch] = {}
         self._rows: dict[LeaseKey, tuple[int, int]] = {}
@@ -175,9 +186,9 @@ class LeaseRequests:
         self._made_rows, self._made_at = 0, 0.0
         """So many rows were made, of leases whose rows are not all made, since this moment."""
         self.blocks: RunBlocks | None = None
-        """The run of this assignment, where rows are joined to batches,"""
+        """The runs of this assignment, where rows are joined to batches,"""
         self.has_rejected = False
-        """and whether a part of it cannot be opened here: then others make all of it."""
+        """and whether a part of them cannot be opened here: then others make all that the trainer has not got."""
         self._lengths: list[tuple[LeaseKey, int]] = []
         self._not_opened: list[SplitOpenFailure] = []
         self._epoch, self._assignments = 0, 0
@@ -211,7 +222,7 @@ class LeaseRequests:
         if self._one_sequence:
             # Decision 148: which splits are open follows from their order and lengths alone, not from other workers.
             event = replace(event, side=ONE_BY_ONE)
-        if not branch.joined:
+        if not branch.in_one:
             branch.time(event.side.reading, now)
         branch.pending_request, branch.threads = event, event.threads
         self._serve(event.branch, branch, now, done)
@@ -239,7 +250,9 @@ class LeaseRequests:
         wanted = branch.pending_request
         if current:
             beside = request.reading > 0  # no lease beside others is no end
-            branch.take_in(reply, beside=beside)
+            branch.take_in(reply, self._batch_rows, beside=beside)
+            # Of a later run the job would think that it is made here, and this worker drops all that it makes.
+            branch.ended = branch.ended or self.has_rejected
             if isinstance(reply, NoMoreLeases):
                 branch.projected = self._epoch + 1, reply.next_epoch
             splits = next_splits(reply)
@@ -256,11 +269,15 @@ class LeaseRequests:
     def read(self, key: LeaseKey, elements: int) -> None:
         """Note the length of a split, for the next question that is due."""
         self._lengths.append((key, elements))
+        if self.blocks is not None:
+            self.blocks.ended(key, elements)
 
     def fail_open(self, split: SplitOpenFailure) -> None:
         """Note a split that cannot be opened here, for the next question that is due."""
         self._not_opened.append(split)
         self.has_rejected = self.blocks is not None
+        for branch in self._branches.values():
+            branch.ended = branch.ended or self.has_rejected
 
     def take_notes(self) -> tuple[Lengths, tuple[SplitOpenFailure, ...]]:
         """Return what was noted since the last question."""
@@ -271,7 +288,7 @@ class LeaseRequests:
     def end_run(self, now: float) -> None:
         """Note that all of a run is made."""
         for branch in self._branches.values():
-            if branch.joined:
+            if branch.in_one:
                 branch.time(0, now)
 
     def row_range(self, batch: EngineBatch, now: float) -> RowRange | None:
@@ -279,7 +296,7 @@ class LeaseRequests:
 
         A split that is longer than it told has rows with the numbers of others: these count as not numbered.
         """
-        self._note_produced(batch.rows, now)
+        self.note_produced(batch.rows, now)
         if not all(key in self._rows for key in batch.spans):
             return None
         begins: list[int] = []
@@ -297,7 +314,7 @@ class LeaseRequests:
         first = min(begins, default=0)
         return RowRange(first, first + batch.rows) if begins and max(ends) - first == batch.rows else None
 
-    def _note_produced(self, rows: int, now: float) -> None:
+    def note_produced(self, rows: int, now: float) -> None:
         """Note that so many of the rows that were taken first are in batches, and how long a row took.
 
         By what is made and not by what is read: an engine reads rows long before it has made those before them.
@@ -356,9 +373,10 @@ class LeaseRequests:
     def _note_rows(self, branch: int, lease: Lease, now: float) -> None:
         """Note which rows of the epoch a lease has, where they are numbered."""
         if lease.place is not None:
-            self.blocks = self.blocks or RunBlocks()
+            if self.blocks is None:
+                self.blocks = RunBlocks()
             self.blocks.add(lease)
-        elif lease.row is not None:
+        if lease.row is not None and (lease.place is None or self._batch_rows is not None):
             self._rows[lease.key] = lease.row, lease.split.elements or 0
             first, rows = lease.row + (lease.spans[0][0] >> OUTPUT_BITS), elements_in(lease) or 0
             self._in_line.append(UnmadeRows(branch, first, rows, now))

@@ -49,6 +49,9 @@ class LedgerShape:
     joined: bool = False
     """Of that it is known where in the source it comes from alone: workers get runs of elements, and the trainer joins
     what they make of these to batches (`pecan_ray.job.joiner`)."""
+    one_row_each: bool = False
+    """Where rows are joined: each element becomes one row all the same, so that a run of whole batches ends with one,
+    and another run may follow it in the same assignment."""
     order_required: bool = False
     """This order is never given up: the job fails where it cannot be kept."""
     seeks: bool = False

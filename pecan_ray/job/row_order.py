@@ -114,12 +114,14 @@ def _must_join(options: IterOptions, shape: PlanShape) -> bool:
 
 def joins_rows(options: IterOptions, shape: PlanShape, engine: EngineName) -> bool:
     """Tell whether the trainer joins rows to batches: it must, or several workers shall make those of one batch."""
-    return _must_join(options, shape) or _divides_batches(options, shape, engine)
+    return _must_join(options, shape) or divides_batches(options, shape, engine)
 
 
 # Which of both, and why not always: docs/decisions/order-and-rows.md#220-a-batch-of-several-workers
-def _divides_batches(options: IterOptions, shape: PlanShape, engine: EngineName) -> bool:
-    """Tell whether several workers make the rows of one batch, where it is known which rows it has."""
+def divides_batches(options: IterOptions, shape: PlanShape, engine: EngineName) -> bool:
+    """Tell whether several workers make the rows of one batch, of which it is known beforehand which rows it has."""
+    if _must_join(options, shape):
+        return False
     workers = options.workers
     alone = isinstance(workers, Workers) and workers.local + workers.remote == 1
     # Rows on which no function runs take next to nothing, and the tensorflow engine builds its graph for each run.

@@ -18,6 +18,9 @@ Behind a filter it is not known beforehand which row an element becomes.  A run 
 and an assignment of its own: at its end the worker gives up what it has made, and the trainer joins that with the rows
 before it (`pecan_ray.job.joiner`).  The window is kept by the rows that elements have become so far.
 
+Where several workers shall make the rows of one batch (decision 220), rows are joined although their numbers are known.
+A run that is shorter than a batch is an assignment of its own then, too; one of whole batches is followed by another.
+
 A batch with which two workers have died is a run of its own, of a worker that works on nothing else; where rows are
 joined, so many elements as a batch has rows.
 
@@ -55,7 +58,8 @@ that let more of them through later do not fill memory."""
 
 def _ends_within_batch(shape: LedgerShape, rows: int, state: WorkerLeaseState) -> bool:
     """Tell whether an assignment ends with a run of so many rows: its last batch is not full, or it is alone."""
-    return shape.joined or rows % shape.batch_size > 0 or state.alone is not None
+    any_number = shape.joined and not shape.one_row_each
+    return any_number or rows % shape.batch_size > 0 or state.alone is not None
 
 
 class RowRuns:
@@ -168,7 +172,7 @@ class RowRuns:
         begin = run_begin(rows_to_give, own)
         if state.ends or begin is None or self.should_wait(worker, state):
             return ()
-        wanted = self._run_size(min(most, self._room(rows_to_give)), workers, rows_to_give)
+        wanted = self._run_size(min(most, self._room(rows_to_give)), workers, rows_to_give, begin.row)
         few = wanted <= MANY_BATCHES * self._shape.batch_size
         passed: list[Lease] = []
         limit = max(rows_to_give.limit, rows_to_give.fresh)
@@ -242,8 +246,8 @@ class RowRuns:
         begins = self._shape.joined or rows % self._shape.batch_size == 0
         return begins and bool(elements_in(lease)) and self.fatal_batches.is_suspected(rows_of(lease)[0])
 
-    def _run_size(self, most: int, workers: int, rows: RowsToGive) -> int:
-        """Return how many rows, or elements, a run has: no more than half of an even share (guided self-scheduling)."""
+    def _run_size(self, most: int, workers: int, rows: RowsToGive, begin: int) -> int:
+        """Return how many rows a run has from one on: at most half of an even share (guided self-scheduling)."""
         left = self._epoch_rows.left(self._waiting.given) + rows.passed_rows
         size, even_share = self._shape.batch_size, left // (2 * max(1, workers))
         # One worker alone must not use up the window: the others would stand by until its rows have come.
@@ -251,7 +255,8 @@ class RowRuns:
         if not self._shape.joined:
             return max(1, min(most, even_share) // size) * size
         # A block that is a batch is not copied.
-        most = most // size * size if most > size else most
+        if most > size:
+            most = most // size * size - (begin % size if self._shape.one_row_each else 0)
         # Nobody waits for the end of an only worker's run, so no share is left for others.
         if workers == 1:
             return max(size, most)

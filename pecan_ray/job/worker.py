@@ -72,7 +72,12 @@ class WorkerState:
         self._shape = shape
         self._channels = WorkerChannels(heartbeat)
         # `take` and `zip` may leave some of a whole plan's splits unread.
-        self._lease_requests = LeaseRequests(self._channels, ahead=not shape.serial, one_sequence=one_sequence)
+        self._lease_requests = LeaseRequests(
+            self._channels,
+            ahead=not shape.serial,
+            one_sequence=one_sequence,
+            batch_rows=shape.batch_size if shape.one_row_each else None,
+        )
         self._updates = WorkerProgressReporter(heartbeat, hung_after_s)
         self._current_assignment: AssignmentBatches | None = None
         self._to_ask: deque[WorkerQuestion] = deque()
@@ -164,7 +169,7 @@ class WorkerState:
         assert stretch is not None, "a batch of no assignment"
         if self._should_stop_assignment(stretch):
             self._leave(done)
-        # Another worker makes all rows of this run, so what was made of them here is not wanted.
+        # Other workers make all rows of these runs, so what was made of them here is not wanted.
         elif self._lease_requests.has_rejected:
             done.append(Release(batch))
         elif batch.partial:
@@ -191,7 +196,8 @@ class WorkerState:
     ) -> None:
         if (blocks := self._lease_requests.blocks) is not None:
             self._updates.count(batch.rows)
-            done.append(stretch.put_block(batch, blocks.next(batch.row_parts)))
+            self._lease_requests.note_produced(batch.rows, now)
+            done += stretch.put_blocks(batch, blocks.next(batch.row_parts))
             return
         put_out = stretch.put_out(batch, self._lease_requests.row_range(batch, now))
         if isinstance(put_out, PutOut):
@@ -223,7 +229,7 @@ class WorkerState:
     def _end_run(
         self, stretch: AssignmentBatches, blocks: RunBlocks, now: float, done: list[WorkerInstruction]
     ) -> None:
-        """Give up all rows of a run, and what lies behind them: the trainer joins them with those of others."""
+        """Give up all rows of the last run, and what lies behind them: the trainer joins them with those of others."""
         self._lease_requests.end_run(now)
         leftovers, stretch.leftovers = stretch.leftovers, []
         if self._lease_requests.has_rejected:
@@ -241,8 +247,8 @@ class WorkerState:
         last = remaining_parts[-1] if remaining_parts else None
         if last is not None:
             self._updates.count(last.rows)
-        if (block := blocks.rest(last.row_parts if last is not None else ())) is not None:
-            done.append(stretch.put_block(last, block))
+            self._lease_requests.note_produced(last.rows, now)
+        done += stretch.put_blocks(last, blocks.rest(last.row_parts if last is not None else ()))
         self._to_ask.append(stretch.ending(*self._lease_requests.take_notes()))
 
     def _settle_leftovers(self, reply: Reply, now: float, done: list[WorkerInstruction]) -> None:

@@ -11,6 +11,7 @@ from pecan_ray.job.ledger_shape import Assignment
 from pecan_ray.job.messages import LeftOutElement, Reply, SplitOpenFailure, WorkerProgress, WorkerQuestion
 from pecan_ray.job.pending_leases import LeaseSpans, RowParts
 from pecan_ray.plan.splits import Lease, LeaseKey, Split
+from pecan_ray.sampling.spans import Span
 
 
 class EngineBatch(Protocol):
@@ -226,6 +227,8 @@ class PutOut:
     """Which part of the epoch its rows are, where these come in order and no others come between them."""
     spans: LeaseSpans | None = None
     """What it stands for, where rows are joined to batches; None: as the batch says."""
+    rows: Span | None = None
+    """The rows of the batch that it has: a copy of them, since the others are put out apart; None: all."""
 
 
 @dataclass(frozen=True)

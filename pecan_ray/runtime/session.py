@@ -27,7 +27,7 @@ from pecan_ray.job.first_worker import first_worker
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.registration import NoResponse, Registration, Rejected, StopWithError
 from pecan_ray.job.resume_point import ResumePoint
-from pecan_ray.job.row_order import joins_rows, runs_in_order
+from pecan_ray.job.row_order import divides_batches, joins_rows, runs_in_order
 from pecan_ray.job.saved_state import SavedState, point_for
 from pecan_ray.job.spec import JobSpec
 from pecan_ray.job.stats import JobStats
@@ -435,6 +435,7 @@ def ledger_shape(
         keeps=shape.keeps,
         in_row_order=numbered,
         joined=numbered and joins_rows(options, shape, engine),
+        one_row_each=numbered and divides_batches(options, shape, engine),
         order_required=numbered and one_sequence,
         seeks=all(map(seeks, sources)),
     )

@@ -15,6 +15,7 @@ from pecan_ray.cache_options import ClusterIo
 from pecan_ray.engines.contract import Produced
 from pecan_ray.engines.freed_memory import keep_freed_memory
 from pecan_ray.engines.lease_tracker import LeaseTracker
+from pecan_ray.engines.slots import HeapSlots, into_slot
 from pecan_ray.errors import CutError, ElementError, PecanError, describe_error
 from pecan_ray.job import worker_events as words
 from pecan_ray.job.heartbeat import HEARTBEAT_S, Heartbeat
@@ -36,6 +37,7 @@ from pecan_ray.runtime.worker_streams import WorkerStreams, release
 from pecan_ray.storage import bound_datasets, drop_prefetch, hedge_reads, limit_remote_io, set_patience
 from pecan_ray.storage.retry import tell_elsewhere
 from pecan_ray.transport.choice import SelectedTransport
+from pecan_ray.transport.joining import joined
 from pecan_ray.transport.messages import Message
 from pecan_ray.transport.outbox import Outbox
 from pecan_ray.transport.owned_slots import OwnedSlot
@@ -226,6 +228,8 @@ class WorkerProcess:
 
     def _put_out(self, instruction: words.PutOut) -> None:
         produced = cast(Produced, instruction.batch or Produced({}, {}, 0, instruction.epoch))
+        if instruction.rows is not None:
+            produced = copy_of_rows(produced, *instruction.rows)
         produced.row_range, produced.row_parts = instruction.row_range, ()
         if instruction.spans is not None:
             produced.spans, produced.without_data = {key: list(one) for key, one in instruction.spans.items()}, {}
@@ -279,6 +283,12 @@ class WorkerProcess:
     def grant(self, rank: int, count: int) -> None:
         """Let so many more messages go to a client through Ray's object store."""
         self._streams.grant(rank, count)
+
+
+def copy_of_rows(produced: Produced, begin: int, end: int) -> Produced:
+    """Return some rows of a batch with memory of their own: its slot goes to nobody."""
+    columns, slot = into_slot(joined([(produced.columns, begin, end)]), HeapSlots())
+    return Produced(columns, {}, end - begin, produced.epoch, slot=slot)
 
 
 def heartbeat_of(job: Job) -> Heartbeat:

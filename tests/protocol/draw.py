@@ -201,6 +201,8 @@ def _numbered(random: Random, scenario: Scenario) -> Scenario:
         scenario = replace(scenario, on_error="raise", unseen=0.0 if joined else scenario.unseen)
     elif scenario.on_error == "raise":
         scenario = replace(scenario, on_error="skip")
+    if scenario.one_row_each and Random(f"wrong {scenario.seed}").random() < 0.2:
+        scenario = replace(scenario, wrong_by=Random(f"wrong by {scenario.seed}").choice((-2, -1, 1, 3)))
     scenario = replace(scenario, promised=known and not scenario.unseen and random.random() < 0.4)
     return _with_slow_heads(random, scenario) if random.random() < 0.3 else scenario
 

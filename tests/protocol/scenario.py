@@ -99,6 +99,8 @@ class Scenario:
     """It is known which row of an epoch an element becomes: runs of rows are put in order."""
     joined: bool = False
     """It is not: runs are any elements, and what becomes of them is joined to batches by the trainer."""
+    wrong_by: int = 0
+    """Every third split tells so many elements more than it holds, but for one that would tell none."""
     promised: bool = False
     """This order is never given up."""
     buckets: int = 0
@@ -189,9 +191,23 @@ class Scenario:
             grouped=self.tail is not None,
             in_row_order=self.numbered,
             joined=self.joined,
+            one_row_each=self.one_row_each,
             order_required=self.promised,
             seeks=True,
         )
+
+    def told_elements(self, branch: int, index: int) -> int | None:
+        """How many elements a split tells that it holds, if it tells."""
+        if not self.lengths_known:
+            return None
+        held = len(self.sources[branch][index].outputs)
+        return max(1, held + self.wrong_by) if held and index % 3 == 0 else held
+
+    @property
+    def one_row_each(self) -> bool:
+        """Whether rows are joined although each element becomes one."""
+        whole = all(split.torn is None and set(split.outputs) <= {1, *FATAL} for split in self.sources[0])
+        return self.joined and whole and self.on_error == "raise"
 
     @property
     def coordinated(self) -> bool:

@@ -80,6 +80,8 @@ class WorkerModel(Party):
         elif isinstance(instruction, told.PutOut):
             made = instruction.batch or Made(instruction.epoch)
             assert isinstance(made, Made)
+            if instruction.rows is not None:
+                made = Made(instruction.epoch, made.pieces[slice(*instruction.rows)])
             made.row_range = instruction.row_range
             if instruction.spans is not None:
                 made.spans, made.without_data = {key: list(one) for key, one in instruction.spans.items()}, {}

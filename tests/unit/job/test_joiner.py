@@ -9,7 +9,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pecan_ray.job.blocks import RunBlocks
+from pecan_ray.job.blocks import BlockOfRows, RunBlocks
 from pecan_ray.job.joins import Joins
 from pecan_ray.job.lease_sizes import cut, elements_in
 from pecan_ray.job.trainer_events import ReceivedBatch
@@ -30,8 +30,10 @@ def kept(source: Sequence[Sequence[bool]]) -> list[Row]:
 def runs(source: Sequence[Sequence[bool]], random: Random) -> Iterator[list[Lease]]:
     """Cut a source into runs of whole elements, the first of which begins the epoch."""
     run: list[Lease] = []
+    row = 0
     for index, split in enumerate(source):
-        lease = Lease(0, Split(index, elements=len(split)), row=0, place=index)
+        lease = Lease(0, Split(index, elements=len(split)), row=row, place=index)
+        row += len(split)
         while (count := elements_in(lease) or 0) > 1 and random.random() < 0.5:
             first, lease = cut(lease, random.randint(1, count - 1))
             yield [*run, first]
@@ -43,21 +45,36 @@ def runs(source: Sequence[Sequence[bool]], random: Random) -> Iterator[list[Leas
     yield run
 
 
-def blocks(source: Sequence[Sequence[bool]], run: list[Lease], worker: str, random: Random) -> Iterator[ReceivedBatch]:
-    """Make what a worker does of a run: its rows in some pieces."""
+def assignments(source: Sequence[Sequence[bool]], random: Random) -> Iterator[list[Lease]]:
+    """Deal the runs of a source to assignments: each has some, in order."""
+    dealt: list[list[Lease]] = [[] for _ in range(random.randint(1, 3))]
+    for run in runs(source, random):
+        random.choice(dealt).extend(run)
+    yield from dealt
+
+
+def blocks(
+    source: Sequence[Sequence[bool]], leases: list[Lease], worker: str, random: Random
+) -> Iterator[ReceivedBatch]:
+    """Make what a worker does of an assignment: its rows in some pieces."""
     cutter, rows = RunBlocks(), list[Row]()
-    for lease in run:
+    for lease in leases:
         cutter.add(replace(lease, starts_epoch=lease.split.index == lease.spans[0][0] == 0))
         (start, stop) = lease.spans[0][0] >> OUTPUT_BITS, lease.spans[0][1] >> OUTPUT_BITS
         mine = source[lease.split.index]
         rows += [(lease.split.index, n) for n in range(start, min(stop, len(mine))) if mine[n]]
+        if stop > len(mine) and random.random() < 0.5:  # the engine has told of the end before it made the last row
+            cutter.ended(lease.key, len(mine))
     while rows and random.random() < 0.6:
         some = random.randint(1, len(rows))
         made, rows = rows[:some], rows[some:]
-        block = cutter.next(row_parts(made))
-        yield ReceivedBatch(0, worker, 0, block.spans, some, some, row_range=block.row_range, payload=made)
-    if (last := cutter.rest(row_parts(rows))) is not None:
-        yield ReceivedBatch(0, worker, 0, last.spans, len(rows), len(rows), row_range=last.row_range, payload=rows)
+        yield from (as_received(one, made, worker) for one in cutter.next(row_parts(made)))
+    yield from (as_received(one, rows, worker) for one in cutter.rest(row_parts(rows)))
+
+
+def as_received(one: BlockOfRows, made: Sequence[Row], worker: str) -> ReceivedBatch:
+    mine, block = made[one.begin : one.end], one.block
+    return ReceivedBatch(0, worker, 0, block.spans, len(mine), len(mine), row_range=block.row_range, payload=mine)
 
 
 def row_parts(rows: Sequence[Row]) -> list[tuple[LeaseKey, int, int]]:
@@ -73,9 +90,9 @@ def test_batches_are_those_of_one_worker_in_whatever_blocks_rows_come(
     source: list[list[bool]], size: int, drop: bool, random: Random
 ) -> None:
     queue = TrainerQueue(joins=Joins(size, drop))
-    came = [block for run in runs(source, random) for block in blocks(source, run, "one", random)]
+    came = [block for dealt in assignments(source, random) for block in blocks(source, dealt, "one", random)]
     if random.random() < 0.5:  # a second worker was given all of it, in other runs
-        came += [block for run in runs(source, random) for block in blocks(source, run, "other", random)]
+        came += [block for dealt in assignments(source, random) for block in blocks(source, dealt, "other", random)]
     random.shuffle(came)
     acknowledged: dict[LeaseKey, Spans] = {}
     received = [one for block in came for one in queue.receive(block)]

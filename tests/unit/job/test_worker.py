@@ -10,7 +10,16 @@ from pecan_ray.job.blocks import RowRange
 from pecan_ray.job.heartbeat import Heartbeat
 from pecan_ray.job.lease_sizes import SideBySide
 from pecan_ray.job.ledger_shape import Assignment, LedgerShape
-from pecan_ray.job.messages import AskLeases, Assigned, NoMoreLeases, Reply, WorkerProgress
+from pecan_ray.job.messages import (
+    AskLeases,
+    Assigned,
+    EndAssignment,
+    LeftOutElement,
+    NoMoreLeases,
+    Reply,
+    SplitOpenFailure,
+    WorkerProgress,
+)
 from pecan_ray.job.worker import WorkerState
 from pecan_ray.job.worker_channels import RUN
 from pecan_ray.plan.splits import Lease, Split
@@ -204,6 +213,34 @@ def test_the_element_that_fails_is_the_first_that_is_in_no_block_where_rows_are_
         rig.handle(told.BatchProduced(batch(2, *map(elements, these))))
         rows.append(rig.state.failing_row)
     assert rows == [1020, 1026, None]
+
+
+def test_a_run_follows_one_of_whole_batches_and_a_batch_that_has_rows_of_both_is_divided() -> None:
+    """The first split holds one element less than it told."""
+    rig, split = Rig(LedgerShape(in_row_order=True, joined=True, one_row_each=True, batch_size=4)), Split(0, elements=9)
+    rig.begin(Assignment(0))
+    assert given(rig.take((Lease(0, split, (elements(1, 8),), row=0, place=0),))) == [0]
+    assert given(rig.take((Lease(0, Split(2, elements=8), (elements(0, 4),), row=16, place=2),))) == [2], "no end"
+    rig.handle(told.BatchProduced(batch(4, *(elements(n, 1) for n in range(1, 5)))))
+    of_both = batch(4, *(elements(n, 1) for n in range(5, 8)))
+    of_both.row_parts.append(((0, 0, 2), *elements(0, 1)))
+    *put, last = rig.handle(told.BatchProduced(of_both))
+    assert [one.rows for one in put if isinstance(one, told.PutOut)] == [(0, 3), (3, 4)]
+    assert last == told.Release(of_both), "its parts are copies"
+    assert given(rig.take((Lease(0, Split(2, elements=8), (elements(4, 2),), row=20, place=2),))) == [2]
+    assert given(rig.handle(told.LeaseRequested(0))) == [None], "what is shorter than a batch ends the assignment"
+
+
+def test_nothing_is_asked_for_behind_a_split_that_cannot_be_opened_where_rows_are_joined() -> None:
+    rig = Rig(LedgerShape(in_row_order=True, joined=True, one_row_each=True, batch_size=4))
+    rig.begin(Assignment(0))
+    run = Lease(0, Split(0, elements=9), (elements(0, 4),), row=0, place=0)
+    rig.take((run,))
+    rig.handle(told.SplitOpenFailed(SplitOpenFailure(KEY, run.spans, LeftOutElement("0", "read", "0", "not there"))))
+    assert given(rig.handle(told.LeaseRequested(0))) == [None] and not rig.requested
+    rig.handle(told.AssignmentFinished({}))
+    ending = rig.request(RUN)
+    assert isinstance(ending, EndAssignment) and ending.split_open_failures
 
 
 def test_a_row_takes_as_long_as_it_is_made_and_not_as_it_is_read() -> None:
