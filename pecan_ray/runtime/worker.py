@@ -288,7 +288,10 @@ class WorkerProcess:
 def copy_of_rows(produced: Produced, begin: int, end: int) -> Produced:
     """Return some rows of a batch with memory of their own: its slot goes to nobody."""
     columns, slot = into_slot(joined([(produced.columns, begin, end)]), HeapSlots())
-    return Produced(columns, {}, end - begin, produced.epoch, slot=slot)
+    bad = [] if begin else produced.bad
+    return replace(
+        produced, columns=columns, spans={}, without_data={}, rows=end - begin, slot=slot, layout=None, bad=bad
+    )
 
 
 def heartbeat_of(job: Job) -> Heartbeat:
