@@ -120,10 +120,18 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=OVER * CPUS)
     parser.add_argument("--loops", type=int, default=0)
     parser.add_argument("--nice", type=int, default=15, help="of the loops; Ray's actors have 15")
+    parser.add_argument("--worker-timeout", type=float, default=60.0, help="seconds of silence after which one is lost")
     parser.add_argument("--seconds", type=float, default=60.0)
     asked = parser.parse_args()
     job = f"saturated-{os.getpid()}"
-    config = pecan.Config(progress=False, reorder="off", report_folder="", threads_per_worker=1, cpus_per_worker=SHARE)
+    config = pecan.Config(
+        progress=False,
+        reorder="off",
+        report_folder="",
+        threads_per_worker=1,
+        cpus_per_worker=SHARE,
+        worker_timeout_s=asked.worker_timeout,
+    )
     source = pecan.sources.Arrays(i=np.arange(ROWS))
     pipe = pecan.PecanPipeline(source, name="saturated", config=config).map(burn, on="i").batch(BATCH)
     with busy(asked.loops, asked.nice):

@@ -31,11 +31,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--first", type=int, default=0, help="the first of the seeds")
     parser.add_argument("--in-pieces", action="store_true", help="cut each off and go on from its state")
     parser.add_argument("--hurt-controllers", action="store_true", help="kill and freeze the controller in each")
+    parser.add_argument("--least-ranks", type=int, default=1, help="only histories of at least so many ranks")
     parser.add_argument("--workers-of-cpu", type=int, default=1, help="processes that play")
     given = parser.parse_args(arguments)
     if given.seed is not None:
         return _replay(given.seed, given.in_pieces, given.hurt_controllers)
     seeds: Iterator[int] = itertools.count(given.first)
+    if given.least_ranks > 1:
+        seeds = (seed for seed in seeds if draw(seed).ranks >= given.least_ranks)
     minutes: float = given.minutes
     if given.histories:
         seeds, minutes = itertools.islice(seeds, given.histories), float("inf")
