@@ -27,7 +27,7 @@ def flip(image: Any) -> Any:
     return image[:, ::-1].copy()
 
 
-def images(seed: int | None = None, *, side: int = 400, **options: Any) -> pecan.PecanPipeline:
+def images(seed: int | None = None, *, side: int = 200, **options: Any) -> pecan.PecanPipeline:
     noise = np.random.default_rng(0).integers(0, 255, (ELEMENTS, side, side, 3), np.uint8)
     config = pecan.Config(sample_elements=ELEMENTS, **{"reorder": "safe", "sample_seconds": 60.0, **options})
     pipe = pecan.PecanPipeline(pecan.sources.Arrays(image=noise), name="noise", seed=seed, config=config)
