@@ -37,6 +37,8 @@ class Losses:
         self.count = 0
         self.exit_reason = ""
         """Of the process that ended last, as far as it is known why, and its name."""
+        self.cut_refused = False
+        """One has met an element before which its plan cannot be cut: workers leave nothing to the trainer any more."""
         self._in_a_row: list[Loss] = []
 
     def delivered(self) -> None:

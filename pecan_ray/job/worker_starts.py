@@ -147,7 +147,7 @@ class WorkerStarts:
 
     def _on_cut_refused(self, event: events.CutRefused, now: float, done: Instructions) -> None:
         if event.worker in self._worker_table.workers:
-            self._worker_table.whole_plans = True
+            self._worker_table.losses.cut_refused = True
             self._job.tell("transport", event.message, now)
             self.lose(event.worker, "order", "it is replaced by one that runs all operators itself", now, done)
 

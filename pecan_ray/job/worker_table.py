@@ -88,8 +88,6 @@ class WorkerTable:
         """Bytes a second that all of them together may read of object stores; None: as many as they can."""
         self.cache_limits: DatasetRooms = ()
         """What their nodes may keep of each dataset; empty: nobody bounds that."""
-        self.whole_plans = False
-        """Workers that start from now on leave nothing to the trainer."""
         self.pool_nodes = 1
         """Nodes that keep blocks together; 1: each keeps its own."""
         self.workers: dict[str, WorkerRecord] = {}
@@ -178,7 +176,7 @@ class WorkerTable:
         # Decision 51: it starts with the share that it has when all run, so that it never reads without a bound.
         share = None if self.remote_io is None else self.remote_io / max(1, self.target.workers)
         place = worker.name, worker.placement, worker.host, sharing, worker.reserved
-        return StartWorker(*place, share, self.cache_limits, self.whole_plans)
+        return StartWorker(*place, share, self.cache_limits, self.losses.cut_refused)
 
     def note_running(self, worker: WorkerRecord, now: float) -> None:
         """Note that a worker runs."""
