@@ -21,7 +21,7 @@ NOT_REPLAYED = (
     ("Pecan: Table 1", "orders of operators, and no number"),
     (
         "Pecan: Table 3",
-        "accuracy after full trainings on TPUs: [small models](benchmarks/ordering.md#does-it-hurt-the-model) instead",
+        "accuracy after full trainings: [small models](benchmarks/ordering.md#cached-first-and-a-detector) instead",
     ),
     ("Cachew: Figures 1, 2, 6b, 6c", "pictures whose numbers the text lacks"),
     ("Cachew: Figure 7", "spread of decisions, without numbers: [ours](#cachews-threshold-figure-7)"),
@@ -37,7 +37,7 @@ NOT_REPLAYED = (
     ("tf.data service: Figures 10 (mode A), 11", "[measured live](#measured-live-tfdata-service), on other models"),
     (
         "Quiver: Tables 1, 2, Figure 2",
-        "accuracy after 90 and 30 epochs: [a small model](benchmarks/ordering.md#does-it-hurt-the-model) instead",
+        "accuracy after 90 and 30 epochs: [a small model](benchmarks/ordering.md#cached-first-and-a-detector) instead",
     ),
     ("Quiver: Figures 3 to 5", "timelines without numbers"),
     ("Quiver: Figure 7", "without numbers; [its sentences](#quiver-jobs-that-come-late-figure-7) are so here"),
