@@ -33,7 +33,7 @@ with colours, gamma and flips; what a trainer minds (blurs, noise, JPEG blocks, 
 has more than 0.4, and more than 1 in a block."""
 # docs/decisions/autoorder.md#199-the-largest-value-and-what-a-scale-hides
 BOUND_OF_VALUE = 0.125
-"""Largest share of the range of a result's values, of each channel, by which one of them may move: 0.07 with colours,
+"""Largest share of the range of a result's values, of each channel, by which one of them may move: 0.1 with colours,
 gamma and contrast, 0.17 to 1 where marks, hues, inverses and rare values become others."""
 SMALL = 64
 """Arrays of so many numbers are boxes, points or labels: they are equal or they are not."""
