@@ -130,10 +130,10 @@ class RunBlocks:
         """Of splits that were read to their ends, the position behind the last element."""
 
     @property
-    def first_element(self) -> int | None:
-        """The number in the epoch of the first element that is in no block; None where there is none."""
+    def first_place(self) -> int | None:
+        """The first place that is in no block; None where there is none."""
         lease = self._stretches[0][0] if self._stretches else None
-        return None if lease is None or lease.row is None else lease.row + (lease.spans[0][0] >> OUTPUT_BITS)
+        return None if lease is None or lease.place is None else place_of(lease.place, lease.spans[0][0])
 
     def add(self, lease: Lease) -> None:
         """Add a lease, which follows those before it in its run."""

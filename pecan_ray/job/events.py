@@ -256,8 +256,8 @@ class WorkerFailed:
     worker: str
     error: BaseException
     row: int | None = None
-    """Where rows are numbered, the first one of the epoch that it cannot make: it says so again until those before it
-    have come."""
+    """Where rows are numbered, the first one of the epoch that it cannot make, or its place where they are joined: it
+    says so again until those before it have come."""
 
 
 @dataclass(frozen=True)

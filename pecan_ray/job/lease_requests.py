@@ -329,17 +329,19 @@ class LeaseRequests:
             if made < taken.rows:
                 self._in_line.appendleft(replace(taken, first=taken.first + made, rows=taken.rows - made))
             self._made_rows, rows = self._made_rows + made, rows - made
-        if len(self._in_line) < left:
+        # A split that told of no element has no row, and may hold some all the same.
+        if len(self._in_line) < left and self._made_rows:
             branch.note((now - self._made_at) / self._made_rows)
             self._made_rows, self._made_at = 0, now
 
     def failing_row(self) -> int | None:
         """Return the first row that is in no batch, where order is kept; None where rows are not numbered.
 
-        Where rows are joined to batches, it is the first element that is in no block: the job counts elements then.
+        Where rows are joined to batches, it is the first place that is in no block: a split may hold more elements than
+        it told, and these have no numbers.
         """
         if self.blocks is not None:
-            return self.blocks.first_element
+            return self.blocks.first_place
         return self._in_line[0].first if self._in_line else None
 
     def _serve(self, number: int, branch: Branch, now: float, done: list[WorkerInstruction]) -> None:

@@ -35,5 +35,9 @@ def is_next(run: Sequence[Lease], lease: Lease) -> bool:
     before = run[-1]
     if before.key == lease.key:
         return before.spans[-1][1] == lease.spans[0][0]
+    if before.spans[-1][1] != END or lease.spans[0][0] != 0:
+        return False
+    # By places, too, where they are known: between two splits may be one that told of no element.
+    adjacent = before.place is None or lease.place is None or lease.place == before.place + 1
     # By rows and not by the numbers of splits, so that the next pass follows the end of the one before.
-    return before.spans[-1][1] == END and lease.spans[0][0] == 0 and rows_of(before)[1] == rows_of(lease)[0]
+    return adjacent and rows_of(before)[1] == rows_of(lease)[0]

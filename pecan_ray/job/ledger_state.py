@@ -54,7 +54,7 @@ class LedgerState:
     def rows_in_turn(self) -> int:
         """Rows of the epoch, or elements where rows are joined, that have had their turn, where these come in order."""
         if self.shape.joined:
-            return self.runs.elements
+            return self.runs.in_turn.elements
         # Rank r of w gets batches r, r + w and so on. The first one that its rank has not received ends what has come.
         ranks = self.shape.world_size
         return min(count * ranks + rank for rank, count in enumerate(self.counts)) * self.shape.batch_size

@@ -35,6 +35,7 @@ from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 from functools import partial
 
+from pecan_ray.job.blocks import place_of
 from pecan_ray.job.epoch_rows import MANY, EpochRows
 from pecan_ray.job.fatal_batches import FatalBatches
 from pecan_ray.job.fatal_elements import FatalElementTracker
@@ -45,15 +46,13 @@ from pecan_ray.job.leftovers import Leftovers
 from pecan_ray.job.own_ranks import MANY_BATCHES, OwnRanks, RowsToGive, run_begin
 from pecan_ray.job.pending_leases import LeaseSpans, WorkerLeaseState
 from pecan_ray.job.queues import Queues
+from pecan_ray.job.rows_in_turn import RowsInTurn
 from pecan_ray.job.skipped_rows import SkippedRows
 from pecan_ray.job.waiting_rows import WaitingRows
-from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, LeaseKey
+from pecan_ray.plan.splits import Lease, LeaseKey
 
 WINDOW_BATCHES = 4
 """Of each worker, in the window: one that it makes, one that it has asked for, and two that wait for their turn."""
-LEAST_SHARE = 1 / 64
-"""Elements become this share of rows at least, as far as the window goes: behind filters that let fewer through, those
-that let more of them through later do not fill memory."""
 
 
 def _ends_within_batch(shape: LedgerShape, rows: int, state: WorkerLeaseState) -> bool:
@@ -72,10 +71,7 @@ class RowRuns:
         self._waiting = WaitingRows(shape, queues, self._epoch_rows)
         self.max_within_budget = 0
         """So many rows the trainer has memory for."""
-        self.elements = self.rows = 0
-        """Elements of the epoch that have had their turn, where rows are joined, and rows that they have become."""
-        self._in_all = 0, 0
-        """The same of all epochs before this one."""
+        self.in_turn = RowsInTurn(shape, queues)
         self.fatal_reason = ""
         """Why the order cannot be kept, where it was promised."""
         self.given_up = ""
@@ -92,6 +88,11 @@ class RowRuns:
     def joins(self) -> bool:
         """Whether the trainer joins rows to batches."""
         return self._shape.joined and self.kept
+
+    @property
+    def place_in_turn(self) -> int:
+        """The place before which all of the epoch has had its turn, where rows are joined."""
+        return max(self.in_turn.place, place_of(*self._epoch_rows.start))
 
     @property
     def fatal_batches(self) -> FatalBatches:
@@ -118,8 +119,7 @@ class RowRuns:
 
     def begin_epoch(self) -> None:
         """Begin an epoch at its first row."""
-        self._in_all = self._in_all[0] + self.elements, self._in_all[1] + self.rows
-        self.elements = self.rows = 0
+        self.in_turn.begin_epoch()
         self._epoch_rows.begin_epoch()
         self._waiting.begin_epoch()
 
@@ -227,7 +227,7 @@ class RowRuns:
             alone = self._needs_own_worker(lease, rows)
             # Rows of a run must follow each other, and a split that this worker cannot open begins
             # a run of another worker.
-            parted = self._shape.joined and (not is_next(run, lease) or (bool(run) and lease.key in barred))
+            parted = self._shape.joined and bool(run) and (not self._follows(run[-1], lease) or lease.key in barred)
             if parted or ((alone or self._epoch_rows.is_apart(lease, run)) and (run or state.taken)):
                 self._waiting.put_back([lease])
                 break
@@ -264,6 +264,10 @@ class RowRuns:
         # make it together.
         return max(1, size // workers, most)
 
+    def _follows(self, before: Lease, lease: Lease) -> bool:
+        """Tell whether nothing lies between two leases, not even a split that told of no element."""
+        return is_next([self._placed(before)], self._placed(lease))
+
     def _placed(self, lease: Lease) -> Lease:
         """Return a lease with its place in the epoch."""
         place = lease.pass_index * len(self._queues.listings[0]) + lease.split.index
@@ -276,7 +280,7 @@ class RowRuns:
         """
         if left or not self.joins:
             return 0, 0
-        rest = self.rows % self._shape.batch_size
+        rest = self.in_turn.rows % self._shape.batch_size
         return (0, rest) if self._shape.drop_remainder else (int(rest > 0), 0)
 
     def ended(self, key: LeaseKey, elements: int) -> None:
@@ -289,13 +293,7 @@ class RowRuns:
 
     def had_turn(self, spans: LeaseSpans, rows: int) -> int:
         """Note positions that have had their turn, with the rows made of them; return how many batches these fill."""
-        before, self.rows = self.rows, self.rows + rows
-        listing = self._queues.listings[0]
-        for (_, _, index), intervals in spans.items():
-            for start, stop in intervals:
-                end = (listing[index].elements or 0) if stop == END else stop >> OUTPUT_BITS
-                self.elements += max(0, end - (start >> OUTPUT_BITS))
-        return self.rows // self._shape.batch_size - before // self._shape.batch_size
+        return self.in_turn.add(spans, rows)
 
     def put_back(self, leases: Sequence[Lease]) -> None:
         """Let leases that came back be the next ones, for any worker."""
@@ -324,6 +322,5 @@ class RowRuns:
         rows = max(self.max_within_budget, WINDOW_BATCHES * workers * size)
         if not self._shape.joined:
             return rows // size * size  # a run ends with a batch
-        # Over all epochs, because the beginning of one says little about the share that is let through.
-        elements, made = self._in_all[0] + self.elements, self._in_all[1] + self.rows
-        return int(rows / max(LEAST_SHARE, made / elements if elements else 1.0))
+        # An element that becomes more rows than the window holds is one all the same: each worker may have one.
+        return max(workers, self.in_turn.elements_for(rows))

@@ -204,8 +204,10 @@ class JobState(JobCore):
             self.fail(_with_node(event, self.worker_table.workers[event.worker].node), now, done)
 
     def _in_turn(self, row: int | None) -> bool:
-        """Tell whether all rows before one have come, where they come in order."""
-        return row is None or not self.ledger.runs.kept or self.ledger.rows_in_turn >= row
+        """Tell whether all rows before one, or before a place, have come, where they come in order."""
+        runs = self.ledger.runs
+        come = runs.place_in_turn if runs.joins else self.ledger.rows_in_turn
+        return row is None or not runs.kept or come >= row
 
     def _help(self, now: float) -> None:
         """Let a second worker make the next rows, if they are long in coming."""

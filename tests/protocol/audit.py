@@ -7,7 +7,8 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from pecan_ray.job.credits import MOST_AHEAD
-from pecan_ray.job.row_runs import LEAST_SHARE, WINDOW_BATCHES
+from pecan_ray.job.row_runs import WINDOW_BATCHES
+from pecan_ray.job.rows_in_turn import LEAST_SHARE
 from pecan_ray.job.trainer import TrainerState
 from tests.protocol.engine import Made, ModelPiece, pieces_of
 from tests.protocol.saved import Saved

@@ -119,3 +119,17 @@ def test_batches_are_those_of_one_worker_in_whatever_blocks_rows_come(
         batches = [batch for batch in batches if len(batch) == size]
     assert [rows_of(batch) for batch in [*joined, *queue.joined()]] == batches
     assert queue.joiner.nbytes == 0 and not queue.early and queue.nbytes == sum(map(len, batches))
+
+
+def test_rows_on_both_sides_of_a_split_that_told_of_no_element_are_two_blocks() -> None:
+    """Another worker has it: what lies at its place comes between them, also where it holds elements after all."""
+    cutter = RunBlocks()
+    for index, row in ((0, 0), (2, 1)):
+        cutter.add(Lease(0, Split(index, elements=1), row=row, place=index))
+    made = [(0, 0), (2, 0)]
+    first, last = cutter.next(row_parts(made))
+    assert [(one.begin, one.end, list(one.block.spans)) for one in (first, last)] == [
+        (0, 1, [(0, 0, 0)]),
+        (1, 2, [(0, 0, 2)]),
+    ]
+    assert first.block.row_range.end < last.block.row_range.begin

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from pecan_ray.job import events
+from pecan_ray.job.blocks import place_of
 from pecan_ray.job.lease_rows import rows_of
 from pecan_ray.job.lease_sizes import elements_in
 from pecan_ray.job.ledger import Ledger
 from pecan_ray.job.ledger_check import check_ledger
-from pecan_ray.job.ledger_shape import LedgerShape
+from pecan_ray.job.ledger_shape import Assignment, LedgerShape
 from pecan_ray.job.messages import AskLeases, EndAssignment, LeftOutElement, SplitOpenFailure
 from pecan_ray.job.row_order import row_order
 from pecan_ray.job.slow_head import SlowHead
@@ -20,7 +21,7 @@ from pecan_ray.job.suspicion import CRASHED
 from pecan_ray.options import AutoWorkers, IterOptions, Workers
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.shape import plan_shape
-from pecan_ray.plan.splits import OUTPUT_BITS, Split
+from pecan_ray.plan.splits import END, OUTPUT_BITS, Split
 from pecan_ray.sources import Arrays, TextLines
 from tests.unit.job.job_rig import JobRig, elements, said
 
@@ -208,6 +209,25 @@ def test_of_joined_rows_what_a_worker_cannot_open_is_for_others_and_yields_nothi
     assert (lease.split.index, lease.left_out) == (0, True) and rig.job.stats(rig.now).order_given_up == ""
 
 
+def test_of_joined_rows_a_run_goes_on_behind_no_split_that_another_worker_has() -> None:
+    """Also behind one that told of no element: its place would count as come, whatever it holds."""
+    ledger = Ledger(LedgerShape(in_row_order=True, joined=True, one_row_each=True, batch_size=4))
+    ledger.add_splits(0, [Split(index, elements=one) for index, one in enumerate((1, 0, 4))])
+    ledger.end_listing(0)
+    for worker in "abc":
+        ledger.join(worker)
+        ledger.next_assignment(worker)
+    ledger.queues.bar("b", (0, 0, 2))
+
+    def splits_of_run(worker: str, expected: int = 0) -> list[int]:
+        return [lease.split.index for lease in ledger.take_run(worker, 100, expected) or ()]
+
+    assert (splits_of_run("a", expected=4), splits_of_run("b")) == ([0], [1])
+    ledger.lost("a", died=CRASHED)
+    ledger.settled(0, "a")
+    assert splits_of_run("c") == [0]
+
+
 def test_rows_that_all_wait_for_belong_to_a_second_worker_and_are_used_once() -> None:
     ledger, head = numbered_ledger(), SlowHead()
     for worker in ("late", "quick"):
@@ -290,3 +310,37 @@ def test_a_worker_that_fails_ends_the_job_when_the_rows_before_have_come() -> No
     assert [len(rig.take(worker)) for _ in range(2)] == [1, 1] and rig.job.trainer_update(0).unordered
     rig.handle(events.WorkerFailed(worker, ValueError("no"), 100))
     assert rig.job.error is not None, "at once where no order is kept"
+
+
+def test_an_error_waits_for_the_rows_before_it_also_behind_a_split_that_is_longer_than_it_told() -> None:
+    rig = JobRig(LedgerShape(in_row_order=True, joined=True, one_row_each=True, batch_size=2), Workers(2))
+    quick, failing = rig.begin([Split(0, elements=2), Split(1, elements=8)])
+    for worker in (quick, failing):
+        rig.assign(worker)
+    told = rig.take(quick, 2)
+    between, last = rig.take(failing, 2), rig.take(failing, 2)
+    assert [lease.spans for lease in (*told, *between, *last)] == [((0, END),), (elements(0, 2),), (elements(2),)]
+    fails = events.WorkerFailed(failing, ValueError("no"), place_of(1, elements(2)[0]))
+    (held,) = told  # ten elements instead of two, in two blocks
+    for span, rows in ((elements(0, 8), 8), ((elements(8)[0], END), 2)):
+        rig.job.ledger.ack(0, quick, 0, {held.key: [span]}, rows=rows)
+    assert rig.job.ledger.rows_in_turn == 2, "the window hangs on what was given out"
+    rig.handle(fails)
+    assert rig.job.error is None, "two rows are to come before"
+    rig.acknowledge(failing, between[0], 0, 2)
+    rig.handle(fails)
+    assert rig.job.error is fails.error
+
+
+def test_each_worker_may_have_an_element_also_where_one_becomes_more_rows_than_the_window_holds() -> None:
+    """As films become frames: nobody would be given anything, and the job would stand still."""
+    ledger = numbered_ledger(joined=True)
+    for worker in "ab":
+        ledger.join(worker)
+        ledger.next_assignment(worker)
+    (first,) = ledger.take_run("a", 1) or ()
+    ledger.ack(0, "a", 0, {first.key: first.spans}, rows=1000)
+    ledger.assignment_ended("a", {})
+    for worker in "ab":
+        assert ledger.next_assignment(worker) == Assignment(0)
+        assert [elements_in(lease) for lease in ledger.take_run(worker, 1) or ()] == [1]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
+
 from pecan_ray.job import worker_events as told
 from pecan_ray.job.assignment_batches import AssignmentBatches
-from pecan_ray.job.blocks import RowRange
+from pecan_ray.job.blocks import RowRange, place_of
 from pecan_ray.job.heartbeat import Heartbeat
 from pecan_ray.job.lease_sizes import SideBySide
 from pecan_ray.job.ledger_shape import Assignment, LedgerShape
@@ -212,7 +214,7 @@ def test_the_element_that_fails_is_the_first_that_is_in_no_block_where_rows_are_
     for these in ((20, 25), (30, 59)):
         rig.handle(told.BatchProduced(batch(2, *map(elements, these))))
         rows.append(rig.state.failing_row)
-    assert rows == [1020, 1026, None]
+    assert rows == [place_of(7, elements(20)[0]), place_of(7, elements(26)[0]), None]
 
 
 def test_a_run_follows_one_of_whole_batches_and_a_batch_that_has_rows_of_both_is_divided() -> None:
@@ -229,6 +231,16 @@ def test_a_run_follows_one_of_whole_batches_and_a_batch_that_has_rows_of_both_is
     assert last == told.Release(of_both), "its parts are copies"
     assert given(rig.take((Lease(0, Split(2, elements=8), (elements(4, 2),), row=20, place=2),))) == [2]
     assert given(rig.handle(told.LeaseRequested(0))) == [None], "what is shorter than a batch ends the assignment"
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_rows_of_a_split_that_told_of_none_take_no_time_that_is_counted(joined: bool) -> None:
+    rig = Rig(LedgerShape(in_row_order=True, joined=joined, one_row_each=joined, batch_size=4))
+    rig.begin(Assignment(0))
+    told_of_none, place = Split(0, elements=0), 0 if joined else None
+    rig.take((Lease(0, told_of_none, row=0, place=place),))
+    (put_out,) = rig.handle(told.BatchProduced(batch(4, *(elements(n) for n in range(4)))))
+    assert isinstance(put_out, told.PutOut)
 
 
 def test_nothing_is_asked_for_behind_a_split_that_cannot_be_opened_where_rows_are_joined() -> None:
