@@ -147,7 +147,7 @@ class JobRequests:
     def _on_worker_request(self, event: events.WorkerRequestReceived, now: float, done: list[Instruction]) -> None:
         worker = self._job.worker_table.workers.get(event.worker)
         if worker is None:
-            done.append(Response(event.worker, event.channel, event.number, _stale_worker_reply(event.request)))
+            done.append(Response(event.worker, event.channel, event.number, stale_worker_reply(event.request)))
             return
         worker.hearing = worker.hearing.heard(now)
         # Decision 22: a question may come twice. Then it is answered as before, and what it tells is not noted again.
@@ -352,7 +352,7 @@ def _handle_fatal_elements(job: JobCore, now: float, done: list[Instruction]) ->
     return () if raises else left_out
 
 
-def _stale_worker_reply(request: WorkerQuestion) -> Reply:
+def stale_worker_reply(request: WorkerQuestion) -> Reply:
     """Return what a worker is told that is fenced off: nothing that it says counts."""
     if isinstance(request, AskAssignment):
         return "stop"

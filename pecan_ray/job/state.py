@@ -23,10 +23,11 @@ from pecan_ray.job.instructions import (
     Instructions,
     Log,
     RejectTrainer,
+    Response,
     TellTrainers,
 )
 from pecan_ray.job.job_cost import cost_between, wait_share
-from pecan_ray.job.job_requests import JobRequests
+from pecan_ray.job.job_requests import JobRequests, stale_worker_reply
 from pecan_ray.job.job_summary import completed, job_stats
 from pecan_ray.job.listing import SourceListing
 from pecan_ray.job.messages import TrainerReport, TrainerUpdate
@@ -323,6 +324,9 @@ def _after_the_end(job: str, event: events.Event) -> list[Instruction]:
     if isinstance(event, events.ControllerRestarted):
         # The process before this one may have been lost before it had ended everything.
         return [EndJob(orphaned=True)]
+    if isinstance(event, events.WorkerRequestReceived):
+        # Else it would wait for ever, and its process could not be given another job.
+        return [Response(event.worker, event.channel, event.number, stale_worker_reply(event.request))]
     if isinstance(event, (events.TrainerRegistered, events.OtherRunRegistered)):
         # The actor is there a little longer than its job.
         ended = StaleJobError(f"job {job} has just ended: a new one can begin when its actor is gone.")

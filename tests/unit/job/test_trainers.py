@@ -8,9 +8,9 @@ import pytest
 
 from pecan_ray.errors import ClusterError, RankTakenError, StaleJobError
 from pecan_ray.job import events
-from pecan_ray.job.instructions import EndJob, KillWorker, Log, LookForTrainers, RejectTrainer, TellTrainers
+from pecan_ray.job.instructions import EndJob, KillWorker, Log, LookForTrainers, RejectTrainer, Response, TellTrainers
 from pecan_ray.job.ledger_shape import LedgerShape
-from pecan_ray.job.messages import ReceivedBatches, TrainerReport
+from pecan_ray.job.messages import AskAssignment, ReceivedBatches, TrainerReport, WorkerProgress
 from pecan_ray.job.registration import Registration, Rejected, Retry
 from pecan_ray.job.rounds import Rounds, expand_rounds
 from pecan_ray.job.start_worker import StartWorker
@@ -195,6 +195,8 @@ def test_another_run_takes_the_place_of_one_whose_processes_have_ended_at_once()
         rig.handle(events.TrainerChecked(one.rank, one.incarnation, "ended"))
     done = rig.handle(events.OtherRunRegistered("new"), after=0.2)
     assert isinstance(of_kind(RejectTrainer, done)[0].error, StaleJobError) and of_kind(EndJob, done)
+    late = events.WorkerRequestReceived("worker", "run", 7, AskAssignment(WorkerProgress()))
+    assert rig.handle(late) == [Response("worker", "run", 7, "stop")], "it must not wait for a job that has ended"
 
 
 # --- rounds ---------------------------------------------------------------------------------------------------
