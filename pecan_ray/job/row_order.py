@@ -114,13 +114,14 @@ def _must_join(options: IterOptions, shape: PlanShape) -> bool:
 
 def joins_rows(options: IterOptions, shape: PlanShape, engine: EngineName) -> bool:
     """Tell whether the trainer joins rows to batches: it must, or several workers shall make those of one batch."""
-    return _must_join(options, shape) or divides_batches(options, shape, engine)
+    must = runs_in_order(options, shape) and _must_join(options, shape)
+    return must or divides_batches(options, shape, engine)
 
 
 # Which of both, and why not always: docs/decisions/order-and-rows.md#220-a-batch-of-several-workers
 def divides_batches(options: IterOptions, shape: PlanShape, engine: EngineName) -> bool:
     """Tell whether several workers make the rows of one batch, of which it is known beforehand which rows it has."""
-    if _must_join(options, shape):
+    if _must_join(options, shape) or not runs_in_order(options, shape):
         return False
     workers = options.workers
     alone = isinstance(workers, Workers) and workers.local + workers.remote == 1

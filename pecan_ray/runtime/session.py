@@ -434,8 +434,8 @@ def ledger_shape(
         counts=serial and shape.counts,
         keeps=shape.keeps,
         in_row_order=numbered,
-        joined=numbered and joins_rows(options, shape, engine),
-        one_row_each=numbered and divides_batches(options, shape, engine),
+        joined=joins_rows(options, shape, engine),
+        one_row_each=divides_batches(options, shape, engine),
         order_required=numbered and one_sequence,
         seeks=all(map(seeks, sources)),
     )

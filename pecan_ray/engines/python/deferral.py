@@ -59,14 +59,9 @@ def deferrable_ops(plan: Plan, users_parts: Collection[tuple[str, str]]) -> dict
 
     `users_parts`: what the user's plan consists of, by `describe_plan`: the trainer knows these operators alone.
     """
-    ops = [op for op in plan.ops if not isinstance(op, Prefetch)]
-    if not ops or type(ops[-1]) is not Batch:
-        return {}
     found: dict[str, list[Map]] = {}
     seen: set[str] = set()
-    for op in reversed(ops[:-1]):
-        if isinstance(op, HOLDING):
-            continue
+    for op in reversed(_before_batch(plan)):
         # What stands before an operator that sees a column, or may see all of them, has to be done before it.
         if not isinstance(op, (Map, Filter)) or op.on is None:
             break
@@ -75,6 +70,14 @@ def deferrable_ops(plan: Plan, users_parts: Collection[tuple[str, str]]) -> dict
         else:
             seen.add(op.on)
     return {column: tuple(reversed(chain)) for column, chain in found.items()}
+
+
+def _before_batch(plan: Plan) -> list[Op]:
+    """Return the operators before the batch with which a plan ends, but for those that hold elements back."""
+    ops = [op for op in plan.ops if not isinstance(op, Prefetch)]
+    if not ops or type(ops[-1]) is not Batch:
+        return []
+    return [op for op in ops[:-1] if not isinstance(op, HOLDING)]
 
 
 def _may_be_deferred(op: Map, plan: Plan, users_parts: Collection[tuple[str, str]]) -> bool:
