@@ -274,8 +274,14 @@ class SharingConfig:
     memory is full."""
     share_linger_s: float = 10.0
     """A shared group without readers ends after this time."""
+    share_patience_s: float = 60.0
+    """With `max_lag`, readers wait for so long for one that reads nothing, and then go on; it reads the rest of its
+    epoch by a job of its own.  Ranks of a trial, which cannot do that, are waited for half an hour at least.
+    `math.inf`: no limit."""
 
     def _check_sharing(self) -> None:
+        if not self.share_patience_s > 0:
+            raise PlanError(f"share_patience_s must be positive, but got {self.share_patience_s}.")
         if not self.share_linger_s >= 0 or self.share_window_bytes < 1 or self.share_disk_bytes < 0:
             raise PlanError(
                 "share_linger_s and share_disk_bytes must be 0 or more and share_window_bytes positive, but got "

@@ -50,7 +50,8 @@ class ReaderRun(TrainingRun):
     def report(self, loop: LoopSoFar) -> Report:
         """Return what this reader has seen, with what the group's run reports."""
         reader, run = self.session.client, self.session.run_report()
-        shared = SharedReading(self.session.group, reader.read, reader.skipped, self.session.readers)
+        session = self.session
+        shared = SharedReading(session.group, reader.read, reader.skipped, session.readers, session.held_back_s)
         return Report.of_reader(reader.progress(), reader.first_batch_s, shared, run).with_time(loop.spent)
 
     def explain(self) -> str:

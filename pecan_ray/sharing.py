@@ -72,9 +72,10 @@ def share_request(
     make = dumps(run_maker(begin, options, given))
     lag = options.max_lag
     limits = config.share_window_bytes, config.share_linger_s, config.trainer_timeout_s, lag, window_on_disk(config)
+    patience_s = config.share_patience_s
     group = options.share if isinstance(options.share, str) else f"same-{_digest(repr(parts))}"
     of = None if options.world_size == 1 else TrialRank(options.job or "", options.rank, options.world_size)
-    return ShareRequest(group, GroupPlan(make, name, parts, *limits), options.epochs, config, of)
+    return ShareRequest(group, GroupPlan(make, name, parts, *limits, patience_s), options.epochs, config, of)
 
 
 def window_on_disk(config: Config) -> WindowOnDisk:

@@ -15,13 +15,9 @@ from typing import Generic, TypeAlias, TypeVar
 from pecan_ray.cache import SlidingWindow
 from pecan_ray.errors import PlanError
 from pecan_ray.job.share_trials import IncompleteTrials, RankTurns, TrialMember, TrialRank
+from pecan_ray.job.slow_readers import IdleReader, SlowReaders
 
 SharedEntry = TypeVar("SharedEntry")
-
-HOLD_S = 1800.0
-"""A reader that reads nothing for so long, while others wait for it, is left behind: longer than validations take."""
-LONGEST_STEP_S = 5.0
-"""Time that passes at once counts for so much: beyond that it was this process that stood still."""
 
 
 @dataclass(frozen=True, order=True)
@@ -61,6 +57,16 @@ class LeaveBehind:
 
 
 @dataclass(frozen=True)
+class TellWaiting:
+    """Tell readers for whom they wait."""
+
+    readers: tuple[str, ...]
+    slow: tuple[str, ...]
+    seconds: float
+    """So long these have read nothing."""
+
+
+@dataclass(frozen=True)
 class Produce:
     """Take one more entry from the run; answered by `produced` or `ran_out`."""
 
@@ -89,7 +95,14 @@ class EndGroup:
 
 
 GroupInstruction: TypeAlias = (
-    SendEntry[SharedEntry] | MoveToDisk[SharedEntry] | Finish | LeaveBehind | Produce | BeginRun | EndGroup
+    SendEntry[SharedEntry]
+    | MoveToDisk[SharedEntry]
+    | Finish
+    | LeaveBehind
+    | TellWaiting
+    | Produce
+    | BeginRun
+    | EndGroup
 )
 
 
@@ -121,36 +134,6 @@ class _Reader:
         return None if self.epochs is None else Place(self.since.epoch + self.epochs, self.since.index)
 
 
-class _ReaderTimeouts:
-    """How long a group waits: for anybody to read, and for those that hold all others back."""
-
-    def __init__(self, linger_s: float) -> None:
-        self._linger_s = linger_s
-        self._now: float | None = None
-        self._slow_consumers: tuple[tuple[str, int], ...] = ()
-        """Who holds the others back, and how much each has read."""
-        self._held_s = 0.0
-        self._empty_since: float | None = None
-
-    def passes(self, now: float, holders: tuple[tuple[str, int], ...], *, empty: bool) -> None:
-        """Let time pass."""
-        step = 0.0 if self._now is None else min(max(0.0, now - self._now), LONGEST_STEP_S)
-        self._now = now
-        # Whoever reads on, however slowly, has its time anew, because `holders` says how much each has read.
-        self._held_s = self._held_s + step if holders == self._slow_consumers else 0.0
-        self._empty_since = (now if self._empty_since is None else self._empty_since) if empty else None
-        self._slow_consumers = holders
-
-    def is_over(self, now: float) -> bool:
-        """Tell whether nobody has read for long."""
-        return self._empty_since is not None and now - self._empty_since >= self._linger_s
-
-    @property
-    def left_behind(self) -> tuple[str, ...]:
-        """Whom nobody waits for any more."""
-        return tuple(name for name, _ in self._slow_consumers) if self._held_s >= HOLD_S else ()
-
-
 class ShareGroup(Generic[SharedEntry]):
     """The readers of a group and the window between them and its run."""
 
@@ -162,8 +145,12 @@ class ShareGroup(Generic[SharedEntry]):
         max_lag: int | None = None,
         disk_bytes: int = 0,
         first_epoch: int = 0,
+        patience_s: float = 60.0,
     ) -> None:
-        """`capacity_bytes`: of the window in memory; `disk_bytes`: of what it holds besides, on disk."""
+        """`capacity_bytes`: of the window in memory; `disk_bytes`: of what it holds besides, on disk.
+
+        `patience_s`: others wait for so long for a reader that reads nothing.
+        """
         self.window: SlidingWindow[tuple[Place, SharedEntry]] = SlidingWindow(
             capacity_bytes, max_lag=max_lag, overflow_bytes=disk_bytes
         )
@@ -182,7 +169,7 @@ class ShareGroup(Generic[SharedEntry]):
         """What was produced and may not be pushed yet."""
         self._readers: dict[str, _Reader] = {}
         self._trials = IncompleteTrials()
-        self._waiting = _ReaderTimeouts(linger_s)
+        self.slow = SlowReaders(linger_s, patience_s)
         self.ended = False
 
     # --- what happens --------------------------------------------------------------------------------------
@@ -272,19 +259,28 @@ class ShareGroup(Generic[SharedEntry]):
 
     def time(self, now: float) -> list[GroupInstruction[SharedEntry]]:
         """Let time pass."""
-        waited_for = self.held_back_by
+        holders = self.held_back_by
         # Time in which nobody waits for the slowest readers does not count against them.
-        waiting = any(reader.requests for name, reader in self._readers.items() if name not in waited_for)
-        holders = tuple((name, self._readers[name].read) for name in waited_for) if waiting else ()
-        self._waiting.passes(now, holders, empty=not self.readers)
-        if self._waiting.is_over(now) and not self.ended:
+        waiting = tuple(name for name, one in self._readers.items() if one.requests and name not in holders)
+        self.slow.passes(now, self._idle_readers(holders) if waiting and holders else (), empty=not self.readers)
+        if self.slow.is_over(now) and not self.ended:
             self.ended = True
             return [EndGroup()]
         done: list[GroupInstruction[SharedEntry]] = []
-        for name in self._waiting.left_behind:
-            done.append(LeaveBehind(name, self._skipped(name), HOLD_S))
+        if named := self.slow.to_name(now):
+            done.append(TellWaiting(waiting, tuple(named), max(named.values())))
+        left = self.slow.left_behind()
+        for name, seconds in left.items():
+            done.append(LeaveBehind(name, self._skipped(name), seconds))
             self._remove(name)
-        return [*done, *self._go_on()] if done else []
+        return [*done, *self._go_on()] if left else done
+
+    def _idle_readers(self, holders: tuple[str, ...]) -> tuple[IdleReader, ...]:
+        return tuple(
+            IdleReader(name, one.read, name in holders, one.turns.is_one_of_many)
+            for name, one in self._readers.items()
+            if name in holders or not (one.requests or one.waiting)
+        )
 
     # --- what can be told ----------------------------------------------------------------------------------
 

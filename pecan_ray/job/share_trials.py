@@ -85,6 +85,11 @@ class RankTurns:
         self.dropped = 0
         """Entries of rounds that the end of an epoch has left without the other ranks' part."""
 
+    @property
+    def is_one_of_many(self) -> bool:
+        """Whether its trial has other ranks."""
+        return self._of.world_size > 1
+
     def take(self, index: int, entry: Any) -> Any:
         """Take the entry with a number in its epoch; return this rank's one of the round that it completes, or None."""
         turn = index % self._of.world_size

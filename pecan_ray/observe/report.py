@@ -37,6 +37,8 @@ class SharedReading:
     """Batches that had left the window before it came to them."""
     readers: int
     """Of the group, when it was asked last."""
+    held_back_s: tuple[tuple[str, float], ...] = ()
+    """Readers for which the others have waited longest (``max_lag``), and for how many seconds each, likewise."""
 
 
 @dataclass(frozen=True)
@@ -236,6 +238,10 @@ class Report(LossReport, SpendingReport, StaffReport):
                 f"  it read {self.shared.read} batches and skipped {self.shared.skipped}; {self.shared.readers} "
                 "readers share the workers, whose cost is the group's (pecan status)"
             )
+            lines += [
+                f"  the readers of the group have waited {seconds:.0f} s for {name}"
+                for name, seconds in self.shared.held_back_s
+            ]
         return lines
 
     def event_lines(self) -> list[str]:

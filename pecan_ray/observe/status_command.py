@@ -121,9 +121,11 @@ def group_lines(facts: GroupStats) -> list[str]:
         lines.append(
             f"  its run {facts.run.job}: {facts.run.batches} batches by {len(facts.run.workers)} worker(s){cost}"
         )
+    held_s = dict(facts.held_back_s)
     for reader in facts.readers:
         state = "waits for the next epoch" if reader.waiting else f"{reader.read} read, {reader.skipped} skipped"
-        lines.append(f"  reader {reader.reader}: {state}, {reader.lag} behind")
+        held = f", others have waited {held_s[reader.reader]:.0f} s for it" if reader.reader in held_s else ""
+        lines.append(f"  reader {reader.reader}: {state}, {reader.lag} behind{held}")
     return lines
 
 

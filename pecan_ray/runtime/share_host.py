@@ -13,10 +13,19 @@ from typing import Any
 import ray
 
 from pecan_ray.errors import PecanError, PlanError, describe_error
-from pecan_ray.job.share_group import HOLD_S, EndGroup, Finish, GroupInstruction, LeaveBehind, SendEntry, ShareGroup
+from pecan_ray.job.share_group import (
+    EndGroup,
+    Finish,
+    GroupInstruction,
+    LeaveBehind,
+    SendEntry,
+    ShareGroup,
+    TellWaiting,
+)
+from pecan_ray.job.slow_readers import MAX_NAMED
 from pecan_ray.runtime.cluster import process_exists, this_node
 from pecan_ray.runtime.pickling import unpickle_here
-from pecan_ray.runtime.share_messages import GroupPlan, GroupStats, Joined, JoinRequest, SharedPart
+from pecan_ray.runtime.share_messages import EndFrame, GroupPlan, GroupStats, Joined, JoinRequest, SharedPart
 from pecan_ray.runtime.share_readers import GroupReader, PipeReader, SharedBatch, StoreReader, lost_readers
 from pecan_ray.runtime.share_run import ShareRun
 from pecan_ray.transport.shared_slots import BatchHandle, SlotOwner
@@ -24,8 +33,6 @@ from pecan_ray.transport.shared_slots import BatchHandle, SlotOwner
 logger = logging.getLogger("pecan_ray.share")
 
 TICK_S = 0.5
-SAY_AFTER_S = 5.0
-"""The front has waited for so long before the log says for whom, and so often again."""
 LAST_WORDS_S = 5.0
 """Readers may take so long to hear how it ended."""
 
@@ -45,6 +52,7 @@ class ShareHost:
             max_lag=plan.max_lag,
             disk_bytes=disk.nbytes,
             first_epoch=plan.first_epoch,
+            patience_s=plan.patience_s,
         )
         self._loop = asyncio.get_running_loop()
         self._readers: dict[str, GroupReader] = {}
@@ -52,7 +60,6 @@ class ShareHost:
         self._processes: dict[str, tuple[str, str]] = {}
         """Ray's ids of each reader's process and node."""
         self._failed: PecanError | None = None
-        self._held_since: float | None = None
         self._disk_failed = False
         self.run = ShareRun(
             unpickle_here(plan.make, f"the pipeline of the shared group {name}"),
@@ -129,7 +136,8 @@ class ShareHost:
         fingerprint = fingerprint_of(self.plan.parts)
         pipeline = self.plan.pipeline
         return GroupStats(
-            self.name, pipeline, fingerprint, this_node(), self.state.place, self.state.readers, *sizes, run
+            *(self.name, pipeline, fingerprint, this_node(), self.state.place, self.state.readers, *sizes, run),
+            self.state.slow.held_back_s,
         )
 
     # --- what happens --------------------------------------------------------------------------------------
@@ -179,10 +187,12 @@ class ShareHost:
             if isinstance(one, SendEntry):
                 self._readers[one.reader].send(one.entry, one.skipped)
             elif isinstance(one, Finish):
-                self._readers[one.reader].finish(one.skipped)
+                self._readers[one.reader].finish(EndFrame(one.skipped))
                 self._changed()
             elif isinstance(one, LeaveBehind):
                 self._leave_behind(one)
+            elif isinstance(one, TellWaiting):
+                self._tell_waiting(one)
             elif isinstance(one, EndGroup):
                 logger.info("the shared group %s ends: nobody has read for %g s", self.name, self.plan.linger_s)
                 self._finish()
@@ -192,13 +202,23 @@ class ShareHost:
     def _leave_behind(self, one: LeaveBehind) -> None:
         message = (
             f"the shared group {self.name} goes on without {one.reader}, which has read nothing for "
-            f"{one.seconds / 60:.0f} min, while others waited for it (max_lag={self.plan.max_lag})"
+            f"{one.seconds:.0f} s, while others waited for it (max_lag={self.plan.max_lag})"
         )
         logger.warning("%s", message)
-        self._readers[one.reader].finish(
-            one.skipped, PecanError(f"{message}. Start this run again, or share no group.")
-        )
+        for stats in self.state.readers:
+            self._readers[stats.reader].notify(message)
+        self._readers[one.reader].finish(EndFrame(one.skipped, left_behind=message))
         self._changed()
+
+    def _tell_waiting(self, one: TellWaiting) -> None:
+        message = (
+            f"the shared group {self.name} waits for {', '.join(one.slow[:MAX_NAMED])}, the slowest of "
+            f"{len(self.state.readers)} readers (max_lag={self.plan.max_lag}), which has read nothing for "
+            f"{one.seconds:.0f} s; Config(share_patience_s=...) says for how long"
+        )
+        logger.warning("%s", message)
+        for name in one.readers:
+            self._readers[name].notify(message)
 
     def _fail(self, error: PecanError) -> None:
         """End the group with an error that all readers raise."""
@@ -207,7 +227,7 @@ class ShareHost:
         self._failed = error
         logger.error("the shared group %s ends: %s", self.name, error)
         for reader in self._readers.values():
-            reader.finish(0, error)
+            reader.finish(EndFrame(0, error))
         self._loop.call_later(LAST_WORDS_S, self._finish)
 
     def stop(self, why: str) -> None:
@@ -231,7 +251,6 @@ class ShareHost:
                 self._forgotten(name)
                 self._perform(self.state.leave(name))
                 self._changed()
-            self._say_who_holds(now)
             if self._failed is None:
                 self._perform(self.state.time(now))
             # All readers have heard how it ended, so nobody is waited for.
@@ -245,20 +264,6 @@ class ShareHost:
         except ray.exceptions.RayError as error:
             logger.warning("the shared group %s cannot be told whether %s lives: %s", self.name, name, error)
             return None
-
-    def _say_who_holds(self, now: float) -> None:
-        holders = self.state.held_back_by
-        if not holders:
-            self._held_since = None
-        elif self._held_since is None:
-            self._held_since = now
-        elif now - self._held_since > SAY_AFTER_S:
-            self._held_since = now
-            logger.warning(
-                "the shared group %s waits for %s, the slowest of %d readers (max_lag=%s); who reads nothing is left "
-                "behind after %.0f min",
-                *(self.name, ", ".join(holders[:4]), len(self.state.readers), self.plan.max_lag, HOLD_S / 60),
-            )
 
 
 def difference(mine: tuple[SharedPart, ...], other: tuple[SharedPart, ...]) -> str:

@@ -71,6 +71,8 @@ class GroupPlan:
     reader_timeout_s: float
     max_lag: int | None
     disk: WindowOnDisk = WindowOnDisk()
+    patience_s: float = 60.0
+    """So long readers wait for one that reads nothing."""
     first_epoch: int = 0
     """With which the group begins."""
 
@@ -117,6 +119,8 @@ class GroupStats:
     window_entries: int
     run: Any = None
     """The report of its run; None where there is none, or it was not asked for."""
+    held_back_s: tuple[tuple[str, float], ...] = ()
+    """Readers that have held the others back longest, and for how many seconds."""
 
 
 @dataclass(frozen=True)
@@ -140,9 +144,18 @@ class EndFrame:
 
     skipped: int
     error: BaseException | None = None
+    left_behind: str = ""
+    """Why the others go on without this reader, which may go on by itself; "": they do not."""
 
 
-Frame: TypeAlias = BatchFrame | EndFrame
+@dataclass(frozen=True)
+class NoticeFrame:
+    """What a reader that waits should know."""
+
+    text: str
+
+
+Frame: TypeAlias = BatchFrame | EndFrame | NoticeFrame
 
 
 def pickled_frame(frame: Frame) -> bytes:

@@ -13,8 +13,7 @@ from typing import Any, Protocol
 
 import ray
 
-from pecan_ray.errors import PecanError
-from pecan_ray.runtime.share_messages import BatchFrame, EndFrame, pickled_frame
+from pecan_ray.runtime.share_messages import BatchFrame, EndFrame, NoticeFrame, pickled_frame
 from pecan_ray.transport.share_channel import ShareChannel
 from pecan_ray.transport.shared_slots import BatchDescriptor, BatchHandle
 
@@ -59,7 +58,11 @@ class GroupReader(Protocol):
         """Bring it a batch that it has wished for."""
         ...
 
-    def finish(self, skipped: int, error: PecanError | None = None) -> None:
+    def notify(self, text: str) -> None:
+        """Tell it what it should know while it waits."""
+        ...
+
+    def finish(self, end: EndFrame) -> None:
         """Tell it that there will be no more."""
         ...
 
@@ -124,9 +127,13 @@ class PipeReader:
         self._put(shared.frame(skipped, forget, shared.batch, self._state))
         self._state = shared.state
 
-    def finish(self, skipped: int, error: PecanError | None = None) -> None:
+    def notify(self, text: str) -> None:
+        """Write it."""
+        self._put(pickled_frame(NoticeFrame(text)))
+
+    def finish(self, end: EndFrame) -> None:
         """Write that it is over."""
-        self._put(pickled_frame(EndFrame(skipped, error)))
+        self._put(pickled_frame(end))
 
     def _put(self, frame: bytes) -> None:
         if self._reads and not self.channel.put(frame):
@@ -192,6 +199,8 @@ class StoreReader:
         self._pending: deque[asyncio.Future[tuple[bytes, list[Any]]]] = deque()
         self._ended: bytes | None = None
         self._state: bytes | None = None
+        self._noticed = 0
+        """Calls that brought no entry: for each of them the reader asks once more."""
         self.last_seen = time.monotonic()
 
     async def take(self) -> tuple[bytes, list[Any]]:
@@ -202,7 +211,10 @@ class StoreReader:
         future: asyncio.Future[tuple[bytes, list[Any]]] = asyncio.get_running_loop().create_future()
         self._pending.append(future)
         # A call is the credit of a reader that has no pipe.
-        self._request(1)
+        if self._noticed:
+            self._noticed -= 1
+        else:
+            self._request(1)
         return await future
 
     def send(self, shared: SharedBatch, skipped: int) -> None:
@@ -216,9 +228,15 @@ class StoreReader:
         if not future.done():
             future.set_result((frame, references))
 
-    def finish(self, skipped: int, error: PecanError | None = None) -> None:
+    def notify(self, text: str) -> None:
+        """Answer its oldest call with that."""
+        if self._pending:
+            self._noticed += 1
+            self._send_response(pickled_frame(NoticeFrame(text)), [])
+
+    def finish(self, end: EndFrame) -> None:
         """Answer all its calls."""
-        self._ended = pickled_frame(EndFrame(skipped, error))
+        self._ended = pickled_frame(end)
         while self._pending:
             self._send_response(self._ended, [])
 
@@ -236,4 +254,4 @@ class StoreReader:
     def close(self) -> None:
         """Let its calls go."""
         if self._ended is None:
-            self.finish(0)
+            self.finish(EndFrame(0))

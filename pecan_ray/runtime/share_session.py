@@ -25,7 +25,7 @@ from pecan_ray.runtime.pickling import unpickle_here
 from pecan_ray.runtime.received import Provenance, Received
 from pecan_ray.runtime.session import check_no_loader_workers
 from pecan_ray.runtime.share_entry import GroupEntry, ShareRequest, note_end
-from pecan_ray.runtime.share_messages import BatchFrame, Frame, RunMaker, SharedRun
+from pecan_ray.runtime.share_messages import EndFrame, Frame, NoticeFrame, RunMaker, SharedRun
 from pecan_ray.transport.messages import Message
 from pecan_ray.transport.shared_slots import BatchDescriptor
 
@@ -39,7 +39,8 @@ MAX_FRUITLESS_JOINS = 3
 class ShareClient:
     """Takes one reader's batches; used by one thread at a time, but for `close`.
 
-    If the group is lost, the reader goes on with a run of its own to the end of the epoch, and then joins again.
+    If the group is lost, or goes on without this reader, it goes on with a run of its own to the end of the epoch, and
+    then joins again.
     """
 
     def __init__(self, request: ShareRequest, entry: GroupEntry) -> None:
@@ -106,14 +107,15 @@ class ShareClient:
             if not self._stopped:
                 self._rest = self._rest_of_lost()
             return None
-        self._fruitless = 0
         frame, batch, columns = came
-        if not isinstance(frame, BatchFrame) or batch is None:
-            self._over = True
-            self.position.note_skipped(frame.skipped)
-            if not isinstance(frame, BatchFrame) and frame.error is not None:
-                raise frame.error
+        if isinstance(frame, NoticeFrame):
+            logger.warning("%s", frame.text)
             return None
+        self._fruitless = 0
+        if isinstance(frame, EndFrame):
+            self._take_end(frame)
+            return None
+        assert batch is not None
         state = None if frame.state is None else GroupState(pickle.loads(frame.state), frame.batches_since)
         self.position.take(batch.epoch, batch.spans, frame.skipped, state)
         provenance = Provenance(batch.epoch, batch.worker, batch.spans, batch.rows)
@@ -130,16 +132,31 @@ class ShareClient:
         self.position.read += 1
         return received
 
+    def _take_end(self, frame: EndFrame) -> None:
+        """There is no more from this group: all was read, the run has failed, or the others have gone on."""
+        self.position.note_skipped(frame.skipped)
+        if frame.left_behind:
+            cure = "Start the run again, with a longer Config(share_patience_s=...) if it reads nothing for so long."
+            self._rest = self._rest_without(frame.left_behind, cure)
+            return
+        self._over = True
+        if frame.error is not None:
+            raise frame.error
+
     def _rest_of_lost(self) -> RestOfEpoch:
         """Return how to go on after the group was lost; raises ClusterError if that is not known."""
-        why = f"the shared group {self.group} is gone: {self._entry.lost_reason()}"
-        self._way.close()
         self._fruitless += 1
+        why = f"the shared group {self.group} is gone: {self._entry.lost_reason()}"
+        return self._rest_without(why, "Start the run again: another group begins.")
+
+    def _rest_without(self, why: str, cure: str) -> RestOfEpoch:
+        """Return how to go on without the group; raises ClusterError if that is not known."""
+        self._way.close()
         # A rank knows nothing of what the others of its trial have had: alone it would read that again.
         alone = self._entry.request.of is None and self._fruitless <= MAX_FRUITLESS_JOINS
         rest = self.position.rest() if alone else None
         if rest is None:
-            raise ClusterError(f"{why}. Start the run again: another group begins.")
+            raise ClusterError(f"{why}. {cure}")
         if rest.state is None:
             logger.warning("%s. This reader joins another one, if it has not had all", why)
         else:
@@ -222,6 +239,8 @@ class ShareSession:
         self._stats: JobStats | None = None
         self._report: Any = None
         self.readers = 0
+        self.held_back_s: tuple[tuple[str, float], ...] = ()
+        """Who has held the others of the group back, when it was asked last."""
         self._entry = GroupEntry(request, self._calls)
         self.client = ShareClient(request, self._entry)
         # Not at the interpreter's end: the group notices by itself that this process has ended.
@@ -250,7 +269,7 @@ class ShareSession:
         if self._stats is None:
             with contextlib.suppress(ClusterError, TimeoutError, ray.exceptions.RayError):
                 facts = self._calls.result(self._calls.begin(self.producer.stats, True), LEAVE_S)
-                self._report, self.readers = facts.run, len(facts.readers)
+                self._report, self.readers, self.held_back_s = facts.run, len(facts.readers), facts.held_back_s
         return self._report
 
     def scale(self, workers: Workers) -> None:

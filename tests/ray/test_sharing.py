@@ -287,6 +287,29 @@ def test_where_a_group_is_lost_its_readers_go_on_with_what_they_have_not_had(
             three_nodes.remove_node(spare)
 
 
+@pytest.mark.usefixtures("by_value")
+@pytest.mark.parametrize("here", some_later([True, False], False))
+def test_a_reader_that_stands_still_is_left_behind_and_reads_the_rest_when_it_comes_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, here: bool
+) -> None:
+    pipe, still = pipe_of(tmp_path, share_patience_s=6.0), trainer(here=here)
+    with pipe.iter_batches(share="still", max_lag=2, epochs=2, workers=WORKERS) as batches:
+        pid = ray.get(still.begin.remote(pipe, "still", 2))
+        os.kill(pid, signal.SIGSTOP)
+        found = epochs_and_elements(batches, 2 * BATCHES - 4)
+        os.kill(pid, signal.SIGCONT)
+        rest = still.go_on.remote()
+        shared = batches.report().shared
+        found += epochs_and_elements(batches)
+        assert sorted(found) == sorted((epoch, i) for epoch in range(2) for i in range(BATCHES * EACH))
+        behind = ray.get(rest)
+    assert sorted(i for _, i in behind) == wholly(2) and len(set(behind)) == len(behind), "each once in its epochs"
+    assert "the shared group still waits for shared@" in caplog.text
+    assert "the shared group still goes on without shared@" in caplog.text
+    assert shared is not None and shared.held_back_s and shared.held_back_s[0][1] >= 6.0
+    ray.kill(still)
+
+
 def test_readers_of_a_group_that_is_stopped_are_told(tmp_path: Path) -> None:
     with pipe_of(tmp_path).iter_batches(share="stopped", epochs=None, workers=WORKERS) as batches:
         next(batches)

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from pecan_ray.errors import PlanError
 from pecan_ray.job.share_group import (
-    HOLD_S,
     BeginRun,
     EndGroup,
     Finish,
@@ -20,18 +19,23 @@ from pecan_ray.job.share_group import (
     Produce,
     SendEntry,
     ShareGroup,
+    TellWaiting,
 )
 from pecan_ray.job.share_trials import TrialRank
+from pecan_ray.job.slow_readers import LONGEST_STEP_S, RANK_PATIENCE_S, TELL_AGAIN_S
 
 EACH = 5
 """Entries of an epoch, of one byte each."""
+PATIENCE_S = 60.0
 
 
 class GroupPlay:
     """A group with a run that makes entries (run, epoch, number), and readers that keep what they get."""
 
     def __init__(self, capacity: int = 3, max_lag: int | None = None, each: int = EACH, disk: int = 0) -> None:
-        self.group: ShareGroup[tuple[int, int, int]] = ShareGroup(capacity, 10.0, max_lag=max_lag, disk_bytes=disk)
+        self.group: ShareGroup[tuple[int, int, int]] = ShareGroup(
+            capacity, 10.0, max_lag=max_lag, disk_bytes=disk, patience_s=PATIENCE_S
+        )
         self.moved: list[tuple[int, int, int]] = []
         self.each = each
         self.got: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
@@ -78,6 +82,14 @@ class GroupPlay:
         while self.produce():
             pass
 
+    def wait_for(self, kind: type, at: float = 0.0) -> tuple[float, list[Any]]:
+        """Let seconds pass until the group says something of a kind; return when, and what it says then."""
+        for second in range(1, 4000):
+            told = self.group.time(at + second)
+            if any(isinstance(one, kind) for one in told):
+                return at + second, told
+        raise AssertionError(f"no {kind.__name__}")
+
     def join(self, reader: str, epochs: int | None = 1, of: TrialRank | None = None) -> None:
         self.group.join(reader, epochs, of=of)
 
@@ -116,12 +128,8 @@ def test_a_reader_that_never_reads_on_is_left_behind_and_the_others_go_on() -> N
     for name in "abab":
         play.read(name, 3)
     stuck = {name: list(entries) for name, entries in play.got.items()}
-    at = 0.0
-    left: list[Any] = []
-    while not left and at < 2 * HOLD_S:
-        at += 1.0
-        left = play.group.time(at)
-    assert left[0] == LeaveBehind("c", 0, HOLD_S) and HOLD_S <= at <= HOLD_S + 2
+    at, left = play.wait_for(LeaveBehind)
+    assert left[0] == LeaveBehind("c", 0, PATIENCE_S) and PATIENCE_S <= at <= PATIENCE_S + 2
     play.do(left)
     while play.produce():
         pass
@@ -140,15 +148,72 @@ def test_time_in_which_nobody_waits_or_the_group_stood_still_is_no_reason_to_lea
     for _ in range(5):
         play.read("a", 1)
     assert play.group.held_back_by == ("b",)
-    for days in range(1, 100):  # in one step each
-        assert play.group.time(86_400.0 * days) == []
+    for days in range(1, int(PATIENCE_S / LONGEST_STEP_S)):  # in one step each
+        assert not any(isinstance(one, LeaveBehind) for one in play.group.time(86_400.0 * days))
     quiet = GroupPlay(max_lag=1, capacity=10)
     for name in "ab":
         quiet.join(name)
     quiet.wish("a")
     assert quiet.group.held_back_by == ("b",)
-    for second in range(int(2 * HOLD_S)):  # a has what it wished for
+    for second in range(int(2 * PATIENCE_S)):  # a has what it wished for
         assert quiet.group.time(float(second)) == []
+
+
+def test_who_waits_hears_after_five_seconds_for_whom_and_not_again_for_a_minute() -> None:
+    play = GroupPlay(max_lag=2, capacity=10)
+    for name in "abc":
+        play.join(name, 3)
+    play.read("c", 1)
+    for name in "abab":
+        play.read(name, 3)
+    at, told = play.wait_for(TellWaiting)
+    assert told == [TellWaiting(("a", "b"), ("c",), 5.0)] and at <= 7.0
+    # As long as it reads something now and then it is slow, and is not left behind.
+    said = []
+    for step in range(1, 40):
+        play.wish("c")
+        play.wish("a")
+        play.wish("b")
+        if "c" in play.skipped:
+            break
+        for tick in range(50):
+            said += play.group.time(at + 50.0 * step + tick)
+    assert said and all(isinstance(one, TellWaiting) for one in said)
+    assert len(said) <= 50.0 * step / TELL_AGAIN_S + 1
+    ((name, seconds),) = play.group.slow.held_back_s
+    assert name == "c" and seconds > 100.0
+
+
+def test_readers_that_stand_still_at_different_places_are_waited_for_once() -> None:
+    play = GroupPlay(max_lag=3, capacity=10)
+    for name in "abc":
+        play.join(name, 3)
+    play.read("b", 1)
+    play.read("c", 2)
+    for _ in range(6):
+        play.read("a", 1)
+    at, left = play.wait_for(LeaveBehind)
+    assert [one.reader for one in left if isinstance(one, LeaveBehind)] == ["b"]
+    play.do(left)
+    while play.produce():
+        pass
+    play.read("a")
+    assert play.group.held_back_by == ("c",)
+    later, left = play.wait_for(LeaveBehind, at)
+    assert [one.reader for one in left if isinstance(one, LeaveBehind)] == ["c"] and later <= at + 2.0
+
+
+def test_a_rank_of_a_trial_that_cannot_go_on_alone_is_waited_for_half_an_hour() -> None:
+    play = GroupPlay(max_lag=2, capacity=20)
+    play.join("alone", 3)
+    for rank in range(2):
+        play.join(f"rank {rank}", 3, of=TrialRank("trial", rank, 2))
+    for _ in range(8):
+        play.wish("alone")
+    assert set(play.group.held_back_by) == {"rank 0", "rank 1"}
+    at, left = play.wait_for(LeaveBehind)
+    assert {one.reader for one in left if isinstance(one, LeaveBehind)} == {"rank 0", "rank 1"}
+    assert RANK_PATIENCE_S <= at <= RANK_PATIENCE_S + 2
 
 
 def test_a_late_reader_with_max_lag_waits_for_the_next_epoch() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 import re
 import threading
 import time
@@ -20,7 +21,7 @@ from pecan_ray.observe.report import Report, SharedReading
 from pecan_ray.observe.status_command import group_lines
 from pecan_ray.options import IterOptions
 from pecan_ray.runtime.share_host import difference
-from pecan_ray.runtime.share_messages import GroupStats
+from pecan_ray.runtime.share_messages import EndFrame, GroupStats, NoticeFrame
 from pecan_ray.runtime.share_readers import GroupReader, PipeReader, StoreReader, lost_readers
 from pecan_ray.sharing import group_parts
 
@@ -132,15 +133,37 @@ def test_a_reader_whose_process_exists_is_waited_for(exists: bool | None, lost: 
     assert asked == ["one"] * (1 if exists else 2), "once it is waited for, it has as much time again"
 
 
+def test_a_notice_costs_a_reader_that_asks_by_calls_no_entry() -> None:
+    asked: list[int] = []
+
+    async def notify() -> list[Any]:
+        reader = StoreReader(asked.append, timeout_s=60.0)
+        reader.notify("nobody has asked")
+        first = asyncio.ensure_future(reader.take())
+        await asyncio.sleep(0)
+        reader.notify("others wait")
+        answers = [await first]
+        again = asyncio.ensure_future(reader.take())
+        await asyncio.sleep(0)
+        reader.finish(EndFrame(0, left_behind="they went on"))
+        return [pickle.loads(frame) for frame, _ in (*answers, await again)]
+
+    assert asyncio.run(notify()) == [NoticeFrame("others wait"), EndFrame(0, left_behind="they went on")]
+    assert asked == [1], "one entry, though it has called twice"
+
+
 def test_status_tells_of_a_group_and_a_report_of_a_reader() -> None:
     readers = (ReaderStats("r1", 7, 2, 1), ReaderStats("r2", waiting=True))
+    held = (("r1", 61.0),)
     facts = GroupStats(
-        "g", "numbers", "abcd", "0123456789", Place(3, 4), readers, 2_000_000, 5, Report("j", 1.0, 9, 36)
+        "g", "numbers", "abcd", "0123456789", Place(3, 4), readers, 2_000_000, 5, Report("j", 1.0, 9, 36), held
     )
     head, run, *each = group_lines(facts)
     assert head.startswith("shared group g: pipeline numbers (abcd) on node 0123456789, 2 readers, epoch 3, ")
     assert head.endswith("5 batches of 2.0 MB in its window")
     assert run == "  its run j: 9 batches by 0 worker(s)"
-    assert each == ["  reader r1: 7 read, 2 skipped, 1 behind", "  reader r2: waits for the next epoch, 0 behind"]
-    told = str(Report("a reader", 1.0, 7, 28, shared=SharedReading("g", 7, 2, 2)))
+    r1 = "  reader r1: 7 read, 2 skipped, 1 behind, others have waited 61 s for it"
+    assert each == [r1, "  reader r2: waits for the next epoch, 0 behind"]
+    told = str(Report("a reader", 1.0, 7, 28, shared=SharedReading("g", 7, 2, 2, held)))
+    assert "the readers of the group have waited 61 s for r1" in told
     assert "it read 7 batches and skipped 2; 2 readers share the workers" in told
