@@ -252,7 +252,7 @@ class MemberWorker:
         if lease.spans[-1][1] == END:
             self._lengths.append((lease.key, ELEMENTS))
         done = self._progress
-        self._progress = WorkerProgress(done.elements + ELEMENTS, done.batches + 1, done.bytes + BATCH_BYTES, 4)
+        self._progress = WorkerProgress(done.elements + ELEMENTS, done.batches + 1, 4)
         self._members.deliver(self.name, assignment.rank, assignment.epoch, lease)
 
     async def keep_telling(self) -> None:

@@ -150,7 +150,7 @@ def metrics(workers: int) -> None:
         (
             "a worker's news",
             1 / HEARTBEAT_S,
-            lambda: told.note_progress("w", "local", WorkerProgress(next(numbers), 1, 1, 1)),
+            lambda: told.note_progress("w", "local", WorkerProgress(next(numbers), 1, 1)),
         ),
     )
 

@@ -31,9 +31,16 @@ def job_stats(
     placing = job.placement.policy_runner
     workers = {
         name: WorkerStats(
-            *(one.placement, done.elements, done.batches, done.bytes, done.threads),
-            *(done.remote_bytes, done.node_bytes, done.stages, done.hedged, done.hedges_won),
-            sent_bytes=one.own_progress.bytes,
+            placement=one.placement,
+            elements=done.elements,
+            batches=done.batches,
+            threads=done.threads,
+            remote_bytes=done.remote_bytes,
+            node_bytes=done.node_bytes,
+            stages=done.stages,
+            hedged=done.hedged,
+            hedges_won=done.hedges_won,
+            sent_bytes=one.delivered.sent_bytes,
         )
         for name, one in (*job.worker_table.past.items(), *job.worker_table.workers.items())
         if (done := one.progress) is not None

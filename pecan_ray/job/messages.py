@@ -66,7 +66,6 @@ class WorkerProgress:
 
     elements: int = 0
     batches: int = 0
-    bytes: int = 0
     threads: int = 0
     """At work now."""
     remote_bytes: int = 0
@@ -256,6 +255,8 @@ class TrainerReport:
     """Names the process: another one that has the same rank is another trainer."""
     number: int
     received_batches: tuple[ReceivedBatches, ...] = ()
+    sent_bytes: tuple[tuple[str, int], ...] = ()
+    """By worker, bytes that have come from it since the last report, as they travelled."""
     kept: int = 0
     """Batches that it has received in all and not given back;"""
     delivery_records: tuple[Delivery, ...] = ()

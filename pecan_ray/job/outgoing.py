@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -31,6 +32,8 @@ class _News:
     batches_to_acknowledge: dict[tuple[str, int], list[ReceivedBatch]] = field(default_factory=dict)
     """By worker and epoch."""
     delivered: list[ReceivedBatch] = field(default_factory=list)
+    sent_bytes: Counter[str] = field(default_factory=Counter)
+    """By worker, as they travelled."""
     given_back: GivenBack | None = None
     settled: list[str] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
@@ -43,7 +46,7 @@ class _News:
         return bool(self.settled or self.given_back or self.broken)
 
     def __bool__(self) -> bool:
-        came = self.batches_to_acknowledge or self.delivered
+        came = self.batches_to_acknowledge or self.delivered or self.sent_bytes
         return bool(came or self.broken or self.notes or self.given_back or self.settled or self.left_out)
 
 
@@ -82,6 +85,11 @@ class Outgoing:
         """Note batches that the training loop is going to have."""
         self._news.delivered += [batch.without_rows for batch in batches]
         self._kept += len(batches)
+
+    def note_sent(self, worker: str, nbytes: int) -> None:
+        """Note that so many bytes have come from a worker."""
+        if nbytes:
+            self._news.sent_bytes[worker] += nbytes
 
     def return_batches(self, epoch: int, batches: Sequence[ReceivedBatch]) -> None:
         """Note batches that will not be used."""
@@ -203,6 +211,7 @@ class Outgoing:
             received_batches=tuple(
                 _build_ack(worker, epoch, batches) for (worker, epoch), batches in news.batches_to_acknowledge.items()
             ),
+            sent_bytes=tuple(news.sent_bytes.items()),
             kept=self._kept,
             delivery_records=tuple(map(_delivery, self._not_used(progress.queued))),
             rest=rest,

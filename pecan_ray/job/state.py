@@ -161,6 +161,8 @@ class JobState(JobCore):
             # The window that was begun before a worker's first batch belongs to no deployment.
             if self.worker_table.deliver(ack):
                 self.placement.touched()
+        for worker, nbytes in report.sent_bytes:
+            self.worker_table.note_sent(worker, nbytes)
         # Decision 135: the window of rows is what fits into `prefetch_bytes`, by the mean size of a row so far.
         budget = self.spec.prefetch_bytes * self.spec.shape.world_size
         self.ledger.runs.max_within_budget = budget * self.rows // max(1, self.bytes)

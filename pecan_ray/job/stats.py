@@ -32,7 +32,6 @@ class WorkerStats:
     placement: Placement
     elements: int = 0
     batches: int = 0
-    bytes: int = 0
     threads: int = 0
     remote_bytes: int = 0
     """Read of object stores, and"""

@@ -189,6 +189,8 @@ class TrainerState:
                 _grant(self._credits.opened(worker, self._room(), self.queue.starved(update, [worker])), done)
 
     def _on_batches(self, event: BatchesReceived, now: float, done: list[TrainerInstruction]) -> None:
+        # Also what is discarded: it has travelled.
+        self.outgoing.note_sent(event.worker, event.sent_bytes)
         for batch in event.batches:
             # This rank has said that it takes nothing more of that epoch, which the job may have forgotten by now.
             if batch.epoch < self.queue.closed:

@@ -64,6 +64,8 @@ class BatchesReceived:
     worker: str
     batches: tuple[ReceivedBatch, ...]
     left_out: tuple[LeftOutElement, ...] = ()
+    sent_bytes: int = 0
+    """As they travelled: before the operators that were left to this side."""
 
 
 @dataclass(frozen=True)

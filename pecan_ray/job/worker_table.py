@@ -26,6 +26,16 @@ STARTS_WITHIN_S = 30.0
 """A process that may have CPUs starts within so long, on a slow machine or from a cold disk; else others have them."""
 
 
+@dataclass(frozen=True)
+class DeliveredTotals:
+    """What trainers have received from a worker."""
+
+    elements: int = 0
+    batches: int = 0
+    sent_bytes: int = 0
+    """As they travelled: before the operators that are left to the trainer."""
+
+
 @dataclass
 class WorkerRecord:
     """A worker as the job sees it."""
@@ -57,7 +67,7 @@ class WorkerRecord:
     """and whether it has a place, or may have one, and its process is being started."""
     own_progress: WorkerProgress = field(default_factory=WorkerProgress)
     """What it told itself, and"""
-    delivered: WorkerProgress = field(default_factory=WorkerProgress)
+    delivered: DeliveredTotals = DeliveredTotals()
     """what trainers have received from it."""
 
     def is_starting(self, event: WorkerPending, now: float) -> bool:
@@ -75,7 +85,6 @@ class WorkerRecord:
             told,
             elements=max(told.elements, delivered.elements),
             batches=max(told.batches, delivered.batches),
-            bytes=max(told.bytes, delivered.bytes),
         )
 
 
@@ -234,15 +243,21 @@ class WorkerTable:
     def deliver(self, ack: ReceivedBatches) -> bool:
         """Note what a worker has done; return whether these were its first batches."""
         self.losses.delivered()
-        # Acknowledgements may come after their worker is gone.
-        worker = self.workers.get(ack.worker) or self.past.get(ack.worker)
+        worker = self._known(ack.worker)
         if worker is None:
             return False
         before = worker.delivered
-        worker.delivered = WorkerProgress(
-            before.elements + ack.rows, before.batches + ack.batches, before.bytes + ack.bytes
-        )
+        worker.delivered = replace(before, elements=before.elements + ack.rows, batches=before.batches + ack.batches)
         return not before.batches
+
+    def note_sent(self, name: str, nbytes: int) -> None:
+        """Note that so many bytes of a worker have reached a trainer."""
+        if (worker := self._known(name)) is not None:
+            worker.delivered = replace(worker.delivered, sent_bytes=worker.delivered.sent_bytes + nbytes)
+
+    def _known(self, name: str) -> WorkerRecord | None:
+        # Reports of trainers may come after the worker is gone.
+        return self.workers.get(name) or self.past.get(name)
 
     def timed_out(self, now: float, timeout_s: float) -> list[str]:
         """Return the workers that have a process and have not been heard for longer than a deadline."""

@@ -315,12 +315,7 @@ class BatchClient:
 
     def _deliver(self, worker: str, messages: list[Message]) -> bool:
         """Put the batches of a message into the queue; False if they can no longer be read."""
-        opened: list[tuple[Message, Element, int]] = []
-        for message in messages:
-            # Decision 2: the worker is gone and its memory was not mapped before: this counts as not received.
-            if (columns := self._reader.open(message)) is None:
-                break
-            opened.append((message, columns, element_bytes(columns)))
+        opened, sent_bytes = _opened(self._reader, messages)
         bad = [one for message, _, _ in opened for one in message.bad]
         self._keep(bad)  # before they are acknowledged: who is killed then has lost none
         with self._lock:
@@ -331,7 +326,7 @@ class BatchClient:
                 self._number += 1
                 provenance = Provenance(message.epoch, worker, message.spans, message.rows)
                 batches.append(self._for_loop.add(self._number, Received(columns, provenance, message), nbytes))
-            self._handle(events.BatchesReceived(worker, tuple(batches), tuple(map(left_out, bad))))
+            self._handle(events.BatchesReceived(worker, tuple(batches), tuple(map(left_out, bad)), sent_bytes))
         return len(opened) == len(messages)
 
     def _stream_ended(self, worker: str, stream_failed: bool, trouble: BaseException | None) -> None:
@@ -481,6 +476,20 @@ def _wait_for_end(job: str, threads: Sequence[threading.Thread]) -> None:
             logger.warning("waiting: job %s: it is being closed, and these threads must end: %s", job, names)
         for thread in left:
             thread.join(max(0.0, started + until_s - time.monotonic()))
+
+
+def _opened(reader: BatchReader, messages: Sequence[Message]) -> tuple[list[tuple[Message, Element, int]], int]:
+    """Return the batches that can be read, with their bytes behind all operators, and those that have travelled."""
+    opened: list[tuple[Message, Element, int]] = []
+    sent_bytes = 0
+    for message in messages:
+        # Decision 2: the worker is gone and its memory was not mapped before: this counts as not received.
+        if (came := reader.open(message)) is None:
+            break
+        columns, travelled = reader.finish(message, came), element_bytes(came)
+        opened.append((message, columns, travelled if columns is came else element_bytes(columns)))
+        sent_bytes += travelled
+    return opened, sent_bytes
 
 
 def _received(number: int, worker: str, message: Message, nbytes: int) -> events.ReceivedBatch:

@@ -236,7 +236,7 @@ class WorkerProcess:
         # From here on the outbox or the trainer gives the slot back, and not whoever forgets it.
         if isinstance(produced.slot, OwnedSlot):
             produced.slot = produced.slot.detach_slot()
-        self._reporter.bytes += self._outbox.put(produced, instruction.rank)
+        self._outbox.put(produced, instruction.rank)
 
     # --- what the job and clients call ---------------------------------------------------------------------
 

@@ -28,8 +28,6 @@ class WorkerReporter:
         """`over`: set when the work has ended."""
         self._worker, self._controller, self._plan, self._over = worker, controller, plan, over
         self.stages = StageWatch(lambda: plan.engine, over)
-        self.bytes = 0
-        """Of batches that were put out."""
         self._sigterm, self._retried = sigterm_flag(), 0.0
         """When a storage was last seen to fail."""
         self._thread: threading.Thread | None = None
@@ -90,7 +88,6 @@ class WorkerReporter:
         )
         return replace(
             progress,
-            bytes=self.bytes,
             threads=engine.threads if engine is not None else 0,
             remote_bytes=remote,
             node_bytes=node,

@@ -119,17 +119,9 @@ class BatchReader:
     def open(self, message: Message) -> dict[str, Any] | None:
         """Return a batch's columns, or None if its writer is gone and it was not mapped yet.
 
-        There is no copy, but of what is finished here.  Columns in shared memory, and those that a stream has
-        brought, are writable and belong to the holder until the last view is gone; those from the object store are
-        read-only.
+        They are as they have travelled, without a copy.  Columns in shared memory, and those that a stream has brought,
+        are writable and belong to the holder until the last view is gone; those from the object store are read-only.
         """
-        columns = self._columns(message)
-        if columns is None or message.unfinished is None:
-            return columns
-        assert self._finisher is not None, "a worker leaves operators to a reader that has no plan"
-        return self._finisher.finish(message.unfinished, columns, self._note)
-
-    def _columns(self, message: Message) -> dict[str, Any] | None:
         if message.address is None:
             return restore_arrays(message.columns)
         memory = self._ring.open(message.address)
@@ -138,6 +130,13 @@ class BatchReader:
         if message.layout is not None:
             return message.layout.views(memory, message.columns)
         return restore_arrays(views(message.columns, memory))
+
+    def finish(self, message: Message, columns: dict[str, Any]) -> dict[str, Any]:
+        """Return a batch's columns behind the operators that its worker has left to the trainer."""
+        if message.unfinished is None:
+            return columns
+        assert self._finisher is not None, "a worker leaves operators to a reader that has no plan"
+        return self._finisher.finish(message.unfinished, columns, self._note)
 
     def taken(self, message: Message) -> None:
         """Note that the trainer has a batch now: the worker may fill other memory."""

@@ -127,14 +127,13 @@ class Outbox:
         self._readers: set[int] | None = None
         """The only ranks for which anything is kept; None: all."""
 
-    def put(self, produced: Produced, rank: int | None) -> int:
+    def put(self, produced: Produced, rank: int | None) -> None:
         """Add a batch, for one rank or for whoever may have it; waits while many, or large ones, of this address wait.
 
         So a batch never waits behind those with other addresses, and this ends.  Without an address: a client that
         starves has granted a credit, and takes what is there.  With one: batches are dealt to all ranks in turn, so
         whoever starves was given as many as the rank that these are for, and those that wait here besides.  That rank
-        is behind, then, and not waiting for the other: it uses what is in its queue, and grants a credit.  Returns the
-        batch's bytes.
+        is behind, then, and not waiting for the other: it uses what is in its queue, and grants a credit.
         """
         nbytes = element_bytes(produced.columns)
         with self._lock:
@@ -143,13 +142,12 @@ class Outbox:
             )
             if not self._is_wanted(rank, produced.epoch):
                 _release_slot(produced)
-                return nbytes
+                return
             batch = _Waiting(self._next, rank, produced, nbytes)
             self._next += 1
             self._batches.setdefault(rank, deque()).append(batch)
             self._bytes[rank] += nbytes
             self._notify_waiters()
-        return nbytes
 
     def take(
         self,

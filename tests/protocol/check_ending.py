@@ -47,6 +47,7 @@ def check_ending(audit: Audit, job: JobModel, trainers: list[TrainerModel]) -> N
     check_numbers(audit, trainers, epochs)
     if len(trainers) < scenario.ranks:
         return  # one was lost, with what it had
+    check_sent_bytes(job, trainers)
     check_quarantine(audit, job, trainers)
     if scenario.sharding == "off":
         check_each_worker(audit, job, epochs)
@@ -112,6 +113,15 @@ def _check_endings(world: World, job: JobModel, trainers: list[TrainerModel]) ->
         must(missed < within, f"{trainer.name} got a batch {missed:.0f} s after another rank had gone without its own")
         if trainer.ended == "ClusterError":
             must(trainer.ended_at - since < within, f"{trainer.name} heard of a killed one after {within:.0f} s")
+
+
+def check_sent_bytes(job: JobModel, trainers: list[TrainerModel]) -> None:
+    """The job knows of all bytes that have come to trainers that reached the end, whatever became of their worker."""
+    came = sum((trainer.sent_bytes for trainer in trainers), Counter[str]())
+    table = job.state.worker_table
+    told = {one.name: one.delivered.sent_bytes for one in (*table.past.values(), *table.workers.values())}
+    missing = {name: nbytes for name, nbytes in came.items() if told.get(name, 0) != nbytes}
+    must(not missing, f"bytes that came: {missing}, and the job knows of {told}")
 
 
 # --- counts ---------------------------------------------------------------------------------------------------

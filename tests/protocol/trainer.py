@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from copy import deepcopy
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 POLL_S = 8.0
 """A trainer that waits for orders asks anew after so long."""
 LONGEST_STEP_S = 20.0
+CUT = 4
+"""Rows are so many times as large as they have travelled: floats of bytes."""
 
 
 class TrainerModel(Party):
@@ -40,6 +43,8 @@ class TrainerModel(Party):
         )
         self.time_factor = 1.0
         self.largest_message = 0
+        self.sent_bytes: Counter[str] = Counter()
+        """By worker, of what has come."""
         self.streams: dict[str, Stream] = {}
         self.registered = False
         self.ended: str | None = None
@@ -206,7 +211,9 @@ class TrainerModel(Party):
             received.append(told.ReceivedBatch(*mine, payload=made))
         left_out = tuple(one for made in message.batches for one in made.left_out)
         self.quarantined += left_out
-        self.handle(told.BatchesReceived(name, tuple(received), left_out))
+        sent_bytes = sum(batch.nbytes for batch in received) // CUT
+        self.sent_bytes[name] += sent_bytes
+        self.handle(told.BatchesReceived(name, tuple(received), left_out, sent_bytes))
 
     def stream_failed(self, stream: Stream) -> None:
         """A stream does not work any more, whatever the reason."""

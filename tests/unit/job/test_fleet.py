@@ -12,10 +12,9 @@ from pecan_ray.job.events import PoolRequestsReceived
 from pecan_ray.job.first_worker import first_names, first_worker
 from pecan_ray.job.instructions import DrainWorker, Instruction, KillWorker
 from pecan_ray.job.ledger_shape import LedgerShape
-from pecan_ray.job.messages import WorkerProgress
 from pecan_ray.job.sharing import STALE_S, PoolBid, Sharing
 from pecan_ray.job.start_worker import StartWorker
-from pecan_ray.job.worker_table import WorkerTable
+from pecan_ray.job.worker_table import DeliveredTotals, WorkerTable
 from pecan_ray.options import AutoWorkers, Sharding, Visitation, Workers
 from pecan_ray.placement.pool import Demand
 from pecan_ray.placement.trial_history import ControlState, Known
@@ -322,6 +321,6 @@ def test_the_only_worker_moves_to_the_other_side_once_trainers_have_something_fr
     rig.place(first)
     rig.handle(shared_local(*[1000.0] * 9))
     assert rig.job.worker_table.target == Deployment(1, 0)
-    rig.job.worker_table.workers[first].delivered = WorkerProgress(3, 1)
+    rig.job.worker_table.workers[first].delivered = DeliveredTotals(3, 1)
     rig.handle(shared_local(*[1000.0] * 9))
     assert rig.job.worker_table.target == (Deployment(1, 0) if sharding == "off" else Deployment(0, 1))

@@ -171,6 +171,22 @@ def waited(rig: TrainerRig, seconds: int) -> list[str]:
     ]
 
 
+def test_bytes_that_have_travelled_are_told_once_also_those_of_batches_that_are_discarded() -> None:
+    """Floats are four times as many bytes as what came of them."""
+    rig = TrainerRig()
+    rig.answering = False
+    for worker, epoch in (("w", 0), ("w", 0), ("far", 0)):
+        batch = told.ReceivedBatch(0, worker, epoch, {(0, 0, 0): (elements(0),)}, 1, 40)
+        rig.handle(told.BatchesReceived(worker, (batch,), sent_bytes=10))
+    assert dict(rig.report().sent_bytes) == {"w": 20, "far": 10}
+    rig.handle(told.EpochLeft(0))
+    late = told.ReceivedBatch(3, "w", 0, {(0, 0, 0): (elements(3),)}, 1, 40)
+    assert of_kind(told.Discard, rig.handle(told.BatchesReceived("w", (late,), sent_bytes=10)))
+    rig.answering = True
+    rig.handle(told.ReportAccepted(rig.reports[-1].number, None))
+    assert [dict(one.sent_bytes) for one in rig.reports] == [{"w": 20, "far": 10}, {"w": 10}]
+
+
 def test_a_training_loop_that_waits_for_long_says_so_once_and_for_what() -> None:
     rig = TrainerRig()
     for _ in range(20):

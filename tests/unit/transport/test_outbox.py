@@ -44,7 +44,12 @@ def ends(thread: threading.Thread) -> None:
 @contextlib.contextmanager
 def held_back(outbox: Outbox, *batches: Produced) -> Iterator[None]:
     """Put batches in a thread of its own, which waits for room when the block begins, and has put all at its end."""
-    thread = threading.Thread(target=lambda: [outbox.put(one, None) for one in batches])
+
+    def put_all() -> None:
+        for one in batches:
+            outbox.put(one, None)
+
+    thread = threading.Thread(target=put_all)
     thread.start()
     thread.join(0.1)
     assert thread.is_alive(), "there is room"
