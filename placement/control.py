@@ -43,7 +43,6 @@ from pecan_ray.placement.trials import (
     batch_interval_s,
     cost_window_s,
     hold,
-    optimal_remote,
 )
 from pecan_ray.plan.windows import Deployment
 
@@ -267,7 +266,7 @@ class _Rules(Trials):
         if self.per_hour is not None:
             others = self.rate - running.remote * known.each[1]
             # A bill counts what is taken: with room for drift, workers seemed to pay that end a wait of 2 %.
-            more = optimal_remote(self.per_hour, others, one, running.remote, more, FULL * wanted)
+            more = self.optimal_remote(others, one, running.remote, more, FULL * wanted)
         if more <= running.remote:
             return None
         self._try("add")
@@ -276,21 +275,22 @@ class _Rules(Trials):
         )
 
     def _remove_dear(self) -> Ruling | None:
-        """Let remote workers go that have found room on dear nodes alone, where they cost more than they bring."""
-        running, one = self.o.running, self.state.known.each[1]
-        if self.per_hour is None or not self.o.overpaid or not self.whole or not one:
+        """Let remote workers go that cost more than they bring: only dear nodes have room, or what is sent costs."""
+        running, one, dear = self.o.running, self.state.known.each[1], self.o.overpaid or self.o.row_transfer
+        if self.per_hour is None or not dear or not self.whole or not one:
             return None
         if self.state.stretch.span < self.cost_window_s:
             return self.hold("the bill is looked at")
         others = max(0.0, self.rate - running.remote * one)
         demand = min(self.state.stretch.demand, self.o.required_rate)
-        worth = optimal_remote(self.per_hour, others, one, self.o.least.remote, running.remote, demand)
+        worth = self.optimal_remote(others, one, self.o.least.remote, running.remote, demand)
         if worth >= running.remote:
             return None
         fewer = Deployment(running.local, worth)
         # Else they would be bought again: without them nobody pays for dear nodes.
         self._learn(bounds=self.bounded(fewer, running, self.rate))
-        return self.ask(running.local, worth, "remove", "nodes with room cost more than their workers bring")
+        why = "nodes with room cost" if self.o.overpaid else "what remote workers send costs"
+        return self.ask(running.local, worth, "remove", f"{why} more than their workers bring")
 
     def unknown(self) -> Ruling | None:
         """Judge nothing without steps of the trainer, or with other workers than were asked for."""

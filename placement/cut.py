@@ -13,14 +13,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pecan_ray.plan.prices import GB, HOUR_S
+
 LINK_BYTES_PER_S = 1.25e9
 """Of a link that nothing was sent over yet: 10 Gbit/s, what most nodes without accelerators have."""
 MIN_GAIN = 0.1
 """A cut must save this share: what is measured with one element is not more exact."""
-HOUR_S = 3600.0
-"""Prices are for an hour, costs of rows for seconds."""
-GB = 1e9
-"""Bytes of a gigabyte as clouds bill it."""
 
 
 @dataclass(frozen=True)

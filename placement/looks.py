@@ -64,6 +64,10 @@ class Observation:
     """$ per hour of the remote workers that run, by the nodes that they are on."""
     overpaid: bool = False
     """These are more than was forecast: cheap nodes had no room."""
+    remote_row_bytes: float = 0.0
+    """Bytes of a row as remote workers send it; 0: none has come."""
+    row_transfer: float = 0.0
+    """What these cost: $ an hour for a row a second."""
 
 
 class LookSums(NamedTuple):

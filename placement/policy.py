@@ -163,7 +163,9 @@ class AutoPlacement:
         room = Deployment(min(o.room.local, most.max_local), min(o.room.remote, most.max_remote))
         by_price = self.objective == COST
         per_hour = (lambda remote: self.setting.per_hour(Deployment(0, remote))) if by_price else None
-        decision, self.state = control(self.state, replace(o, room=room, least=least, overpaid=overpaid), now, per_hour)
+        transfer = self.setting.prices.row_transfer(o.remote_row_bytes)
+        seen = replace(o, room=room, least=least, overpaid=overpaid, row_transfer=transfer)
+        decision, self.state = control(self.state, seen, now, per_hour)
         self._last = replace(decision, removal=self._removal)
         return self._last
 

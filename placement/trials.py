@@ -274,7 +274,7 @@ class Trials:
         others = running.local * local
         least = max(0, math.ceil((self.need / FULL - others) / remote))
         if self.per_hour is not None:  # a wait may be cheaper than the workers that end it
-            least = min(least, optimal_remote(self.per_hour, others, remote, 0, running.remote, self.need))
+            least = min(least, self.optimal_remote(others, remote, 0, running.remote, self.need))
         return min(running.remote, least)
 
     def guess_remote(self) -> float:
@@ -296,13 +296,15 @@ class Trials:
         # A backlog hides for long that workers are too few for what is taken.
         rate = max(1e-9, min(self.taken_rate, others + count * remote))
         if spare:
-            count = optimal_remote(self.per_hour, others, remote, 0, count, rate)
-        return self.per_hour(count) / max(1e-9, min(rate, others + count * remote))
+            count = self.optimal_remote(others, remote, 0, count, rate)
+        return self._row_cost(count, others, remote, rate)
 
+    def optimal_remote(self, others: float, one: float, least: int, most: int, demand: float) -> int:
+        """Return how many remote workers make a row cheapest, beside what others supply; rates are rows a second."""
+        return min(range(least, most + 1), key=lambda remote: (self._row_cost(remote, others, one, demand), remote))
 
-def optimal_remote(per_hour: PerHour, others: float, one: float, least: int, most: int, demand: float) -> int:
-    """Return how many remote workers make a row cheapest, beside what others supply; rates are rows a second."""
-    return min(
-        range(least, most + 1),
-        key=lambda remote: (per_hour(remote) / max(1e-9, min(demand, others + remote * one)), remote),
-    )
+    def _row_cost(self, remote: int, others: float, one: float, demand: float) -> float:
+        """Return $ an hour over rows a second beside so many remote workers, which send their share of the rows."""
+        assert self.per_hour is not None
+        supply = max(1e-9, others + remote * one)
+        return self.per_hour(remote) / max(1e-9, min(demand, supply)) + self.o.row_transfer * remote * one / supply

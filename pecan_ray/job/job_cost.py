@@ -9,10 +9,8 @@ from statistics import fmean
 from pecan_ray.job.messages import TrainerProgress
 from pecan_ray.placement import Prices
 from pecan_ray.placement.costs import Cost
+from pecan_ray.plan.prices import HOUR_S
 from pecan_ray.plan.windows import Deployment
-
-HOUR_S = 3600.0
-"""Prices are for an hour, runs in seconds."""
 
 
 def cost_between(

@@ -134,6 +134,7 @@ class JobSampler:
             start_remote_s=sum(self.starts_s) / len(self.starts_s) if self.starts_s else 0.0,
             grain=self.batch or sums.rows / max(1, sums.batches * self.trainers),
             paid=worker_table.remote_prices(),
+            remote_row_bytes=_remote_row_bytes(worker_table),
         )
 
     def _own_s(self, seen: Sequence[StageSeconds], worker_table: WorkerTable) -> float | None:
@@ -187,6 +188,16 @@ def available_cpus(trainers: Iterable[TrainerProgress], worker_table: WorkerTabl
     """Return the CPUs of the trainers' nodes that their processes may use; Ray's count of them where none has said."""
     told = [one.host.cpus for one in trainers if one.host is not None and one.host.cpus is not None]
     return min(told) * len(worker_table.hosts) if told else sum(worker_table.hosts.values())
+
+
+def _remote_row_bytes(worker_table: WorkerTable) -> float:
+    """Return the bytes of a row as remote workers have sent it; 0 where none has come."""
+    # Those that are gone only without others: workers that run may have another cut by now.
+    for table in (worker_table.workers, worker_table.past):
+        seen = [one.delivered for one in table.values() if one.placement == "remote"]
+        if rows := sum(one.elements for one in seen):
+            return sum(one.sent_bytes for one in seen) / rows
+    return 0.0
 
 
 def _threads(worker_table: WorkerTable, placement: str) -> float:

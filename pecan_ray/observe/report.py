@@ -21,7 +21,7 @@ from pecan_ray.observe.report_spending import SpendingReport
 from pecan_ray.observe.report_staff import StaffReport, WorkerReport
 from pecan_ray.observe.run_time_summary import time_lines
 from pecan_ray.placement import Cost
-from pecan_ray.placement.cut import GB
+from pecan_ray.plan.prices import GB
 from pecan_ray.plan.stage_seconds import StageSeconds
 from pecan_ray.plan.windows import Window
 from pecan_ray.sampling.budget import BadCount

@@ -11,6 +11,11 @@ from typing import Any
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.option_types import settle
 
+GB = 1e9
+"""Bytes of a gigabyte as clouds bill it."""
+HOUR_S = 3600.0
+"""Prices are for an hour, runs and rows in seconds."""
+
 
 def checked_price(name: str, value: float, unit: str = "$ per hour") -> float:
     """Return the price if it is one."""
@@ -93,6 +98,10 @@ class Prices:
                 taken = min(left, max(0, tier.limit - kept.count(tier.price)))
                 total, left = total + taken * tier.price, left - taken
         return total + left * dearest
+
+    def row_transfer(self, nbytes: float) -> float:
+        """Return what rows of so many bytes from remote workers cost: $ an hour for a row a second."""
+        return nbytes / GB * HOUR_S * self.transfer_per_gb
 
     def per_hour(self, clients: int, remote: int, paid: Sequence[float] = ()) -> float:
         """Price of the trainers' hosts and of the remote workers together; `paid`: of those that run."""

@@ -46,6 +46,8 @@ class Fluid:
     local_start_s: tuple[float, float] = (1.0, 3.0)
     remote_start_s: tuple[float, float] = (40.0, 80.0)
     per_hour: PerHour | None = None
+    row_transfer: float = 0.0
+    """$ an hour for a row a second of remote workers, known once one has sent some."""
 
     def supply(self, at: Deployment) -> float:
         """Return what workers supply when nothing holds them back."""
@@ -71,6 +73,7 @@ class Run:
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)
         self._drift, self._taken_at, self._steps = 0.0, 0.0, 0
+        self._has_sent = False
         self._up: dict[str, list[float]] = {"local": [], "remote": []}
         self.requested = Deployment(begin(self.job.row_s, self.job.batch, self.job.room.local), 0)
         self._order()
@@ -108,6 +111,7 @@ class Run:
                 self._taken_at = self.now
         dt, workers = STEPS_OF_LOOK * STEP_S, max(1, running.workers)
         busy = made / (supply * dt) if supply else 1.0
+        self._has_sent = self._has_sent or bool(running.remote)
         of_local = job.local(running.local) / max(1e-9, job.local(running.local) + job.remote * running.remote)
         self.waited, self.taken = self.waited + waited, self.taken + taken
         known = not self.blind
@@ -127,6 +131,7 @@ class Run:
             own_s=workers / max(1e-9, job.local(running.local) + job.remote * running.remote) if known else None,
             lag=job.lag(running.local) if known else None,
             start_remote_s=sum(job.remote_start_s) / 2,
+            row_transfer=job.row_transfer if self._has_sent else 0.0,
         )
 
     def go(self, seconds: float) -> Run:

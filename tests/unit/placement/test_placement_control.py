@@ -352,6 +352,17 @@ def test_a_wait_that_is_cheaper_than_its_workers_stays() -> None:
     assert Run(replace(REMOTE, per_hour=per_hour), 1).go(240).requested.remote >= 6
 
 
+@pytest.mark.parametrize("price", [0.0, 0.5, 0.9, 1.1, 3.0])
+def test_what_remote_workers_send_is_in_the_bill(price: float) -> None:
+    """In what they spare: what a row costs is known once the first ones have sent some, and is not forgotten."""
+    spared = per_hour(0) / 2000 - per_hour(8) / 6000
+    job = replace(REMOTE, per_hour=per_hour, row_transfer=price * spared * 6000 / 4000)
+    run = Run(job, 1).go(3000)
+    assert run.requested.local == 4
+    assert run.requested.remote >= 6 if price < 1 else run.requested.remote == 0
+    assert run.late_changes(600) <= 2
+
+
 def test_neighbours_that_cost_more_than_they_spare_are_found_by_the_bill() -> None:
     """Eight local workers slow the trainer down by a third; remote ones cost little."""
     run = Run(Fluid(room=Deployment(8, 24), per_hour=lambda remote: 10.0 + 0.1 * remote), 1)
