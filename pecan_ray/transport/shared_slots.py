@@ -95,8 +95,10 @@ class SlotOwner:
     def make_batch_handle(self, message: Message, columns: dict[str, Any], worker: str) -> BatchHandle:
         """Return a batch as it can be lent; it came with a message."""
         self._numbers += 1
-        file = None if message.address is None else self._opened(message.address.file)
-        if message.address is None or file is None:
+        # Decision 204: what its worker has left to be done was done here, and its slot holds the batch before that.
+        if message.address is None or message.unfinished is not None:
+            return self._make_copy(message, columns, worker)
+        if (file := self._opened(message.address.file)) is None:
             return self._make_copy(message, columns, worker)
         layout = message.layout
         if layout is None:

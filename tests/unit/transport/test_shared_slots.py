@@ -19,6 +19,7 @@ import cloudpickle
 import numpy as np
 import pytest
 
+from pecan_ray.engines.contract import Unfinished
 from pecan_ray.engines.layout import ColumnPlace, Layout
 from pecan_ray.transport.message_pipe import MessageReader
 from pecan_ray.transport.messages import BatchReader, Message
@@ -135,6 +136,18 @@ def test_a_few_other_columns_are_told_with_a_slot_of_a_worker_and_many_bytes_are
     found = borrower_of(channel).open(batch_handle.batch)
     assert list(found) == ["text", "x"] and found["x"].sum() == 7 * 5000
     np.testing.assert_array_equal(found["text"], text)
+
+
+def test_readers_get_a_batch_as_it_is_behind_the_operators_that_were_left_to_the_group(
+    ring: RingSlots, lender: SlotOwner, channel: ShareChannel
+) -> None:
+    """What its worker has written is not what was made of it here."""
+    message = replace(written(ring, 7), unfinished=Unfinished(("halve",), "a row is small"))
+    came = BatchReader().open(message)
+    assert came is not None
+    batch_handle = lender.make_batch_handle(message, {"x": came["x"] / 2}, "w")
+    found = borrower_of(channel).open(batch_handle.batch)["x"]
+    assert found.dtype == np.float64 and set(found) == {3.5}
 
 
 def test_a_copied_batch_goes_with_its_loan_and_many_small_ones_do_not_block(lender: SlotOwner) -> None:
