@@ -141,6 +141,11 @@ def never(i: Any) -> Any:
     return i < 0
 
 
+def doubled(i: Any) -> Any:
+    """Make larger numbers of numbers: the operator that a cut leaves to the trainers."""
+    return i.astype(np.float64) * 2
+
+
 def twice(element: Any) -> list[Any]:
     """Make two elements of one."""
     return [{"i": 2 * element["i"]}, {"i": 2 * element["i"] + 1}]
@@ -204,6 +209,8 @@ class FaultCase:
     held: Held | None = None
     stored: bool = False
     """The data lies in an object store, not in memory."""
+    cut: bool = False
+    """Remote workers leave the last operator to the trainers."""
 
     @property
     def restarts(self) -> bool:
@@ -245,6 +252,7 @@ class FaultCase:
             worker_timeout_s=GRAPH_WORKER_TIMEOUT_S if self.engine == "tensorflow" else WORKER_TIMEOUT_S,
             hung_after_s=HUNG_AFTER_S if self.has("hang") else math.inf,
             ring_bytes=8 << 20,
+            split_pipeline="always" if self.cut else "auto",
             journal=journals,
             progress=False,
         )
@@ -274,6 +282,8 @@ class FaultCase:
             pipe = pipe.repeat(self.repeat)
         if self.plan == "take":
             pipe = pipe.take(self.rows * 2 // 3)
+        if self.cut:
+            pipe = pipe.map(doubled, on="i")
         return pipe.batch(self.batch, drop_remainder=self.drop_remainder)
 
     def expected(self) -> Counter[int]:
@@ -305,7 +315,7 @@ class FaultCase:
         extras = [f"shuffle {self.shuffle}"] * (self.shuffle > 0) + [f"repeat {self.repeat}"] * (self.repeat > 1)
         extras += ["drop"] * self.drop_remainder + ["reorder"] * self.reorder + ["processes"] * self.separate
         extras += [self.visitation] * (self.visitation != "exactly_once") + ["tf"] * (self.engine == "tensorflow")
-        extras += ["spread"] * self.spread + ["stored"] * self.stored
+        extras += ["spread"] * self.spread + ["stored"] * self.stored + ["cut"] * self.cut
         return (
             f"{self.world_size} ranks ({steps} ms), {self.epochs} x {self.rows} rows, {self.plan}, batch {self.batch}, "
             f"width {self.width}, prefetch {self.prefetch_bytes}, {self.transport}, "

@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 
 from benchmarks.faults.case import WORKER_TIMEOUT_S, FaultCase, LiveFault, LiveFaultKind, PlanName, random_case
-from pecan_ray.options import Workers
+from pecan_ray.options import EngineName, Workers
 
 FAULTS = 6
 KINDS: tuple[LiveFaultKind, ...] = ("kill",) * 4 + (
@@ -55,6 +55,8 @@ STORED_SHARE = 0.3
 """Of the jobs whose store does not fail."""
 TENSORFLOW_SHARE = 1 / 3
 """Of the jobs run on the tensorflow engine."""
+CUT_SHARE = 0.3
+"""Of the jobs on the python engine that have remote workers: these leave the last operator to the trainers."""
 WORK_S = 6.0
 """Of each worker, so that all happens while there is something to do."""
 PLANS: tuple[PlanName, ...] = ("map", "map", "map", "filter", "flat_map", "bad", "take")
@@ -77,6 +79,10 @@ def chaos_case(seed: int, run: int) -> FaultCase:
     # All steps together are to take no longer than the work of the workers.
     steps = [step for step in (0.0, 0.005, 0.03) if step * rows * epochs <= WORK_S * batch * ranks]
     drawn = random_case(seed, run)
+    engine: EngineName = "python"
+    if random.Random(f"engine of {seed}/{run}").random() < TENSORFLOW_SHARE:
+        engine = "tensorflow"
+    cut = engine == "python" and remote > 0 and random.Random(f"cut {seed}/{run}").random() < CUT_SHARE
     return replace(
         drawn,
         number=run,
@@ -93,11 +99,12 @@ def chaos_case(seed: int, run: int) -> FaultCase:
         element_s=WORK_S * (local + remote) / (rows * epochs),
         visitation="exactly_once",
         workers=Workers(local, remote),
-        engine="tensorflow" if random.Random(f"engine of {seed}/{run}").random() < TENSORFLOW_SHARE else "python",
+        engine=engine,
         reorder=False,  # a sample would be what hangs
         faults=faults,
         held=None,
         stored=stored,
+        cut=cut,
     )
 
 

@@ -28,6 +28,9 @@ def test_a_seed_draws_the_same_runs_and_all_of_them_draw_every_fault() -> None:
     assert {fault.kind for case in cases for fault in case.faults} == {*KINDS, *SHORT, BUCKETED, LAST}
     assert 50 < sum(case.engine == "tensorflow" for case in cases) < 85
     assert {case.plan for case in cases if case.engine == "tensorflow"} == {*PLANS}
+    cut = [case for case in cases if case.cut]
+    assert {case.plan for case in cut} == {*PLANS} and {case.engine for case in cut} == {"python"}
+    assert all(case.workers.remote for case in cut)
     assert all(len(case.faults) == FAULTS and (case.world_size == 1 or not case.restarts) for case in cases)
 
 

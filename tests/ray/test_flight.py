@@ -20,10 +20,9 @@ import pecan_ray as pecan
 from pecan_ray.transport.choice import FlightAddress
 from tests.ray.conftest import living_actors
 from tests.ray.pipelines import TWO, ids, numbers, times
-from tests.ray.test_journal import controller_process
 from tests.ray.user_programs import run_program
 from tests.ray.waiting import until
-from tests.ray.workers import ONE_BY_ONE, Together, lose, maker, process_of
+from tests.ray.workers import ONE_BY_ONE, Together, controller_process, lose, maker, process_of
 from tests.unit.transport.flight_rig import Wire
 from tests.unit.transport.test_flight_strangers import make_certificates
 

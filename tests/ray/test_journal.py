@@ -31,7 +31,14 @@ from tests.ray.conftest import living_actors
 from tests.ray.pipelines import ONE, TWO, ids, numbers, times
 from tests.ray.user_programs import environment_at, started
 from tests.ray.waiting import until
-from tests.ray.workers import ONE_BY_ONE, living_worker, process_of
+from tests.ray.workers import (
+    ONE_BY_ONE,
+    controller,
+    controller_process,
+    kill_controller,
+    living_worker,
+    process_of,
+)
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
 
@@ -50,31 +57,6 @@ def slowly(i: Any) -> Any:
 
 
 KEPT = Counter({i: 1 for i in range(ROWS) if i % 3 > 0})
-
-
-def controller(job: str) -> Any:
-    return ray.get_actor(f"pecan:{job}:controller", namespace="pecan")
-
-
-def controller_process(job: str) -> int:
-    """The controller's process, once there is one that answers."""
-    found: list[int] = []
-
-    def answers() -> bool:
-        try:
-            found.append(ray.get(controller(job).process_id.remote()))
-        except ray.exceptions.ActorUnavailableError:
-            return False
-        return True
-
-    until(answers, "the controller does not come again")
-    return found[-1]
-
-
-def kill_controller(job: str) -> int:
-    """Kill the controller's process; return its number."""
-    os.kill(pid := controller_process(job), signal.SIGKILL)
-    return pid
 
 
 @contextmanager

@@ -19,10 +19,11 @@ from pecan_ray.cli import main
 from pecan_ray.errors import JournalError, SourceNotFoundError, StateError
 from tests.object_stores import SECRET
 from tests.ray.conftest import Bucket, living_actors
-from tests.ray.test_journal import KEPT, controller_process, kill_controller, slow_numbers
+from tests.ray.test_journal import KEPT, slow_numbers
 from tests.ray.test_observed import scraped
 from tests.ray.user_programs import environment_at, started
 from tests.ray.waiting import until
+from tests.ray.workers import controller_process, kill_controller
 
 pytestmark = pytest.mark.usefixtures("no_actor_left")
 

@@ -16,10 +16,9 @@ from pecan_ray.integrations.evaluation import EvaluationBatches
 from pecan_ray.runtime import kept_jobs
 from tests.ray.conftest import living_actors
 from tests.ray.pipelines import ONE, ids, numbers
-from tests.ray.test_journal import kill_controller
 from tests.ray.user_programs import run_program
 from tests.ray.waiting import until
-from tests.ray.workers import kill
+from tests.ray.workers import kill, kill_controller
 
 pytestmark = pytest.mark.usefixtures("one_node", "no_actor_left")
 

@@ -11,7 +11,7 @@ import pytest
 
 import pecan_ray as pecan
 from pecan_ray.job.messages import Placement
-from tests.ray.workers import ONE_BY_ONE, Together, lose, maker
+from tests.ray.workers import ONE_BY_ONE, Together, kill_controller, lose, maker
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
 
@@ -94,6 +94,17 @@ def test_nothing_is_lost_or_comes_twice_if_a_worker_is_killed(order: Any) -> Non
         report = batches.report()
     check(kept, epochs=2)
     assert report.workers_lost == 1 and report.sent_bytes("remote") == 2 * ROWS * CUT_ROW
+
+
+def test_a_killed_controller_changes_nothing_about_a_cut(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"workers": pecan.Workers(local=0, remote=2), "epochs": 2, "job": "cut"}
+    with pictures(journal=tmp_path).iter_batches(**options, **ONE_BY_ONE) as batches:
+        kept = [next(batches) for _ in range(3)]
+        kill_controller("cut")
+        kept += list(batches)
+        report = batches.report()
+    check(kept, epochs=2)
+    assert report.sent_bytes("remote") == 2 * ROWS * CUT_ROW
 
 
 def test_ranks_finish_what_each_of_them_gets() -> None:

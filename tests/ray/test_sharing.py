@@ -25,6 +25,7 @@ from pecan_ray.run_of_reader import ReaderRun
 from tests.long_form import some_later
 from tests.ray.conftest import living_actors
 from tests.ray.waiting import ENDS_S, until
+from tests.ray.workers import kill, living_worker
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
 
@@ -121,6 +122,35 @@ def test_readers_in_step_get_all_and_each_element_is_computed_once_and_another_p
         first["x"][0] = 1.0
     of_torch["x"][0] = -1.0
     assert first["x"].min() >= 0, "torch has a copy"
+
+
+def to_bytes(i: Any) -> Any:
+    return np.full(64, i % 256, np.uint8)
+
+
+def scaled(x: Any) -> Any:
+    return x.astype(np.float32) / 255
+
+
+def test_readers_of_a_group_get_what_lies_behind_a_cut_and_a_worker_is_killed() -> None:
+    """Remote workers leave the last operator to the group's process."""
+    config = pecan.Config(share_linger_s=LINGER_S, reorder="off", split_pipeline="always")
+    numbers = np.arange(BATCHES * EACH)
+    cut = pecan.PecanPipeline(pecan.sources.Arrays(i=numbers, x=numbers), name="cut", config=config)
+    pipe = cut.map(to_bytes, on="x").map(scaled, on="x").batch(EACH)
+    with (
+        pipe.iter_batches(share="cut", max_lag=2, workers=pecan.Workers(local=0, remote=2)) as one,
+        pipe.iter_batches(share="cut", max_lag=2) as two,
+    ):
+        found = [(next(one), next(two))]
+        kill(living_worker("remote", []))
+        found += zip(one, two, strict=True)
+        assert "scaled run where batches arrive" in str(one.report())
+    for place in range(2):
+        assert elements(row[place] for row in found) == wholly()
+        for row in found:
+            expected = np.stack([scaled(to_bytes(i)) for i in row[place]["i"]])
+            assert row[place]["x"].dtype == np.float32 and row[place]["x"].tobytes() == expected.tobytes()
 
 
 def test_what_a_slow_reader_lacks_waits_on_disk_and_with_max_lag_others_wait_and_may_close(tmp_path: Path) -> None:

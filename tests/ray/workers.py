@@ -51,6 +51,32 @@ def kill(name: str) -> None:
     os.kill(process_of(name), signal.SIGKILL)
 
 
+def controller(job: str) -> Any:
+    """Return the actor that controls a job."""
+    return ray.get_actor(f"pecan:{job}:controller", namespace="pecan")
+
+
+def controller_process(job: str) -> int:
+    """Return the controller's process, once there is one that answers."""
+    found: list[int] = []
+
+    def there() -> bool:
+        try:
+            found.append(ray.get(controller(job).process_id.remote()))
+        except ray.exceptions.ActorUnavailableError:
+            return False
+        return True
+
+    until(there, "the controller does not come again")
+    return found[-1]
+
+
+def kill_controller(job: str) -> int:
+    """Kill the controller's process; return its number."""
+    os.kill(pid := controller_process(job), signal.SIGKILL)
+    return pid
+
+
 def lose(batches: pecan.Batches, name: str) -> None:
     """Kill a worker's process and wait until the job knows; the job must be one that does not end meanwhile."""
     before = batches.report().workers_lost
