@@ -32,6 +32,7 @@ from pecan_ray.plan.renaming import free_name
 from pecan_ray.plan.shape import name_of_last
 from pecan_ray.plan.splits import OUTPUT_BITS, Source
 from pecan_ray.sources.listing import FirstSplits, list_splits
+from pecan_ray.sources.tf_data import TfDataSource
 from pecan_ray.storage.retry import unless_given_up
 
 logger = logging.getLogger("pecan_ray")
@@ -110,9 +111,6 @@ def with_kept_points(
     """
     if not has_points(plan):
         return Kept(plan)
-    # docs/decisions/autocache.md#43-no-autocache-in-tensorflow
-    if engine != "python":
-        return Kept(plan, notes=(f"autocache: the {engine} engine keeps nothing yet, so everything is computed",))
     try:
         with EntryStore(cache.folder, max_bytes=cache.max_bytes) as store:
             return _Decision(plan, name, costs, store, engine, seed, cache, cpus, workers).decide(plan)
@@ -143,6 +141,8 @@ class _Decision:
             return self._decide_join(plan, head)
         if not has_points(plan):
             return Kept(plan)
+        if isinstance(head, TfDataSource):
+            return Kept(plan, notes=("autocache: what a user's dataset gives is not kept: use its cache()",))
         profile = self._profile(plan, head)
         if profile is None:
             return Kept(plan, notes=("autocache: everything is computed, since the sample did not show what it takes",))
@@ -169,10 +169,29 @@ class _Decision:
             remote=remote,
             most_entry_bytes=MOST_ENTRY_BYTES,
         )
-        messages = (f"autocache: {choice.reason}", *(f"autocache: {text}" for text in (*choice.warnings, *trouble)))
+        unkept = self._unkept_points(plan)
+        messages = tuple(f"autocache: {text}" for text in (choice.reason, *choice.warnings, *trouble, *unkept))
         epoch_estimate = EpochEstimate(choice.seconds, profile.elements, notes[choice.mode, choice.point], self.cache)
         frozen = tuple(f"autocache: {text}" for text in choice.frozen)
         return Kept(self._with_choice(plan, choice), (choice,), messages, epoch_estimate, frozen=frozen)
+
+    @property
+    def _source_point(self) -> str:
+        """The name of a point behind a source that the user has not written."""
+        return free_name("autocache_source", {op.name for op in self.whole.all_ops()})
+
+    def _points(self, plan: Plan) -> tuple[CachePoint, ...]:
+        """Return the points at which the engine can keep something."""
+        # Decision 43: between two functions nothing leaves a graph of TensorFlow.
+        marked = _points(plan)
+        if self.engine == "python":
+            return marked
+        return tuple(point for point in marked if point.behind is None) or (CachePoint(self._source_point),)
+
+    def _unkept_points(self, plan: Plan) -> tuple[str, ...]:
+        """Say which points keep nothing, whatever that would save."""
+        names = [point.name for point in _points(plan) if point not in self._points(plan)]
+        return (f"{', '.join(names)}: the {self.engine} engine keeps what the source gives alone",) if names else ()
 
     def _remote_speed(self) -> tuple[StoreModel | None, tuple[str, ...]]:
         """Return how fast the store is read that many machines share; where it cannot be used, None and why."""
@@ -188,7 +207,7 @@ class _Decision:
         """Return under which note lies what an epoch took, by how it was run."""
         key = prefix_key(plan, self.engine, self.seed)
         places: list[ExecutionPlace] = [("compute", None), ("source", None)]
-        for point in _points(plan):
+        for point in self._points(plan):
             places += [(mode, point.name) for mode in CACHED]
         return {(mode, name): f"{TOOK}{key} {self.cpus:g} {mode} {name or ''}" for mode, name in places}
 
@@ -196,11 +215,10 @@ class _Decision:
         if choice.mode == "compute":
             return plan
         ops = list(plan.ops)
-        if choice.point is None:  # what the source gives, where nobody has marked it
-            ops.insert(0, Autocache(name=free_name("autocache_source", {op.name for op in self.whole.all_ops()})))
+        place = next((number for number, op in enumerate(ops) if op.name == choice.point), None)
+        if place is None:  # what the source gives, where nobody has marked it
             place = 0
-        else:
-            place = next(number for number, op in enumerate(ops) if op.name == choice.point)
+            ops.insert(place, Autocache(name=self._source_point))
         point = ops[place]
         assert isinstance(point, Autocache)
         # The point's own name and refresh are no part of what is computed: renaming it must not empty the
@@ -265,7 +283,7 @@ class _Decision:
         return ExecutionProfile(
             source=costs.source,
             ops=costs.ops,
-            points=_points(plan),
+            points=self._points(plan),
             elements=elements,
             splits=splits,
             workers=workers,

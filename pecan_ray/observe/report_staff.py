@@ -33,8 +33,7 @@ class WorkerReport:
     hedges_won: int = 0
     """those that the second request has answered first."""
     sent_bytes: int = 0
-    """Of its batches as they travel, before the operators that are left to the trainer, as far as it has told: what it
-    sends behind its last news, which comes with each assignment and twice a second or less often, is not in it."""
+    """Of its batches as they travelled, before the operators that are left to the trainer, as trainers count them."""
 
     def __getitem__(self, name: str) -> Any:
         found: dict[str, Any] = asdict(self)

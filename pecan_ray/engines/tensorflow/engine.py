@@ -17,6 +17,7 @@ import tensorflow as tf
 
 import pecan_ray.engines.tensorflow.meta as meta
 from pecan_ray.engines.batch_rows import check_rows
+from pecan_ray.engines.caching import SplitCache
 from pecan_ray.engines.contract import BadElement, EngineOptions, Leases, Produced, Slots, UnderWay
 from pecan_ray.engines.counting import OpCount
 from pecan_ray.engines.lease_replay import LeaseReplay
@@ -49,8 +50,8 @@ from pecan_ray.engines.tensorflow.sums import Sums
 from pecan_ray.engines.under_way import Recognize, StackWatch, ThreadActivity
 from pecan_ray.engines.whole import ending_with_the_last_batch
 from pecan_ray.errors import ElementError, OpError, OrderError, PecanError, PlanError
-from pecan_ray.plan.operators import BatchingOp, ElementOp, FixedSizeBatchingOp, Join, Op, Plan, wants_rng
-from pecan_ray.plan.shape import element_ops_from, last_batching, name_of_last, plan_shape
+from pecan_ray.plan.operators import Autocache, BatchingOp, ElementOp, FixedSizeBatchingOp, Join, Op, Plan, wants_rng
+from pecan_ray.plan.shape import element_ops_from, kept_points, last_batching, name_of_last, plan_shape
 from pecan_ray.plan.splits import AtWork, Source, Split, with_seed
 from pecan_ray.sampling.random_keys import split_order_of
 from pecan_ray.sources.tf_data import TfDataSource
@@ -170,6 +171,9 @@ class TensorFlowEngine:
         self._one_by_one = False
         """The graph gives elements: which of them may be in one block only shows when they come."""
         self._current_assignment = GraphAssignment([], SkippedPositions())
+        # Points behind functions stay without a key: nothing leaves the graph there.
+        self._kept = kept_points(plan) if options.cache is not None else {}
+        self._cache = SplitCache(options.cache) if options.cache is not None and self._kept else None
         self._begin_graph()
         self._reading = StackWatch(reading_of(self._sources))
         self._computing = StackWatch({**graph_computing(), **native_computing()})
@@ -257,6 +261,7 @@ class TensorFlowEngine:
                 runs=runs,
                 streams=Streams.of(shuffled[branch], source),
                 elements_at_a_time=elements_of_first_batch(self._plan),
+                kept=self._kept_of(branch),
             )
             for branch, source in enumerate(self._sources)
         ]
@@ -274,6 +279,11 @@ class TensorFlowEngine:
             for feed in feeds:
                 # Graphs end in threads of their own, and are given nothing more meanwhile.
                 feed.stopped = True
+
+    def _kept_of(self, branch: int) -> tuple[SplitCache, Autocache] | None:
+        """Return where what a source gives is kept; None: nowhere."""
+        point = self._kept.get(branch)
+        return None if self._cache is None or point is None else (self._cache, point)
 
     def _run(self, stretch: GraphAssignment) -> Generator[Produced, None, None]:
         # A worker never computes on an accelerator: it belongs to the trainer.
@@ -445,16 +455,21 @@ class TensorFlowEngine:
         return {**reading_stages(self._sources), **waiting_for_room(self._slots)}
 
     def reads(self, branch: int, split: Split) -> bool:
-        """Tell whether a split of a source would be read from there: always, since nothing is kept."""
-        return True
+        """Tell whether a split of a source would be read from there, and not taken from a cache."""
+        kept = self._kept_of(branch)
+        return kept is None or not kept[0].holds(kept[1], split)
 
     def counts(self) -> Mapping[str, OpCount]:
         """Return what went into and came out of operators so far, where that is counted."""
         return {} if self._sums is None else self._sums.snapshot()
 
     def flush(self) -> None:
-        """Nothing is written behind, since nothing is kept."""
+        """Wait until what was kept is where other machines find it, for a few seconds at most."""
+        if self._cache is not None:
+            self._cache.flush()
 
     def close(self) -> None:
         """Forget the last stretch; graphs end with their iterators."""
         self._current_assignment = GraphAssignment([], SkippedPositions())
+        if self._cache is not None:
+            self._cache.close()

@@ -10,7 +10,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from pecan_ray.engines.caching import CachedReading, SplitCache
 from pecan_ray.engines.contract import BadElement, EngineOptions, Leases
+from pecan_ray.engines.items import Item
 from pecan_ray.engines.lease_replay import LeaseReplay
 from pecan_ray.engines.positions import Part, SkippedPositions
 from pecan_ray.engines.reading import Run, end_split, read_lease, read_lease_columns
@@ -29,6 +31,7 @@ from pecan_ray.engines.tensorflow.chunks import (
 from pecan_ray.engines.tensorflow.meta import WIDTH, rows_of, rows_of_run
 from pecan_ray.engines.tensorflow.shard_batches import is_rest_of_shard, read_in_runs
 from pecan_ray.errors import OutputTypeError, PecanError, SourceError
+from pecan_ray.plan.operators import Autocache
 from pecan_ray.plan.splits import END, OUTPUT_BITS, ColumnarSource, Lease, LeaseKey, Source, of_lease, origin_of
 from pecan_ray.sampling.spans import Spans
 from pecan_ray.sources.memory import Arrays
@@ -75,7 +78,8 @@ class GraphFeed:
 
     `keyed` tells whether an operator needs the elements' random keys, which cost as much as all else of a short line.
     `runs`: of a plan that runs as a whole: its leases for as many runs as the graph makes; there positions count as
-    dealt with when all of them are.  `elements_at_a_time`: of a user's dataset, at most.
+    dealt with when all of them are.  `elements_at_a_time`: of a user's dataset, at most.  `kept`: where what the source
+    gives is kept.
     """
 
     def __init__(
@@ -91,12 +95,17 @@ class GraphFeed:
         runs: LeaseReplay | None = None,
         streams: Streams = ONE_AFTER_THE_OTHER,
         elements_at_a_time: int = 1,
+        kept: tuple[SplitCache, Autocache] | None = None,
     ) -> None:
         self._branch, self._source, self._leases, self._runs = branch, source, runs or leases, runs
         self._skipped_positions, self._options = skipped_positions, options
         self._seed, self._splits_at_a_time = options.seed if keyed else None, streams
         self._columnar = source if isinstance(source, ColumnarSource) else None
         self._elements_at_a_time = elements_at_a_time
+        self._cached = (
+            None if kept is None else CachedReading(*kept, self._leases, skipped_positions, self._items_of_source)
+        )
+        """How the source is read where what it gives is kept."""
         self.signature = signature
         self.epoch = 0
         self._taken: dict[int, Lease] = {}
@@ -205,6 +214,9 @@ class GraphFeed:
     def _read_lease(self, lease: Lease) -> Iterator[Read | Run]:
         self._taken[lease.split.index] = lease
         self.epoch = lease.epoch
+        if self._cached is not None:
+            yield from self._read_cached(self._cached, lease)
+            return
         given = (lease, self._leases, self._skipped_positions, self._options.on_error)
         if self._columnar is not None:
             for run in read_lease_columns(self._columnar, *given):
@@ -217,6 +229,21 @@ class GraphFeed:
             given = (rest, *given[1:])
         for number, value, parts in read_lease(self._source, *given):
             yield Read(lease, number, value, parts)
+
+    def _read_cached(self, cached: CachedReading, lease: Lease) -> Iterator[Read]:
+        """Yield the elements of a lease as they were kept, or as the source gives them, which are recorded."""
+        # Values go into chunks by a copy.  What is due without a batch is reported beside the graph.
+        for item in cached.items_at_once(lease):
+            if item is None:
+                continue
+            if not item.kept:
+                cached.record(item, [item])
+            yield Read(lease, item.element, item.value, item.parts)
+
+    def _items_of_source(self, lease: Lease, leases: Leases) -> Iterator[Item]:
+        given = (lease, leases, self._skipped_positions, self._options.on_error)
+        for number, value, parts in read_lease(self._source, *given):
+            yield Item(value, parts, lease, number, width=1 << OUTPUT_BITS)
 
     def _read_in_runs(self, source: TfDataSource, lease: Lease) -> Generator[Run, None, Lease | None]:
         """Yield the elements of a shard; return a lease of those to be read one by one, if there are any."""

@@ -194,7 +194,7 @@ class Graph:
         if isinstance(op, Prefetch):
             return data.prefetch(op.count)
         if isinstance(op, Autocache):
-            return data  # entries are kept by the python engine
+            return data  # what the source gives is kept before the graph
         raise PlanError(f"{op.name}: the tensorflow engine does not know the operator {type(op).__name__}.")
 
     def _batched(self, data: Data, op: Batch) -> Data:
