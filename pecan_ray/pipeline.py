@@ -194,7 +194,7 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
         """Return in words what each operator does, and which order AutoOrder has chosen and why.
 
         `format` is "text" (a table, which a notebook shows as HTML), "html" or "json".  Where no order is
-        kept, or with `again`, a sample is run in a process of its own, for at most four times
+        kept, or with `again`, a sample is run in a process of its own, for at most twice
         ``Config(sample_seconds=...)`` of CPU time, 80 s; jobs that are started behind it use the same order.  Elements
         that operators cannot take are left out, and told; if none is left it raises `OpError`.
         """

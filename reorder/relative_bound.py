@@ -141,16 +141,18 @@ def _moved_amounts(user: Array, exchanged: Array, alike: Sequence[Array], step: 
     open_ends = ~np.isfinite(first) | ~np.isfinite(second)
     if not np.array_equal(first[open_ends], second[open_ends], equal_nan=True):
         return Moved(math.inf, why="other values of it are infinite or NaN")
-    difference = np.abs(_finite(first) - _finite(second))
-    rounding = _rounding(user) * np.abs(_finite(first))
-    if _is_rounded(difference, step, rounding, mixing).all():
+    first, second = _finite(first), _finite(second)
+    difference = np.abs(first - second)
+    rounding = _rounding(user) * np.abs(first)
+    rounded = _is_rounded(difference, step, rounding, mixing)
+    if rounded.all():
         return replace(EQUAL, subtle=_is_subtle(user, alike, step, rounding))
-    effects = [_value_change(user, first, one, float(np.median(rounding)), mixing) for one in alike]
+    effects = [_value_change(user, first, one, _median(rounding), mixing) for one in alike]
     if not effects:
         why = "it differs, and nothing tells how much the operators do: without one of them it has another form"
         return Moved(math.inf, by=float(difference.mean()), why=why)
-    largest = _largest_move(_finite(first), np.where(difference > np.maximum(STEPS * step, rounding), difference, 0.0))
-    return replace(_moved_in_blocks(difference, effects, _finite(first), step, rounding, mixing), largest=largest)
+    largest = _largest_move(first, np.where(difference > np.maximum(STEPS * step, rounding), difference, 0.0))
+    return replace(_moved_in_blocks(difference, effects, first, rounding, rounded, mixing), largest=largest)
 
 
 def _largest_move(values: Array, differences: Array) -> float:
@@ -171,16 +173,16 @@ def _is_subtle(user: Array, without: Sequence[Array], step: float, rounding: Arr
 
 
 def _moved_in_blocks(
-    difference: Array, effects: Sequence[Array], finite: Array, step: float, rounding: Array, mixing: int
+    difference: Array, effects: Sequence[Array], finite: Array, rounding: Array, rounded: Array, mixing: int
 ) -> Moved:
-    """Return E / D of the whole, and of the block in which it is largest."""
+    """Return E / D of the whole, and of the block in which it is largest of those that are not `rounded`."""
     by = float(difference.mean())
     effect, done = _min_value_change(effects, finite, mixing)
     with np.errstate(divide="ignore", invalid="ignore"):
         shares = _by_blocks(difference, np.mean, mixing) / effect
     shares = np.where(effect > _by_blocks(rounding, np.mean, mixing), shares, math.inf)
-    local = float(np.where(_is_rounded(difference, step, rounding, mixing), 0.0, shares).max())
-    share = by / done if done > float(np.median(rounding)) else math.inf
+    local = float(np.where(rounded, 0.0, shares).max())
+    share = by / done if done > _median(rounding) else math.inf
     return Moved(share, local, by=by, effect=done)
 
 
@@ -229,7 +231,8 @@ def _min_value_change(effects: Sequence[Array], finite: Array, mixing: int) -> t
 
 
 def _finite(array: Array) -> Array:
-    return np.nan_to_num(array, nan=0.0, posinf=0.0, neginf=0.0)
+    finite = np.isfinite(array)
+    return array if finite.all() else np.where(finite, array, 0.0)
 
 
 def names_things(array: Array) -> bool:
@@ -250,22 +253,31 @@ def step_of(given: Array, made: Array) -> float:
     if given.dtype.kind not in "iu" or names_things(given) or not made.size:
         return 0.0
     both = [_finite(_numbers(one)) for one in (given, made)]
-    if not _median_distance(both[0]):
+    if not (before := _median_distance(both[0])):
         both = [_before_ground(one) for one in both]
-    before, after = map(_median_distance, both)
-    return after / before if before else 0.0
+        before = _median_distance(both[0])
+    return _median_distance(both[1]) / before if before else 0.0
 
 
 def _median_distance(numbers: Array) -> float:
     """Return how far half of the numbers are from their median."""
-    return float(np.median(np.abs(numbers - np.median(numbers)))) if numbers.size else 0.0
+    return _median(np.abs(numbers - _median(numbers))) if numbers.size else 0.0
+
+
+def _median(numbers: Array) -> float:
+    """Return the median of finite numbers as `np.median` does, which takes six times as long."""
+    middle = numbers.size // 2
+    # One place alone: NumPy sorts parts by vector instructions where it is asked for no other.
+    parted = np.partition(numbers, middle, axis=None)
+    upper = float(parted[middle])
+    return upper if numbers.size % 2 else (float(parted[:middle].max()) + upper) / 2
 
 
 def _before_ground(numbers: Array) -> Array:
     """Return what a photograph before white shows: the numbers of a channel that are not near the median."""
     axis = _channel_axis(numbers)
     channel = numbers if axis is None else np.take(numbers, 0, axis)
-    apart = np.abs(channel - np.median(channel))
+    apart = np.abs(channel - _median(channel))
     return np.asarray(channel[apart > NEAR * float(apart.max())])
 
 
@@ -273,7 +285,7 @@ def _value_change(
     user: Array, u: npt.NDArray[np.float64], without: Array, least: float, mixing: int
 ) -> npt.NDArray[np.float64]:
     """Return by how much an operator moves each value, a change of unit apart, and of two that mix values any scale."""
-    u, w = _finite(u), _finite(_numbers(without))
+    w = _finite(_numbers(without))
     plain = np.abs(u - w)
     spreads = float(u.std()), float(w.std())
     upright = float(((u - u.mean()) * (w - w.mean())).mean()) >= 0.0  # a negative is another unit, too

@@ -119,17 +119,17 @@ class ExchangeCheck:
         """Return the pairs that were asked about and may not be exchanged, and why."""
         return {pair: why for pair, why in self._why.items() if why}
 
-    def rejected_on(self, order: OpOrder, numbers: range) -> Pair | None:
-        """Try the exchanges of an order on more elements; return one that is refused there."""
+    def rejected_on(self, order: OpOrder, numbers: range) -> tuple[Pair | None, int]:
+        """Try the exchanges of an order on more elements; return one that is refused there, and how many were tried."""
         # Element by element, so that all exchanges have had the same elements when the time is over.
-        for number in numbers:
+        for tried, number in enumerate(numbers):
+            if not self._sampled.in_time():
+                return None, tried
             for pair in exchanges(self._user, order):
-                if not self._sampled.in_time():
-                    return None
                 if why := self._measure(pair, number):
                     self._why[pair] = why
-                    return pair
-        return None
+                    return pair, tried
+        return None, len(numbers)
 
     def found(self, order: OpOrder) -> tuple[ExchangeResult, ...]:
         """Return what the exchanges of an order change."""

@@ -76,7 +76,8 @@ def _measured(sampled: Sampled, maps: RowMaps) -> SpeedComparison:
     runner = sampled.runner
     (stage,) = runner.stages([op.name for op in maps.ops], fused=True)
     each = sum(op.seconds or 0.0 for op in sampled.profile().ops)
-    count = int(min(len(sampled.held), MOST_PROVEN, TIME_SHARE * sampled.left_s() / max(each, 1e-9)))
+    left = sampled.limits.deadline - sampled.clock()
+    count = int(min(len(sampled.held), MOST_PROVEN, TIME_SHARE * left / max(each, 1e-9)))
     if count < LEAST_ELEMENTS:
         raise NotInRowsError("there was no time to run it")
     tokens = sampled.held[:count]

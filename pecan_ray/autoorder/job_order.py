@@ -41,7 +41,7 @@ CHECKED_AGAIN = 16
 # docs/decisions/autoorder.md#139-a-look-goes-on-beside-its-job
 WAITED_S = 10.0
 """A job waits so long for a look, or for `Config(sample_seconds=...)` if that is longer: then it begins without."""
-ASKED_TIMES = 4.0
+ASKED_TIMES = 2.0
 """A look that somebody asks for has so many times as long as one before a job: it takes the time that it needs."""
 STILL_LOOKING = (
     "AutoOrder is still looking, so the job begins in the order as it is written. What is found is run from the next "

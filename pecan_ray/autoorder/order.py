@@ -40,8 +40,9 @@ from pecan_ray.autoorder.sample import (
     sample_op_sequence,
 )
 from pecan_ray.autoorder.search import OrderSearch
-from pecan_ray.autoorder.trial import Trial, trial_error
+from pecan_ray.autoorder.trial import Trial
 from pecan_ray.engines.counting import OpCount
+from pecan_ray.errors import describe_error
 from pecan_ray.options import EngineName
 from pecan_ray.plan.op_sequences import OpSequence, apply_op_order, op_order_of, op_sequences
 from pecan_ray.plan.operators import ElementOp, Join, Map, Plan
@@ -235,7 +236,7 @@ def _order_op_sequence(
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # whatever a user's function or object can raise where it is run otherwise
-            why = trial_error(error)
+            why = _trial_error(error)
             logger.warning("AutoOrder left %s as it is written: %s", " -> ".join(stretch.names), why)
             sample = sampled.profile()
     return OpSequenceOrder(sample, user, user, notes=(f"{why}: the order stays as it is written",) if why else ())
@@ -265,6 +266,10 @@ def _why_nothing_is_tried(sample: OpSequenceSample, mode: Mode) -> str:
     few = mode != "pecan" and sample.elements < LEAST_ELEMENTS
     elements = "1 element is" if sample.elements == 1 else f"{sample.elements} elements are"
     return f"{elements} too few to measure times on" if few else ""
+
+
+def _trial_error(error: BaseException) -> str:
+    return f"trying another way to run them ended with {describe_error(error)}".partition("\n")[0]
 
 
 # --- does an order still hold? ------------------------------------------------------------------------------
@@ -303,7 +308,7 @@ def _rejection(request: OrderRequest, orders: Sequence[OpOrder]) -> str:
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # whatever a user's function or object can raise where it is run otherwise
-                return trial_error(error)
+                return _trial_error(error)
             if rejected:
                 return rejected
     return ""

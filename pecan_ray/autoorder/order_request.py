@@ -19,8 +19,8 @@ from pecan_ray.sources.listing import list_splits
 
 ELEMENTS = 300
 """The usual sample has at most so many elements,"""
-SECONDS = 20.0
-"""and takes at most so long, of CPU time: most looks end by themselves, so that a slow machine finds the same."""
+SECONDS = 40.0
+"""and takes at most so long, of CPU time: most looks end in a third of it, so that a slow machine finds the same."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def _count(source: Source) -> int | None:
 WALL_PER_CPU = 15.0
 """A look may take so many times its seconds by the wall clock.  What it finds must not depend on the load of a machine:
 beside forty other programs on two CPUs it takes ten times as long."""
-WAITING_PER_CPU = 3.0
+WAITING_PER_CPU = 1.5
 """So many seconds of waiting count as one of the CPU: a look whose functions wait (for a file, a lock, a server) ends
 after a minute, and one whose storage is slow still reads its sample."""
 STEP_S = 0.1
@@ -148,7 +148,7 @@ STEP_S = 0.1
 
 
 class LookClock:
-    """Seconds that a look has taken: those of the CPUs, and a third of those in which it waited.
+    """Seconds that a look has taken: those of the CPUs, and two thirds of those in which it waited.
 
     It does not wait while other programs have the CPU that it wants, as far as the system tells.
     """

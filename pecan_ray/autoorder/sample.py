@@ -142,10 +142,6 @@ class Sampled:
         """Tell whether something more may be begun."""
         return self.clock() <= self.limits.deadline
 
-    def left_s(self) -> float:
-        """Return the seconds in which something may be begun."""
-        return max(self.limits.deadline - self.clock(), 0.0)
-
     def read(self, until: float) -> None:
         """Read the elements, within the limits."""
         size = 0

@@ -119,10 +119,7 @@ class OrderSearch:
         return found, rejected, pair
 
     def _cut_short(self, plan: OrderPlan, found: SpeedComparison | None, ran: int) -> str:
-        """Return why an order stays out where the time was too short; empty if it would be found each time.
-
-        How far a look comes in its time is a matter of the machine, and no element decides that was not reached.
-        """
+        """Return why an order stays out where the time was too short; empty if it would be found each time."""
         if self._mode == "pecan":
             return ""
         changes = any(one.share for one in self._trial.exchanges.found(plan.order))

@@ -18,7 +18,6 @@ from pecan_ray.autoorder.order_request import OrderRequest
 from pecan_ray.autoorder.rewrites import Pushed, choices
 from pecan_ray.autoorder.sample import LEAST_ELEMENTS, Sampled
 from pecan_ray.autoorder.speed import WORTH, WORTH_A_MOVE, SpeedComparison, compare_speed, too_slow
-from pecan_ray.errors import describe_error
 from pecan_ray.options import EngineName
 from pecan_ray.plan.splits import Element
 from pecan_ray.reorder import Mode
@@ -27,8 +26,6 @@ from pecan_ray.reorder.policy import Pair
 Judge: TypeAlias = Callable[[int, Element, Element], str]
 """From an element's number, and its result in the usual order and in another way, to why that is refused, or ""."""
 
-VERIFYING_SHARE = 0.5
-"""An order is verified on all elements of the sample, as far as that takes no more than this share of the time left."""
 TAKEN_OVER_ELEMENTS = 64
 """Elements on which decoders take over what follows them, to see whether results stay,"""
 TAKEN_OVER_S = 0.7
@@ -67,18 +64,17 @@ class Trial:
         Return why it is refused, or "", the exchange that is to blame, if one is, and how many elements it has run.
         """
         held = len(self._sampled.held)
-        until = self._sampled.clock() + VERIFYING_SHARE * self._sampled.left_s()
-        rejected, ran = self._rejected_on(order, range(FIRST_ELEMENTS, held), until)
+        rejected, ran = self._rejected_on(order, range(FIRST_ELEMENTS, held))
         pair = None
         if self._comparison and not rejected:
-            pair = self.exchanges.rejected_on(order, range(FIRST_ELEMENTS, min(held, FIRST_ELEMENTS + ran)))
+            pair, ran = self.exchanges.rejected_on(order, range(FIRST_ELEMENTS, FIRST_ELEMENTS + ran))
         if pair is not None:
             rejected = self.exchanges.rejects()[pair]
         return rejected, pair, min(held, FIRST_ELEMENTS) + ran
 
-    def _rejected_on(self, order: OpOrder, numbers: range, until: float = math.inf) -> tuple[str, int]:
+    def _rejected_on(self, order: OpOrder, numbers: range) -> tuple[str, int]:
         usual = self._names if self._comparison else None
-        return self._run_variant(usual, order, numbers, until, functools.partial(self._mismatch, order))
+        return self._run_variant(usual, order, numbers, math.inf, functools.partial(self._mismatch, order))
 
     def _run_variant(
         self,
@@ -94,7 +90,7 @@ class Trial:
 
         `usual`: what each result is judged beside; None: its form alone counts.
         """
-        sampled, spec, ran = self._sampled, ElementSpec(), 0
+        sampled, spec, ran, columns = self._sampled, ElementSpec(), 0, self._runner.columns
         try:
             stages, others = (self._runner.stages(order, decoders=decoders), self._runner.stages(usual or ()))
             for number in numbers[: len(sampled.held)]:
@@ -102,8 +98,9 @@ class Trial:
                     break
                 # The other way first: it must not find what the user's order leaves in a variable
                 # (docs/decisions/autoorder.md#114-a-bound-by-the-operators-effect).
-                after = self._columns(run_through(stages, sampled.token(number)))
-                before = after if usual is None else self._columns(run_through(others, sampled.token(number)))
+                after = [columns(one) for one in run_through(stages, sampled.token(number))]
+                users = [] if usual is None else run_through(others, sampled.token(number))
+                before = after if usual is None else [columns(one) for one in users]
                 # The user's order is counted again: one that holds a memory lets other elements through now.
                 if {len(before), len(after)} != {sampled.results[number]}:
                     count = sampled.results[number]
@@ -116,9 +113,6 @@ class Trial:
         except OP_FAILURES as error:
             return f"it fails: {error.message.splitlines()[0]}", ran
         return sampled.spec.difference(spec), ran
-
-    def _columns(self, tokens: Sequence[Token]) -> list[Element]:
-        return [self._runner.columns(token) for token in tokens]
 
     def _mismatch(self, order: OpOrder, number: int, mine: Element, other: Element) -> str:
         """Return why an element's result in an order is not what the user meant; empty if it may be."""
@@ -244,11 +238,6 @@ class Trial:
                 if any(one.startswith(column) for one in changed):
                     return f"{name!r} decides by column {column!r} which elements there are, and it has other values"
         return ""
-
-
-def trial_error(error: BaseException) -> str:
-    """Return why a trial was given up, in words."""
-    return f"trying another way to run them ended with {describe_error(error)}".partition("\n")[0]
 
 
 def _not_taken_over(one: Pushed, why: str) -> RejectedOrder:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import pecan_ray as pecan
-from pecan_ray.autoorder.exchange_check import ExchangeCheck, ExchangeResult
+from pecan_ray.autoorder.exchange_check import FIRST_ELEMENTS, ExchangeCheck, ExchangeResult, OpOrder
 from pecan_ray.autoorder.op_runner import SampleLimits
 from pecan_ray.autoorder.order import order_plan
 from pecan_ray.autoorder.order_request import OrderRequest
@@ -190,6 +190,25 @@ def test_an_order_is_verified_on_every_element_of_the_sample() -> None:
     assert trial.exchanges.may(("marked", "half")), trial.exchanges.rejects()
     refused, _, ran = trial.verify(("half", "marked"))
     assert refused, f"{ran} elements were looked at"
+
+
+def test_elements_whose_exchanges_there_was_no_time_to_compare_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe = images().map(tone, on="image").map(half, on="image")
+    found = sampled(pipe)
+    trial = Trial(found, OrderRequest(pipe.plan))
+    run = trial._rejected_on
+
+    def late(order: OpOrder, numbers: range) -> tuple[str, int]:
+        told = run(order, numbers)
+        found.limits = replace(found.limits, deadline=0.0)
+        return told
+
+    assert len(found.held) > FIRST_ELEMENTS
+    _, _, ran = trial.verify(("half", "tone"))
+    assert ran == len(found.held)
+    monkeypatch.setattr(trial, "_rejected_on", late)
+    _, _, ran = trial.verify(("half", "tone"))
+    assert ran == FIRST_ELEMENTS
 
 
 def test_each_kind_of_changes_can_be_switched_off() -> None:

@@ -182,7 +182,7 @@ def test_a_process_that_is_stopped_holds_nobody_longer_than_one_that_hangs(monke
 # --- a look counts its waiting, and ends with its job ------------------------------------------------------
 
 
-def test_of_waiting_a_third_counts_and_of_work_and_queueing_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_waiting_two_thirds_count_and_of_work_and_queueing_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     wall, cpu, queued = [0.0], [0.0], [0.0]
     times = SimpleNamespace(perf_counter=lambda: wall[0], process_time=lambda: cpu[0])
     monkeypatch.setattr(order_request, "time", times)
@@ -191,9 +191,9 @@ def test_of_waiting_a_third_counts_and_of_work_and_queueing_what_it_is(monkeypat
     wall[0] = 0.6
     assert clock() == pytest.approx(0.6 / WAITING_PER_CPU), "it has waited"
     wall[0], cpu[0] = 0.9, 0.3
-    assert clock() == pytest.approx(0.2 + 0.3), "it has worked"
+    assert clock() == pytest.approx(0.4 + 0.3), "it has worked"
     wall[0], queued[0] = 1.9, 1.0
-    assert clock() == pytest.approx(0.5), "it stood in line for a CPU"
+    assert clock() == pytest.approx(0.7), "it stood in line for a CPU"
     wall[0] = queued[0] = 100.0
     assert clock() == pytest.approx(100.0 / WALL_PER_CPU, rel=0.2)
 
