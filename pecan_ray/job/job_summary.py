@@ -41,6 +41,7 @@ def job_stats(
             hedged=done.hedged,
             hedges_won=done.hedges_won,
             sent_bytes=one.delivered.sent_bytes,
+            peak_memory_bytes=done.peak_memory_bytes,
         )
         for name, one in (*job.worker_table.past.items(), *job.worker_table.workers.items())
         if (done := one.progress) is not None
@@ -77,6 +78,8 @@ def job_stats(
         trainers=job.spec.shape.world_size,
         held_up=tuple(held_up.seconds) if job.spec.shape.coordinated else (),
         hosts=max(1, len(job.worker_table.hosts)),
+        # A fixed number of workers divides the CPUs of its nodes, whatever is reserved.
+        cpus_per_worker=0.0 if placing is None else job.spec.cpus_per_worker,
         cpus=available_cpus(job.trainers.progress, job.worker_table),
         fallback_reason=reverted,
         order_given_up=job.ledger.runs.given_up,

@@ -92,6 +92,8 @@ class WorkerProgress:
     """Its process was asked to end (SIGTERM), and is about to be killed."""
     stages: StageSeconds = field(default_factory=StageSeconds)
     """What its threads have done with their time."""
+    peak_memory_bytes: int = 0
+    """Most memory that its process has had, batches in shared memory included; 0: not known."""
 
 
 # --- what a worker asks -------------------------------------------------------------------------------------

@@ -45,6 +45,8 @@ class WorkerStats:
     """those that the second request has answered first."""
     sent_bytes: int = 0
     """Of its batches as they travel: before the operators that are left to the trainer."""
+    peak_memory_bytes: int = 0
+    """Most memory that its process has had; 0: not known."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,8 @@ class JobStats:
     hosts: int = 1
     cpus: float = 0.0
     """CPUs of these that the job may use; 0: not known."""
+    cpus_per_worker: float = 0.0
+    """What is reserved for a worker where AutoPlacement finds their numbers; 0 else."""
     trainers: int = 1
     held_up: tuple[float, ...] = ()
     """For so many seconds other ranks waited for each one that lacked its batch of a round; empty: no rounds."""

@@ -101,6 +101,7 @@ class Report(LossReport, SpendingReport, StaffReport):
                 hedged=worker.hedged,
                 hedges_won=worker.hedges_won,
                 sent_bytes=worker.sent_bytes,
+                peak_memory_bytes=worker.peak_memory_bytes,
             )
             for name, worker in facts.workers.items()
         }
@@ -134,6 +135,7 @@ class Report(LossReport, SpendingReport, StaffReport):
             prices=facts.prices,
             hosts=facts.hosts,
             cpus=facts.cpus,
+            cpus_per_worker=facts.cpus_per_worker,
             trainers=facts.trainers,
             held_up=facts.held_up,
             steps=trainer.steps,
@@ -209,7 +211,12 @@ class Report(LossReport, SpendingReport, StaffReport):
         return f"pecan job {self.job}: {self.batches} batches, {self.elements} elements"
 
     def __str__(self) -> str:
-        lines = [*self._speed_lines(), *(line for _, line in self.worker_lines()), *self.sent_lines()]
+        lines = [
+            *self._speed_lines(),
+            *(line for _, line in self.worker_lines()),
+            *self.sent_lines(),
+            *self.size_lines(),
+        ]
         lines += [*self.loss_lines(self.seconds), *self.spending_lines()]
         if self.timeline:
             lines.append(f"  {placement_so_far(self.timeline)}")

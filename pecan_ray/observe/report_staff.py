@@ -9,6 +9,7 @@ from pecan_ray.job.messages import Placement
 from pecan_ray.job.policy_runner import PlacementStep
 from pecan_ray.job.stats import JobEvent
 from pecan_ray.job.windows import ObservedWindow
+from pecan_ray.job.worker_size import cpus_at_work, size_advice
 from pecan_ray.plan.stage_seconds import StageSeconds
 from pecan_ray.plan.windows import Deployment
 
@@ -35,6 +36,15 @@ class WorkerReport:
     sent_bytes: int = 0
     """Of its batches as they travelled, before the operators that are left to the trainer, as trainers count them."""
 
+    peak_memory_bytes: int = 0
+    """Most memory that its process has had, batches in shared memory included, and processes of functions not;
+    0: not known."""
+
+    @property
+    def used_cpus(self) -> float:
+        """CPUs that its process has used while it was at work and nothing held it back; 0: not known."""
+        return cpus_at_work(self.stages)
+
     def __getitem__(self, name: str) -> Any:
         found: dict[str, Any] = asdict(self)
         return found[name]
@@ -45,6 +55,8 @@ class WorkerReport:
             (True, f"{self.elements} elements in {self.batches} batches"),
             (self.sent_bytes, f"{self.sent_bytes / 1e6:,.1f} MB sent"),
             (self.threads, f"{self.threads} threads"),
+            (self.used_cpus, f"{self.used_cpus:.2f} CPUs"),
+            (self.peak_memory_bytes, f"{self.peak_memory_bytes / 1e6:,.0f} MB of memory at most"),
             (self.remote_bytes, f"{self.remote_bytes / 1e6:,.1f} MB from object stores"),
             (self.node_bytes, f"{self.node_bytes / 1e6:,.1f} MB of theirs from its node"),
             (self.hedged, f"{self.hedged} late reads asked for twice ({self.hedges_won} won)"),
@@ -73,6 +85,8 @@ class StaffReport:
     hosts: int = 1
     cpus: float = 0.0
     """CPUs of these that the job may use; 0: not known."""
+    cpus_per_worker: float = 0.0
+    """What is reserved for a worker where AutoPlacement finds their numbers; 0 else."""
     trainers: int = 1
 
     def sent_bytes(self, placement: Placement) -> int:
@@ -83,6 +97,12 @@ class StaffReport:
         """Return the text's line about what workers have sent, where some are on other nodes."""
         local, remote = (self.sent_bytes(side) / 1e6 for side in ("local", "remote"))
         return [f"  batches: {remote:,.1f} MB from remote workers, {local:,.1f} MB from local ones"] if remote else []
+
+    def size_lines(self) -> list[str]:
+        """Return the text's line about what to reserve for a worker, where that is known and something else."""
+        stages = sum((one.stages for one in self.workers.values()), StageSeconds())
+        line = size_advice(stages, self.cpus_per_worker)
+        return [f"  {line}"] if line else []
 
     def worker_lines(self) -> list[tuple[str, str]]:
         """Return the names of the workers, and the text's line about each."""

@@ -24,6 +24,13 @@ def free_memory(root: Path = CGROUPS, own: Path = OWN_CGROUPS) -> int | None:
     return min([*left, *_available()], default=None)
 
 
+def peak_memory() -> int:
+    """Return the most bytes of memory that this process has had, mapped shared memory included; 0: not known."""
+    # Not `getrusage`, which counts what the process was before it became this program.
+    lines = (_read(Path("/proc/self/status")) or "").splitlines()
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), 0)
+
+
 # Why this time counts: docs/decisions/placement.md#126-steer-by-the-load, point 6
 def in_line_s(thread: int, process: int | Literal["self"] = "self") -> float | None:
     """Return for how many seconds a thread of a process has been ready to run without a CPU; None: not known."""

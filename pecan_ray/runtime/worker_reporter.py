@@ -12,6 +12,7 @@ from pecan_ray.engines.kept_elements import kept_tally
 from pecan_ray.engines.under_way import count_from, long_retry
 from pecan_ray.job.messages import WorkerProgress
 from pecan_ray.job.worker_events import WorkerTime
+from pecan_ray.runtime.host_use import peak_memory
 from pecan_ray.runtime.sigterm import sigterm_flag
 from pecan_ray.runtime.stage_watch import StageWatch
 from pecan_ray.runtime.worker_plan import WorkerPlan
@@ -97,6 +98,7 @@ class WorkerReporter:
             computed=computed,
             fallback_reason=self._plan.fallback_reason,
             stages=self.stages.seconds,
+            peak_memory_bytes=peak_memory(),
         )
 
 
