@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,10 @@ import pytest
 import pecan_ray as pecan
 from pecan_ray.cache_options import Cache
 from pecan_ray.caching.store import EntryStore
+from pecan_ray.plan.splits import Split
 from tests.ray.pipelines import ONE
 from tests.ray.workers import kill, living_worker
+from tests.unit.engines.cache_rig import Numbers
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
 
@@ -85,3 +89,49 @@ def test_later_epochs_and_jobs_compute_nothing_and_see_the_same_but_for_a_file_t
     last = [i for i, _ in seen(pipe_of(files).iter_batches(workers=ONE))]
     assert calls(files) == list(range(1000, 1000 + EACH)), "it is never served as it was"
     assert set(range(1000, 1000 + EACH)) <= set(last) and len(last) == SPLITS * EACH
+
+
+class SlowNumbers(Numbers):
+    """Takes three milliseconds for an element, and writes down which splits are read."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(SPLITS, EACH)
+        self._calls = folder / "calls"
+
+    def read(self, split: Split, start: int = 0) -> Iterator[dict[str, Any]]:
+        with open(self._calls, "a") as file:
+            file.write(f"{split.index}\n")
+        for value in super().read(split, start):
+            time.sleep(0.003)
+            yield value
+
+
+def halve(value: dict[str, Any]) -> dict[str, Any]:
+    return {"i": value["i"], "r": value["x"][0] / 2}
+
+
+def test_the_tensorflow_engine_reads_a_slow_source_once_whoever_dies_and_goes_on_from_a_state(files: Path) -> None:
+    config = pecan.Config(cache=Cache(files.parent / "cache", 64 << 20), order_folder="", reorder="off")
+    start = pecan.PecanPipeline(SlowNumbers(files.parent), name="graph", engine="tensorflow", config=config)
+    pipe = start.autocache().map(halve).batch(8)
+    expected = [(i, i / 2) for i in range(SPLITS * EACH)]
+    found = []
+    with pipe.iter_batches(epochs=5, workers=pecan.Workers(local=2)) as batches:
+        for number, batch in enumerate(batches):
+            found += rows(batch)
+            if number == 4:
+                kill(living_worker("local", but=[]))
+        told = [event.text for event in batches.report().events]
+    assert sorted(found) == sorted(5 * expected)
+    assert any("autocache: source cache at 'autocache'" in text for text in told)
+    # What the killed worker held is read again, and kept once all of a split is read at a time.
+    reads = Counter(calls(files))
+    assert max(reads.values()) <= 4 and sum(count <= 2 for count in reads.values()) >= SPLITS // 2
+    with EntryStore(files.parent / "cache", max_bytes=64 << 20) as store:
+        assert store.verify() == (SPLITS, ())
+    with pipe.iter_batches(epochs=2, workers=ONE) as batches:
+        part = [row for _ in range(5) for row in rows(next(batches))]
+        state = batches.state_dict()
+    with pipe.iter_batches(epochs=2, workers=ONE, state=state) as batches:
+        part += [row for batch in batches for row in rows(batch)]
+    assert sorted(part) == sorted(2 * expected)
