@@ -35,7 +35,7 @@ from pecan_ray.options import OnError
 from pecan_ray.plan.operators import BatchInRows, Map, Plan
 from pecan_ray.plan.splits import Element, Lease, Split
 from pecan_ray.reorder import Mode
-from tests.unit.engines.engine_leases import delivered, run_engine
+from tests.unit.engines.engine_leases import ListedLeases, column, delivered, missing, run_engine, whole_leases
 
 ROWS = 200
 Function = Callable[[Element], Element]
@@ -477,6 +477,10 @@ def test_an_element_that_fails_among_others_is_named_and_left_out_alone(columns:
     bad = [[(b.op, b.where, b.error) for one in many for b in one.bad] for many in (usual, new)]
     assert bad[0] == bad[1] and len(bad[1]) == 1 and bad[1][0][0] == "strictly"
     assert delivered(new) == delivered(usual)
+    leases = ListedLeases(whole_leases(tuple(pipe.plan.sources())))
+    begun = run_engine(pipe.plan, leases, order="strict", on_error=on_error)[:3]
+    rest = run_engine(maps_in_rows(pipe, "scale", "strictly", "clip"), missing(leases, begun), on_error=on_error)
+    assert sorted(column([*begun, *rest], "n")) == numbers[0], "it goes on from a state of the other"
 
 
 @pytest.mark.parametrize("columns", [False, True])
