@@ -214,7 +214,9 @@ class WorkerChecked:
 
     worker: str
     starved_s: float
-    """For so long one of its threads stood in line for a CPU since it was looked at before."""
+    """For so long one of its threads stood in line for a CPU since it was looked at before,"""
+    of_s: float
+    """which is so long ago."""
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,14 @@
 
 A party that says nothing for its deadline is lost, but for what excuses silence:
 
-    counted = silent - starved        (a tenth of the silence at least)
+    counted = silent * (1 - starved)  (a tenth of the silence at least)
     lost    = counted > deadline and (its process has ended, or its last sign is older than the deadline)
 
-*Starved* is the time in which threads of its process could run, and the system gave them no CPU: whoever stands in line
-is late, not dead.  A process that stands still, hangs in native code or waits for a disk does not stand in line, so its
-silence counts in full.  Silence of the time in which the controller itself did not run never gets here: its clock
-(`active_clock`) stands still meanwhile.
+*Starved* is a share of time: that in which threads of its process could run, and the system gave them no CPU.  It is
+known of the time in which somebody has looked at the process; where nobody can, the share holds that it told itself
+before its last word.  Whoever stands in line is late, not dead.  A process that stands still, hangs in native code or
+waits for a disk does not stand in line, so its silence counts in full.  Silence of the time in which the controller
+itself did not run never gets here: its clock (`active_clock`) stands still meanwhile.
 """
 
 from __future__ import annotations
@@ -28,12 +29,18 @@ class Hearing:
 
     last_seen: float = 0.0
     """When it said something last;"""
+    told_share: float = 0.0
+    """in which share of the time before that it stood in line for a CPU, as it has told;"""
+    looked_s: float = 0.0
+    """for how long since then somebody has looked at it,"""
     starved_s: float = 0.0
-    """for how long since then it stood in line for a CPU, as far as somebody has looked;"""
+    """and for how long of that it stood in line for a CPU;"""
     found: float = -math.inf
     """when its process was last found to exist, though it said nothing;"""
+    first_checked_at: float = -math.inf
+    """when somebody was first asked to look for it in this silence,"""
     checked_at: float = -math.inf
-    """when somebody was last asked to look for it;"""
+    """and last in any;"""
     ended: bool = False
     """and whether its process is known to have ended."""
 
@@ -47,26 +54,38 @@ class Hearing:
         """Whether somebody was asked to look for it in this silence."""
         return self.checked_at >= self.last_seen
 
-    def heard(self, now: float) -> Hearing:
-        """Return what is known once it has said something: what was found out before is of a silence that is over."""
-        return Hearing(now, found=self.found, checked_at=self.checked_at, ended=self.ended)
+    def heard(self, now: float, told_share: float | None = None) -> Hearing:
+        """Return what is known once it has said something: what was found out before is of a silence that is over.
+
+        `told_share`: of the time since its last report it stood in line; None: it did not say.
+        """
+        share = self.told_share if told_share is None else told_share
+        return Hearing(now, told_share=share, found=self.found, checked_at=self.checked_at, ended=self.ended)
 
     def asked(self, now: float) -> Hearing:
         """Return what is known once somebody was asked to look for it."""
-        return replace(self, checked_at=now)
+        return replace(self, checked_at=now, first_checked_at=self.first_checked_at if self.was_asked else now)
 
     def looked_for(self, now: float, *, exists: bool) -> Hearing:
         """Return what is known once somebody has looked whether its process exists."""
         return replace(self, found=now) if exists else replace(self, ended=True)
 
-    def starved(self, seconds: float) -> Hearing:
-        """Return what is known once somebody has seen that it stood in line for so much longer."""
-        return replace(self, starved_s=self.starved_s + seconds)
+    def starved(self, seconds: float, of_s: float) -> Hearing:
+        """Return what is known once somebody has seen that it stood in line for so many of some more seconds."""
+        return replace(self, starved_s=self.starved_s + seconds, looked_s=self.looked_s + of_s)
+
+    @property
+    def starved_share(self) -> float:
+        """In which share of this silence it stands in line for a CPU, as far as is known."""
+        return min(1.0, self.starved_s / self.looked_s) if self.looked_s > 0.0 else self.told_share
 
     def counted_s(self, now: float) -> float:
         """Return how much of its silence is held against it."""
-        silent = now - self.last_seen
-        return max(silent - self.starved_s, LEAST_COUNTED * silent)
+        return (now - self.last_seen) * max(1.0 - self.starved_share, LEAST_COUNTED)
+
+    def was_looked_at(self, now: float, within_s: float) -> bool:
+        """Tell whether somebody has looked at it in this silence, or was asked so long ago that nobody can."""
+        return self.looked_s > 0.0 or (self.was_asked and now - self.first_checked_at >= within_s)
 
     def is_silent(self, now: float, deadline_s: float) -> bool:
         """Tell whether it has said nothing for longer than a deadline, though it could have."""

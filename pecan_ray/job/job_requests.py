@@ -199,7 +199,9 @@ class JobRequests:
         """Take over what a question tells, once."""
         request, worker = asked.request, asked.worker
         if isinstance(request, AskAssignment):
-            self._job.worker_table.workers[worker].own_progress = request.progress
+            asks = self._job.worker_table.workers[worker]
+            asks.own_progress = request.progress
+            asks.hearing = asks.hearing.heard(now, request.progress.in_line_share)
             if request.progress.fallback_reason:
                 self.restore_user_order(request.progress.fallback_reason, now, done)
         elif isinstance(request, EndData):

@@ -94,6 +94,8 @@ class WorkerProgress:
     """What its threads have done with their time."""
     peak_memory_bytes: int = 0
     """Most memory that its process has had, batches in shared memory included; 0: not known."""
+    in_line_share: float = 0.0
+    """Share of the time since its last report in which the thread that speaks for it stood in line for a CPU."""
 
 
 # --- what a worker asks -------------------------------------------------------------------------------------

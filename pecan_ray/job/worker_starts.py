@@ -131,7 +131,8 @@ class WorkerStarts:
     def _on_progress_reported(self, event: events.WorkerProgressReported, now: float, done: Instructions) -> None:
         worker = self._worker_table.workers.get(event.worker)
         if worker is not None:
-            worker.own_progress, worker.hearing = event.progress, worker.hearing.heard(now)
+            share = event.progress.in_line_share
+            worker.own_progress, worker.hearing = event.progress, worker.hearing.heard(now, share)
             if event.progress.sigterm_received and self._preemption.drain_terminated(worker, now, done):
                 self._replace(now, done)
             if event.progress.fallback_reason:
@@ -226,7 +227,7 @@ class WorkerStarts:
         worker = self._worker_table.workers.get(event.worker)
         # What was found comes late: by then it may have spoken, and stood in line before that.
         if worker is not None and worker.hearing.was_asked:
-            worker.hearing = worker.hearing.starved(event.starved_s)
+            worker.hearing = worker.hearing.starved(event.starved_s, event.of_s)
 
 
 def _tell_dropped(job: JobCore, now: float, done: Instructions) -> None:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field, replace
 
+from pecan_ray.job.active_clock import LONGEST_GAP_S, TICK_S
 from pecan_ray.job.events import WorkerPending
 from pecan_ray.job.hearing import LEAST_COUNTED, Hearing
 from pecan_ray.job.instructions import DrainWorker, Instruction, KillWorker, LeaveEpochs, SilentWorker
@@ -262,7 +263,10 @@ class WorkerTable:
     def timed_out(self, now: float, timeout_s: float) -> list[str]:
         """Return the workers that have a process and have not been heard for longer than a deadline."""
         # From the moment at which a worker has a process: it may freeze while it is being set up.
-        return [w.name for w in self.workers.values() if w.node and w.hearing.is_lost(now, timeout_s)]
+        lost = [w for w in self.workers.values() if w.node and w.hearing.is_lost(now, timeout_s)]
+        # Decision 224: a controller that starves beside its workers may come to look only when the deadline is over.
+        within_s = max(timeout_s / 2, LONGEST_GAP_S + TICK_S)
+        return [w.name for w in lost if w.hearing.ended or w.hearing.was_looked_at(now, within_s)]
 
     def to_look_for(self, now: float, timeout_s: float) -> tuple[SilentWorker, ...]:
         """Return the workers that are late to speak, of which somebody should find out whether they get a CPU."""
@@ -327,10 +331,10 @@ def pending_workers_by_reason(workers: Iterable[WorkerRecord]) -> dict[Hashable,
 
 def _unheard(worker: WorkerRecord, lost_after_s: float) -> str:
     """Say why a worker may have said nothing for long, and what follows."""
-    if (starved := worker.hearing.starved_s) > lost_after_s / LOOKS:
+    if (share := worker.hearing.starved_share) > 1 / LOOKS:
         return (
             f"{worker.name} has said nothing for {{seconds}}: other programs have the CPUs of its node, for one of "
-            f"which it stood in line for {starved:.0f} s; it is waited for as long as it does, up to "
+            f"which it stands in line for {100 * share:.0f} % of the time; it is waited for as long as it does, up to "
             f"{lost_after_s / LEAST_COUNTED:.0f} s"
         )
     return (

@@ -6,29 +6,42 @@ scheduler statistics, a process of another PID namespace), nothing is known, and
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from pecan_ray.runtime.host_use import in_line_s
+
+
+class TimeInLine(NamedTuple):
+    """How long a process stood in line for a CPU, and of how long."""
+
+    seconds: float
+    of_s: float
 
 
 class CpuLines:
     """What processes were last seen to have waited."""
 
-    def __init__(self) -> None:
-        self._before: dict[int, dict[int, float]] = {}
-        """Of each process, by thread."""
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._before: dict[int, tuple[float, Mapping[int, float]]] = {}
+        """Of each process: when it was looked at, and what each of its threads had waited."""
 
-    def look(self, pid: int, *, again: bool) -> float | None:
+    def look(self, pid: int, *, again: bool) -> TimeInLine | None:
         """Return for how long the thread that stood in line longest did so since the last look; None: not known.
 
         `again`: the last look was in this silence.
         """
-        now, before = waits_by_thread(pid), self._before.get(pid) if again else None
-        self._before[pid] = now
+        at, now = self._clock(), waits_by_thread(pid)
+        before = self._before.get(pid) if again else None
+        self._before[pid] = at, now
         # Of a thread that came later nothing is known before: it may have waited in another silence.
         if not now or before is None:
             return None
-        return max([0.0, *(now[thread] - before[thread] for thread in now.keys() & before.keys())])
+        since, waited = before
+        return TimeInLine(max([0.0, *(now[one] - waited[one] for one in now.keys() & waited.keys())]), at - since)
 
 
 def waits_by_thread(pid: int) -> dict[int, float]:

@@ -327,9 +327,9 @@ async def _look_at_each(host: JobHost, workers: tuple[instructions.SilentWorker,
     """Tell a job which workers stand in line for CPUs: those of this node alone can be looked at."""
     here = this_node()
     for one in [one for one in workers if one.node == here]:
-        starved_s = await asyncio.to_thread(host.cpu_lines.look, one.pid, again=one.again)
-        if starved_s is not None and not host.ended:
-            host.happened(events.WorkerChecked(one.worker, starved_s))
+        in_line = await asyncio.to_thread(host.cpu_lines.look, one.pid, again=one.again)
+        if in_line is not None and not host.ended:
+            host.happened(events.WorkerChecked(one.worker, in_line.seconds, in_line.of_s))
 
 
 async def _watch_nodes(host: JobHost) -> None:

@@ -12,7 +12,7 @@ from pecan_ray.engines.kept_elements import kept_tally
 from pecan_ray.engines.under_way import count_from, long_retry
 from pecan_ray.job.messages import WorkerProgress
 from pecan_ray.job.worker_events import WorkerTime
-from pecan_ray.runtime.host_use import peak_memory
+from pecan_ray.runtime.host_use import in_line_s, peak_memory
 from pecan_ray.runtime.sigterm import sigterm_flag
 from pecan_ray.runtime.stage_watch import StageWatch
 from pecan_ray.runtime.worker_plan import WorkerPlan
@@ -37,6 +37,8 @@ class WorkerReporter:
         """For jobs before this one."""
         self.last_report: Any = None
         """Ray's reference to the job's answer."""
+        self._waited = time.monotonic(), 0.0
+        """When the job was told last, and for how long the thread that does so had stood in line for a CPU."""
 
     def begin(self, happened: Callable[[WorkerTime], None]) -> None:
         """Let time pass for the worker, from a thread of its own; nothing to do a second time."""
@@ -99,7 +101,18 @@ class WorkerReporter:
             fallback_reason=self._plan.fallback_reason,
             stages=self.stages.seconds,
             peak_memory_bytes=peak_memory(),
+            in_line_share=self._in_line_share(),
         )
+
+    def _in_line_share(self) -> float:
+        """Return in which share of the time since the last call the thread that speaks stood in line for a CPU."""
+        thread = self._thread
+        waited = None if thread is None or thread.native_id is None else in_line_s(thread.native_id)
+        if waited is None:
+            return 0.0
+        (at, before), now = self._waited, time.monotonic()
+        self._waited = now, waited
+        return min(1.0, max(0.0, (waited - before) / (now - at))) if now > at else 0.0
 
 
 def _read_counters() -> tuple[int, ...]:

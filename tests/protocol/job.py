@@ -249,7 +249,7 @@ class JobModel(Party):
             return
         for one in instruction.workers:
             # Nothing is drawn for it, so that seeds of before still stand for their histories.
-            self.world.clock.after(NOTICES_S, self, self.handle, events.WorkerChecked(one.worker, 0.0))
+            self.world.clock.after(NOTICES_S, self, self.handle, events.WorkerChecked(one.worker, 0.0, 1.0))
 
     # --- the cluster ---------------------------------------------------------------------------------------
 

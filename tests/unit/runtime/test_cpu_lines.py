@@ -44,14 +44,17 @@ def test_a_process_that_stands_in_line_is_told_from_one_that_stands_still(two_on
 
     def has_waited() -> bool:
         nonlocal waited
-        waited += lines.look(pid, again=True) or 0.0
+        in_line = lines.look(pid, again=True)
+        assert in_line is not None and in_line.of_s > 0.0
+        waited += in_line.seconds
         return waited > 0.2
 
     until(has_waited, "it had the CPU whenever it wanted, though another process wants the same one")
     os.kill(pid, signal.SIGSTOP)
     until(lambda: Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T", "it does not stop")
     lines.look(pid, again=True)
-    assert lines.look(pid, again=True) == 0.0
+    in_line = lines.look(pid, again=True)
+    assert in_line is not None and in_line.seconds == 0.0
 
 
 def test_of_a_process_that_is_gone_nothing_is_known() -> None:
