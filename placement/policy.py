@@ -156,14 +156,14 @@ class AutoPlacement:
         """Return what shall run by mode "auto"; it is asked about twice a second, `now` in seconds since the start."""
         if self.mode != "auto":
             raise PlanError(f"mode {self.mode!r} decides by windows: use decide(window, deployment).")
-        self.setting = replace(self.setting, paid=o.paid)
+        transfer = self.setting.prices.row_transfer(o.remote_row_bytes)
+        self.setting = replace(self.setting, paid=o.paid, batch_transfer=transfer * o.grain)
         # The share is for sums of floats.
         overpaid = sum(o.paid) > (1 + 1e-9) * self.setting.prices.remote_per_hour(len(o.paid))
         most, least = self.within, Deployment(self.within.min_local, self.within.min_remote)
         room = Deployment(min(o.room.local, most.max_local), min(o.room.remote, most.max_remote))
         by_price = self.objective == COST
         per_hour = (lambda remote: self.setting.per_hour(Deployment(0, remote))) if by_price else None
-        transfer = self.setting.prices.row_transfer(o.remote_row_bytes)
         seen = replace(o, room=room, least=least, overpaid=overpaid, row_transfer=transfer)
         decision, self.state = control(self.state, seen, now, per_hour)
         self._last = replace(decision, removal=self._removal)

@@ -151,7 +151,9 @@ def estimate_worker_value(
     # 1e-9 s: before a step was seen nothing is divided by zero, and supply alone decides.
     own_s = max(known.step_s, 1e-9)
     batch_s = [max(own_s, 1 / rate) if rate else math.inf for rate in supply]
-    cost_reductions = decreasing_steps(cost_per_hour(batch_s, own_s, [setting.per_hour(at) for at in shown]))
+    rates = local_rate, remote_rate
+    per_hour = [setting.with_transfer(at, seconds, rates) for at, seconds in zip(shown, batch_s, strict=True)]
+    cost_reductions = decreasing_steps(cost_per_hour(batch_s, own_s, per_hour))
     return WorkerValue(cost_reductions, relative_times(batch_s, len(cost_reductions)))
 
 

@@ -24,6 +24,20 @@ class Setting:
     """T: a change of the batch time by less than this share is no change."""
     paid: tuple[float, ...] = ()
     """$ per hour of the remote workers that run, by the nodes that they are on."""
+    batch_transfer: float = 0.0
+    """What a batch of remote workers costs on its way: $ an hour for a batch a second."""
+
+    def with_transfer(self, deployment: Deployment, batch_s: float, each: tuple[float, float]) -> float:
+        """Return the weight of a second, and of what remote workers send in it.
+
+        Args:
+            deployment: What runs.
+            batch_s: Seconds in which each trainer takes a batch.
+            each: Rows a second of a local and of a remote worker, of which their shares of a batch follow.
+        """
+        local, remote = deployment.local * each[0], deployment.remote * each[1]
+        share = remote / (local + remote) if local + remote else float(deployment.remote > 0)
+        return self.per_hour(deployment) + share * self.clients * self.batch_transfer / batch_s
 
     def per_hour(self, deployment: Deployment) -> float:
         """Return the weight of a second: c_a n_a + c_w n_w in $ per hour.

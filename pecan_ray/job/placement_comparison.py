@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pecan_ray.job.policy_runner import PlacementStep
 from pecan_ray.placement import AutoPlacement
@@ -46,10 +46,11 @@ def usable(timeline: Sequence[PlacementStep]) -> dict[Deployment, list[Placement
 def compare(timeline: Sequence[PlacementStep], policy: AutoPlacement, *, stopped: bool = False) -> PlacementComparison:
     """Compare the deployments of a timeline by what their newest windows say; `stopped`: the policy decides no more."""
     seen = usable(timeline)
+    setting, each = policy.setting, policy.state.known.each
     estimates = [
-        DeploymentEstimate.of(at, [step.window for step in steps], policy.setting.per_hour(at))
-        for at, steps in seen.items()
+        DeploymentEstimate.of(at, [step.window for step in steps], setting.per_hour(at)) for at, steps in seen.items()
     ]
+    estimates = [replace(one, per_hour=setting.with_transfer(one.deployment, one.batch_s, each)) for one in estimates]
     rivals = [
         DeploymentMeasurement(one, seen[one.projected.deployment][-1].seconds)
         for one in rank(policy.objective, estimates)

@@ -165,6 +165,16 @@ def test_it_is_said_which_deployments_were_compared_and_why_the_others_lost() ->
     assert "2 windows, the last at 20 s" in told[3]
 
 
+@pytest.mark.parametrize(("batch_transfer", "best"), [(0.0, (1, 2)), (0.5, (1, 2)), (1.0, (1, 0))])
+def test_what_remote_workers_send_counts_where_deployments_are_compared(
+    batch_transfer: float, best: tuple[int, int]
+) -> None:
+    """A batch costs 0.432 beside two remote workers, and 1.08 without one, in $ an hour for a batch a second."""
+    policy = AutoPlacement(prices=PRICES)
+    policy.setting = replace(policy.setting, batch_transfer=batch_transfer)
+    assert compare(TIMELINE, policy).others[0].comparison.projected.deployment == Deployment(*best)
+
+
 def test_without_prices_nobody_speaks_of_dollars() -> None:
     assert "$" not in explain_placement(facts())
     assert "$" not in str(Report.of_job(facts(), TrainerProgress(elapsed_s=20.0), 1.0))

@@ -131,5 +131,9 @@ def test_workers_are_worth_what_the_known_rates_say() -> None:
         ).cost_reductions
         == ()
     )
+    sent = replace(setting, batch_transfer=0.5)
+    billed = estimate_worker_value(known, 100, sent, Deployment(2, 0), "remote", 10)
+    assert 0 < sum(billed.cost_reductions) < sum(worth.cost_reductions), "what they send costs"
+    assert sent.with_transfer(Deployment(1, 3), 0.25, (100.0, 100.0)) == pytest.approx(10.0 + 0.3 + 0.75 * 0.5 / 0.25)
     unseen = estimate_worker_value(replace(known, each=(200.0, 0.0)), 100, setting, Deployment(2, 0), "remote", 10)
     assert unseen == worth, "a side that was never seen counts as the other one"
