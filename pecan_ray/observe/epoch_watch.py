@@ -7,6 +7,9 @@ from pecan_ray.job.messages import TrainerProgress
 LEAST_WAITING = 0.8
 """Share of an epoch in which the trainer must wait for batches: else it says more about the trainer."""
 
+LEAST_S = 2.0
+"""Seconds of an epoch: a shorter one is made as long as it is by pauses, as of a worker that is replaced (1 s)."""
+
 
 class EpochWatch:
     """Measures the first epoch behind another one, from the last batch before it to its own last one."""
@@ -44,4 +47,4 @@ class EpochWatch:
         self.over = True
         seconds = self._last.elapsed_s - self._started.elapsed_s
         waited = self._last.waited_s - self._started.waited_s
-        return seconds if seconds > 0 and waited >= LEAST_WAITING * seconds else None
+        return seconds if seconds >= LEAST_S and waited >= LEAST_WAITING * seconds else None

@@ -130,11 +130,12 @@ def seconds_of(*batches: tuple[int, float, float]) -> list[float]:
     return [seconds for seconds in (*found, watch.end()) if seconds is not None]
 
 
-def test_the_second_epoch_alone_is_measured_unless_the_trainer_was_busy_in_it() -> None:
+def test_the_second_epoch_alone_is_measured_unless_it_is_short_or_the_trainer_was_busy_in_it() -> None:
     assert seconds_of((0, 5, 5), (0, 10, 9), (1, 11, 10), (1, 13, 12)) == [3]
     assert seconds_of((0, 5, 5), (0, 10, 9), (1, 11, 10), (1, 13, 12), (2, 14, 13), (3, 15, 14)) == [3], "and no other"
     assert seconds_of() == seconds_of((0, 5, 5), (0, 10, 9)) == []
     assert seconds_of((0, 5, 5), (0, 10, 9), (1, 11, 9.5), (1, 20, 10)) == []
+    assert seconds_of((0, 5, 5), (0, 10, 9), (1, 11, 10), (1, 11.9, 10.9)) == [], "too short to tell anything"
 
 
 PIPE = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(95)), name="ours").batch(10)
