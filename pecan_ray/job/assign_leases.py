@@ -248,9 +248,10 @@ def _died(
     return ()
 
 
-def all_given(workers: Collection[WorkerLeaseState], shape: LedgerShape, epoch: int) -> bool:
-    """Tell whether the trainers have all that was given to workers in an epoch."""
+def all_given(workers: Collection[WorkerLeaseState], shape: LedgerShape, epoch: int, *, in_order: bool) -> bool:
+    """Tell whether the trainers have all that was given to workers in an epoch; `in_order`: by runs."""
     if shape.sharding == "off":
         return bool(workers) and all(state.has_given_all(epoch, whole=shape.serial) for state in workers)
-    # Decision 152: an epoch does not wait for a worker that is busy with rows which another one has brought.
-    return not any(state.holds or (state.working and not state.stale_spans) for state in workers)
+    # Decision 152: an epoch does not wait for a worker that is busy with rows which another one has brought, nor in
+    # order for one that has yet to say that it is done.
+    return not any(state.holds or (state.working and not (in_order or state.stale_spans)) for state in workers)

@@ -90,7 +90,8 @@ class Branch:
         """
         leases = _leases(reply)
         self.here.extend(leases)
-        self.joined = any(lease.place is not None for lease in leases)
+        # An empty answer says nothing about the runs that follow.
+        self.joined = any(lease.place is not None for lease in leases) if leases else self.joined
         self.in_one = self.joined and batch_rows is None
         # A run of joined rows is an assignment of its own (decision 144), but for whole batches (decision 220).
         whole = batch_rows is not None and sum(elements_in(lease) or 0 for lease in leases) % batch_rows == 0

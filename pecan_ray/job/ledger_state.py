@@ -29,7 +29,7 @@ class LedgerState:
         """An endless run has ended, since an epoch of it had not a single batch."""
         self.queues = Queues(shape, start)
         self.runs = RowRuns(shape, self.queues, continues=start is not None)
-        self.seconds = SecondWorkers(self.queues, self.runs)
+        self.seconds = SecondWorkers(self.queues, self.runs, shape.batch_size)
         self.rank_nodes = RankNodes(shape)
         self.produced = ProducedBatches({} if start is None else {start.epoch: start.used_batches})
         self.workers: dict[str, WorkerLeaseState] = {}
@@ -110,4 +110,4 @@ class LedgerState:
             return False
         if self.shape.runs_whole:
             return self._all_produced()
-        return all_given(self.workers.values(), self.shape, self.epoch)
+        return all_given(self.workers.values(), self.shape, self.epoch, in_order=self.runs.kept)

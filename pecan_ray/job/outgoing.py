@@ -16,7 +16,7 @@ from pecan_ray.job.messages import (
     TrainerReport,
     TrainerUpdate,
 )
-from pecan_ray.job.report_pace import CLOSING, NO_NEED, Need, ReportPace
+from pecan_ray.job.report_pace import NO_NEED, Need, ReportPace
 from pecan_ray.job.trainer_events import ReceivedBatch
 from pecan_ray.plan.splits import LeaseKey
 from pecan_ray.sampling.spans import Span, Spans, one_after_the_other
@@ -149,17 +149,17 @@ class Outgoing:
         """Let the next report be sent at once."""
         self._report_requested = True
 
-    def need(self, update: TrainerUpdate, used: int, *, held: bool, full: bool) -> Need:
+    def need(self, update: TrainerUpdate, used: int, *, held: bool, full: bool, waits_for_rows: bool) -> Need:
         """Return who waits for the next report; `used`: batches of the job's epoch that the loop has.
 
         For a rank that is alone nobody waits but the job, which ends an epoch with it.
         """
         closing = update.closing or bool(update.settle)
         if self._pace.alone:
-            return CLOSING if closing else NO_NEED
+            return Need(closing, waits_for_rows=waits_for_rows)
         headroom = update.allowed - used  # batches that may be used and were not
         others_may_wait = self._pace.others_may_wait(len(self._news.delivered), headroom)
-        return Need(closing, others_may_wait=others_may_wait, held=held, full=full)
+        return Need(closing, others_may_wait, held, full, waits_for_rows)
 
     @property
     def awaiting_reply_since(self) -> float | None:

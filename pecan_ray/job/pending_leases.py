@@ -115,8 +115,8 @@ class WorkerLeaseState:
     def begin_epoch(self, *, forget: bool) -> None:
         """Begin an epoch; `forget`: what the worker still holds of the last one."""
         self.rank, self.produced, self.received = None, 0, 0
-        if self.stale_spans:  # what it works on was brought by others
-            self.working, self.stale_spans = False, {}
+        # If it works on something, others have brought that (decision 152), or it has yet to say that it is done.
+        self.working, self.stale_spans = False, {}
         if forget:
             self.pending_leases.clear()
 

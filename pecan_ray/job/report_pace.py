@@ -38,9 +38,11 @@ class Need:
     """This one does, which may not use what it has,"""
     full: bool = False
     """and can take no more meanwhile."""
+    waits_for_rows: bool = False
+    """It waits for the next rows, and has others behind them: a second worker may have to make these."""
 
 
-NO_NEED, CLOSING = Need(), Need(closing=True)
+NO_NEED = Need()
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ class ReportPace:
             return CLOSING_PER_TRAINER_S * self._beyond_at_once
         if tells_held or (need.others_may_wait and has_news):
             return PRESSING_PER_TRAINER_S * self._beyond_at_once
-        return self._unhurried(has_news)
+        return self._unhurried(has_news or need.waits_for_rows)
 
     def _unhurried(self, has_news: bool) -> float:
         """Return the seconds between two reports for which nobody waits."""

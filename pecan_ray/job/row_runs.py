@@ -172,7 +172,7 @@ class RowRuns:
         begin = run_begin(rows_to_give, own)
         if state.ends or begin is None or self.should_wait(worker, state):
             return ()
-        wanted = self._run_size(min(most, self._room(rows_to_give)), workers, rows_to_give, begin.row)
+        wanted = self._run_size(min(most, self._room(rows_to_give, workers)), workers, rows_to_give, begin.row)
         few = wanted <= MANY_BATCHES * self._shape.batch_size
         passed: list[Lease] = []
         limit = max(rows_to_give.limit, rows_to_give.fresh)
@@ -310,10 +310,10 @@ class RowRuns:
         # With joined rows and one worker nothing comes before its turn: what it makes waits with it.
         return self._waiting.to_give(MANY if self._shape.joined and workers == 1 else received + self.window(workers))
 
-    def _room(self, rows: RowsToGive) -> int:
-        """Return how many rows a run may have: of what came back to one rank a batch, so that all workers make it."""
+    def _room(self, rows: RowsToGive, workers: int) -> int:
+        """Return how many rows a run may have: of what came back to one rank so few that all workers make it."""
         if rows.passed and self._shape.world_size == 1:
-            return self._shape.batch_size
+            return rows.passed_rows // workers if self._shape.joined else self._shape.batch_size
         return rows.passed_rows + max(0, rows.limit - rows.fresh)
 
     def window(self, workers: int) -> int:

@@ -11,7 +11,9 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
 
+from pecan_ray.job.blocks import place_of
 from pecan_ray.job.lease_rows import has_row
+from pecan_ray.job.lease_sizes import elements_in
 from pecan_ray.job.pending_leases import LeaseSpans, WorkerLeaseState, within, without
 from pecan_ray.job.queues import Queues
 from pecan_ray.job.row_runs import RowRuns
@@ -24,8 +26,8 @@ from pecan_ray.sampling.spans import Spans
 class SecondWorkers:
     """Which rows of an epoch were given to a second worker."""
 
-    def __init__(self, queues: Queues, runs: RowRuns) -> None:
-        self._queues, self._runs = queues, runs
+    def __init__(self, queues: Queues, runs: RowRuns, batch_size: int) -> None:
+        self._queues, self._runs, self._batch_size = queues, runs, batch_size
         self._twice: dict[LeaseKey, Spans] = {}
         self._dropped: dict[LeaseKey, Spans] = {}
         """Rows that fill no batch, and with which a worker has ended."""
@@ -41,15 +43,34 @@ class SecondWorkers:
         No row is given to a third worker: an element that never ends would hold up all of them.  Nor are rows of
         leftovers: they are no batch of the sequence.
         """
+        if (late := self._next_leases(workers, row)) is None:
+            # Nobody has the row, because it is for ranks of a node whose workers do not ask for it.
+            self._runs.open_before(row + 1)
+            return ""
+        name, leases = late
+        self._reassign_leases(workers[name], leases)
+        return name
+
+    def rows_with(self, workers: Mapping[str, WorkerLeaseState], row: int) -> int:
+        """Return how many rows the worker has that has the next one, as far as it brings them together: a batch."""
+        late, size = self._next_leases(workers, row), self._batch_size
+        return size if late is None else min(size, sum(elements_in(lease) or 0 for lease in late[1]))
+
+    def _next_leases(self, workers: Mapping[str, WorkerLeaseState], row: int) -> tuple[str, list[Lease]] | None:
+        """Return the worker that has the next row, and all that a second one could make for it."""
         living = {name: state for name, state in workers.items() if state.unresolved is None and not state.grouped}
         for name, state in living.items() if len(living) > 1 else ():
             mine = without([held.rest() for held in state.pending_leases.values()], self._twice)
-            if any(has_row(lease, row) for lease in mine):
-                self._reassign_leases(state, mine)
-                return name
-        # Nobody has the row, because it is for ranks of a node whose workers do not ask for it.
-        self._runs.open_before(row + 1)
-        return ""
+            if any(self._is_next(lease, row) for lease in mine):
+                return name, mine
+        return None
+
+    def _is_next(self, lease: Lease, row: int) -> bool:
+        """Tell whether a lease holds what comes next: a row, or where rows are joined what lies behind their place."""
+        if not self._runs.joins or lease.place is None:
+            return has_row(lease, row)
+        place, split = self._runs.place_in_turn, lease.place
+        return any(place_of(split, start) <= place < place_of(split, stop) for start, stop in lease.spans)
 
     def replace(self, state: WorkerLeaseState) -> None:
         """Let others make all that a worker holds, which cannot make a part of it."""

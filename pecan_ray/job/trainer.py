@@ -314,7 +314,10 @@ class TrainerState:
 
     def _need(self) -> Need:
         used, full = self.queue.used(self.update.epoch), not self._credits.room(self.queue.nbytes)
-        return self.outgoing.need(self.update, used, held=self.world_size > 1 and self._held(), full=full)
+        held, waits = self.world_size > 1 and self._held(), self._requested_since is not None
+        return self.outgoing.need(
+            self.update, used, held=held, full=full, waits_for_rows=waits and self.queue.waiting_for_rows
+        )
 
     def _report(self, now: float, done: list[TrainerInstruction]) -> None:
         need = self._need()

@@ -54,6 +54,8 @@ class TrainerModel(Party):
         self.used_at = 0.0
         """When it got its last batch."""
         self.waits_since: float | None = None
+        self.waits: list[float] = []
+        """How long its loop has waited for each batch, and for the end."""
         self.message: list[str] = []
         """Why it waits, since it has begun to."""
         self.quarantined: list[LeftOutElement] = []
@@ -282,6 +284,7 @@ class TrainerModel(Party):
     def _stop_waiting(self) -> None:
         if self.waits_since is not None:
             self.world.audit.waited(self, self.waits_since)
+            self.waits.append(self.world.clock.now - self.waits_since)
         self.waits_since = None
 
     def _end(self, how: str) -> None:

@@ -233,6 +233,26 @@ def test_a_run_follows_one_of_whole_batches_and_a_batch_that_has_rows_of_both_is
     assert given(rig.handle(told.LeaseRequested(0))) == [None], "what is shorter than a batch ends the assignment"
 
 
+def test_a_run_of_joined_rows_is_long_enough_for_all_threads_also_behind_an_empty_answer() -> None:
+    split = Split(0, elements=99)
+    rig = Rig(LedgerShape(in_row_order=True, joined=True, one_row_each=True, batch_size=64))
+    rig.begin(Assignment(0))
+    rig.take((Lease(0, split, (elements(0, 4),), row=0, place=0),))
+    asked = []
+    for reply in ((), (Lease(0, split, (elements(4, 4),), row=4, place=0),)):
+        rig.now += 4.0  # a row takes a second
+        rig.handle(told.BatchProduced(batch(4, elements(0, 4))))
+        rig.handle(told.AssignmentFinished({}))
+        rig.reply(RUN, "return")
+        rig.reply(RUN, Assigned(Assignment(0)))
+        rig.handle(told.LeaseRequested(0, threads=4))
+        request = rig.request("take:0")
+        assert isinstance(request, AskLeases)
+        asked.append(request.most)
+        rig.reply("take:0", reply)
+    assert asked == [64, 64]
+
+
 @pytest.mark.parametrize("joined", [False, True])
 def test_rows_of_a_split_that_told_of_none_take_no_time_that_is_counted(joined: bool) -> None:
     rig = Rig(LedgerShape(in_row_order=True, joined=joined, one_row_each=joined, batch_size=4))
