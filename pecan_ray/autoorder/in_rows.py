@@ -75,9 +75,8 @@ def _measured(sampled: Sampled, maps: RowMaps) -> SpeedComparison:
     """Return what maps gain on a sample; raise `NotInRowsError` if results in rows are others, or it is too little."""
     runner = sampled.runner
     (stage,) = runner.stages([op.name for op in maps.ops], fused=True)
-    each = sum(op.seconds or 0.0 for op in sampled.profile().ops)
-    left = sampled.limits.deadline - sampled.clock()
-    count = int(min(len(sampled.held), MOST_PROVEN, TIME_SHARE * left / max(each, 1e-9)))
+    each = max(sum(op.seconds or 0.0 for op in sampled.profile().ops), 1e-9)
+    count = int(min(len(sampled.held), MOST_PROVEN, TIME_SHARE * (sampled.limits.deadline - sampled.clock()) / each))
     if count < LEAST_ELEMENTS:
         raise NotInRowsError("there was no time to run it")
     tokens = sampled.held[:count]

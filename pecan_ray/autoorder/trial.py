@@ -68,8 +68,7 @@ class Trial:
         pair = None
         if self._comparison and not rejected:
             pair, ran = self.exchanges.rejected_on(order, range(FIRST_ELEMENTS, FIRST_ELEMENTS + ran))
-        if pair is not None:
-            rejected = self.exchanges.rejects()[pair]
+            rejected = "" if pair is None else self.exchanges.rejects()[pair]
         return rejected, pair, min(held, FIRST_ELEMENTS) + ran
 
     def _rejected_on(self, order: OpOrder, numbers: range) -> tuple[str, int]:
@@ -90,7 +89,7 @@ class Trial:
 
         `usual`: what each result is judged beside; None: its form alone counts.
         """
-        sampled, spec, ran, columns = self._sampled, ElementSpec(), 0, self._runner.columns
+        sampled, spec, ran = self._sampled, ElementSpec(), 0
         try:
             stages, others = (self._runner.stages(order, decoders=decoders), self._runner.stages(usual or ()))
             for number in numbers[: len(sampled.held)]:
@@ -98,9 +97,8 @@ class Trial:
                     break
                 # The other way first: it must not find what the user's order leaves in a variable
                 # (docs/decisions/autoorder.md#114-a-bound-by-the-operators-effect).
-                after = [columns(one) for one in run_through(stages, sampled.token(number))]
-                users = [] if usual is None else run_through(others, sampled.token(number))
-                before = after if usual is None else [columns(one) for one in users]
+                after = self._results(stages, number)
+                before = after if usual is None else self._results(others, number)
                 # The user's order is counted again: one that holds a memory lets other elements through now.
                 if {len(before), len(after)} != {sampled.results[number]}:
                     count = sampled.results[number]
@@ -113,6 +111,9 @@ class Trial:
         except OP_FAILURES as error:
             return f"it fails: {error.message.splitlines()[0]}", ran
         return sampled.spec.difference(spec), ran
+
+    def _results(self, stages: Sequence[Stage], number: int) -> list[Element]:
+        return [self._runner.columns(token) for token in run_through(stages, self._sampled.token(number))]
 
     def _mismatch(self, order: OpOrder, number: int, mine: Element, other: Element) -> str:
         """Return why an element's result in an order is not what the user meant; empty if it may be."""
