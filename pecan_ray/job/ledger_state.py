@@ -86,9 +86,16 @@ class LedgerState:
         return self._end.level if self._end.left else None
 
     def closing(self) -> bool:
-        """Tell whether all data of the epoch is given out, so that acknowledgements are waited for."""
+        """Tell whether all data of the epoch is given out."""
         # A page of the listing or a pass that is to come may still fill batches. Until then leftovers are kept back.
         return self.queues.is_complete and not (self.queues.waiting() or self.queues.passes_left or self.fatal_elements)
+
+    def awaits_acks(self) -> bool:
+        """Tell whether the epoch may end with the next acknowledgement: trainers then send each at once."""
+        # Ranks use batches in step, so that others may wait for what one has received.  A trainer that is alone keeps
+        # nobody waiting while a worker still makes batches (decision 210).
+        busy = self.shape.world_size == 1 and any(state.working for state in self.workers.values())
+        return self.closing() and not busy
 
     def _has_nothing_left(self) -> bool:
         """Tell whether the trainers have all data of the epoch, also where workers have yet to say that."""

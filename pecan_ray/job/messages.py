@@ -306,7 +306,7 @@ class TrainerUpdate:
     settle: tuple[str, ...] = ()
     """Lost workers about which this trainer must settle."""
     closing: bool = False
-    """Everything of this epoch is given out: acknowledge at once."""
+    """The epoch may end with the next acknowledgement: send it at once."""
     merge_leftovers: bool = False
     """Leftovers are made into batches for certain ranks: take them also without room."""
     keep: int | None = None

@@ -62,7 +62,7 @@ class TrainerOrderState:
             # A rank that is alone is not bounded: a number that changes with each batch would make new orders for it.
             allowed=ledger.allowed() if ledger.shape.world_size > 1 else 0,
             finished=ledger.finished,
-            closing=ledger.closing(),
+            closing=ledger.awaits_acks(),
             merge_leftovers=ledger.merge_leftovers(),
             error=error,
             running=len(self._running),
