@@ -78,8 +78,10 @@ class ReportPace:
             return CLOSING_PER_TRAINER_S * self._beyond_at_once
         if tells_held or (need.others_may_wait and has_news):
             return PRESSING_PER_TRAINER_S * self._beyond_at_once
-        return self._unhurried(has_news or need.waits_for_rows)
+        return self._unhurried(need, has_news)
 
-    def _unhurried(self, has_news: bool) -> float:
+    def _unhurried(self, need: Need, has_news: bool) -> float:
         """Return the seconds between two reports for which nobody waits."""
-        return max(REPORT_S, REPORT_PER_TRAINER_S * self.world_size) if has_news else longest_silence(self.world_size)
+        if has_news or need.waits_for_rows:
+            return max(REPORT_S, REPORT_PER_TRAINER_S * self.world_size)
+        return longest_silence(self.world_size)

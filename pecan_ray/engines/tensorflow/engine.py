@@ -172,7 +172,7 @@ class TensorFlowEngine:
         """The graph gives elements: which of them may be in one block only shows when they come."""
         self._current_assignment = GraphAssignment([], SkippedPositions())
         # Points behind functions stay without a key: nothing leaves the graph there.
-        self._kept = kept_points(plan) if options.cache is not None else {}
+        self._kept = kept_points(plan)
         self._cache = SplitCache(options.cache) if options.cache is not None and self._kept else None
         self._begin_graph()
         self._reading = StackWatch(reading_of(self._sources))
