@@ -24,6 +24,8 @@ TIMEOUT_S = 40.0
 """A party that says nothing for longer is taken for lost;"""
 HUNG_AFTER_S = 20.0
 """a worker that works on one element for longer, for one that hangs."""
+CUT = 4
+"""Rows are so many times as large as they have travelled: floats of bytes."""
 
 FaultKind: TypeAlias = Literal[
     "kill worker",

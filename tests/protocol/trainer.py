@@ -16,6 +16,7 @@ from tests.protocol.audit import must
 from tests.protocol.clock import Party
 from tests.protocol.engine import Made
 from tests.protocol.outbox import Stream, StreamMessage
+from tests.protocol.scenario import CUT
 
 if TYPE_CHECKING:
     from tests.protocol.world import World
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 POLL_S = 8.0
 """A trainer that waits for orders asks anew after so long."""
 LONGEST_STEP_S = 20.0
-CUT = 4
-"""Rows are so many times as large as they have travelled: floats of bytes."""
 
 
 class TrainerModel(Party):

@@ -139,6 +139,13 @@ def _check_no_processes(plan: Plan) -> None:
             raise PlanError(f'{op.name}: processes=True needs engine="python"; graphs do not hold the GIL.')
 
 
+def _drops_nothing(plan: Plan) -> bool:
+    """Tell whether an element that goes into the graph comes out, is noted as filtered, or has failed."""
+    last = last_batching(plan)
+    drops = any(isinstance(op, BatchingOp) and op.drop_remainder and op is not last for op in plan.ops)
+    return not isinstance(plan.head, Join) and not drops
+
+
 def _last_function_on_batches(plan: Plan, last: Op | None) -> str:
     """Return the name of the last function behind the `last` operator that makes batches; empty if there is none."""
     behind = plan.ops[plan.ops.index(last) + 1 :] if last is not None else ()
@@ -157,10 +164,7 @@ class TensorFlowEngine:
         self._batched = last is not None
         self._changes = _last_function_on_batches(plan, last)
         """The last function on batches, if there is one."""
-        self._drops_nothing = not isinstance(plan.head, Join) and not any(
-            isinstance(op, BatchingOp) and op.drop_remainder and op is not last for op in plan.ops
-        )
-        """Whether an element that goes into the graph comes out, is noted as filtered, or has failed."""
+        self._drops_nothing = _drops_nothing(plan)
         self._size = last.size if isinstance(last, FixedSizeBatchingOp) else 0
         counted = [op for op in plan.all_ops() if isinstance(op, ElementOp)]
         self._uses_rng = any(wants_rng(op.fn) for op in counted)
