@@ -22,6 +22,7 @@ import pecan_ray as pecan
 from pecan_ray.cli import main
 from pecan_ray.errors import ClusterError, PlanError
 from pecan_ray.run_of_reader import ReaderRun
+from pecan_ray.runtime import cluster
 from tests.long_form import some_later
 from tests.ray.conftest import living_actors
 from tests.ray.waiting import ENDS_S, until
@@ -301,6 +302,8 @@ def test_where_a_group_is_lost_its_readers_go_on_with_what_they_have_not_had(
             assert node == spare.node_id
             if lost == "node":
                 three_nodes.remove_node(spare, allow_graceful=False)
+                # Before that Ray tells of the process alone.
+                until(lambda: spare.node_id not in cluster.alive_nodes(), "Ray does not see that the node is lost")
             else:
                 os.kill(pid, signal.SIGKILL)
             found += epochs_and_elements(batches)
