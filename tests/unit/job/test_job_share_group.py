@@ -120,13 +120,19 @@ def test_what_a_slow_reader_lacks_waits_on_disk_until_that_fails() -> None:
     assert play.read("slow") == [(0, 0), (0, 1), (0, 4)] and play.skipped["slow"] == 2
 
 
-def test_a_reader_that_never_reads_on_is_left_behind_and_the_others_go_on() -> None:
+def held_back_by_c() -> GroupPlay:
+    """Return a group of three readers, of which one has read an entry and does not go on."""
     play = GroupPlay(max_lag=2, capacity=10)
     for name in "abc":
         play.join(name, 3)
     play.read("c", 1)
     for name in "abab":
         play.read(name, 3)
+    return play
+
+
+def test_a_reader_that_never_reads_on_is_left_behind_and_the_others_go_on() -> None:
+    play = held_back_by_c()
     stuck = {name: list(entries) for name, entries in play.got.items()}
     at, left = play.wait_for(LeaveBehind)
     assert left[0] == LeaveBehind("c", 0, PATIENCE_S) and PATIENCE_S <= at <= PATIENCE_S + 2
@@ -160,12 +166,7 @@ def test_time_in_which_nobody_waits_or_the_group_stood_still_is_no_reason_to_lea
 
 
 def test_who_waits_hears_after_five_seconds_for_whom_and_not_again_for_a_minute() -> None:
-    play = GroupPlay(max_lag=2, capacity=10)
-    for name in "abc":
-        play.join(name, 3)
-    play.read("c", 1)
-    for name in "abab":
-        play.read(name, 3)
+    play = held_back_by_c()
     at, told = play.wait_for(TellWaiting)
     assert told == [TellWaiting(("a", "b"), ("c",), 5.0)] and at <= 7.0
     # As long as it reads something now and then it is slow, and is not left behind.
