@@ -58,13 +58,6 @@ def settled_at(workers: int, *, queue_size: float = 1.0, rule: ScalingRule = CAC
     return scaler
 
 
-def test_the_first_superfluous_worker_is_removed_again() -> None:
-    run = drive(OnRemote(Autoscaler()), Meter(Plant(t_model=0.1, t_work=0.5)), Deployment(0, 1))
-    assert [at.remote for at in run.moves] == [1, 2, 3, 4, 5, 6, 5]
-    assert run.decisions[-1].phase == "converged"
-    assert "worker 6 brought it from 0.1 to 0.1 s a batch" in run.decisions[-1].reason
-
-
 @pytest.mark.parametrize(("gain", "workers"), [(0.0301, 3), (0.0299, 1), (-1.0, 1)])
 def test_a_worker_stays_only_if_it_gains_more_than_the_threshold(gain: float, workers: int) -> None:
     scaler = Autoscaler(threshold=0.03)
@@ -129,11 +122,9 @@ def test_the_released_code_looks_every_20_windows_at_the_last_one_and_measures_a
     [
         window(math.nan),
         window(0.0),
-        window(0.1, queue_size=math.nan),
         window(0.1, batches=1),
         Window(0.1, 1.0, 100, wait_time=-1.0),
         Window(0.1, 1.0, 100, wait_time=0.2),
-        Window(0.1, 1.0, 100, stderr=math.nan),
         Window(0.1, 1.0, 100, cpu=math.nan),
         Window(0.1, 1.0, 100, touched=True),
     ],
@@ -149,31 +140,23 @@ def test_a_window_that_cannot_be_true_is_thrown_away(bad: Window) -> None:
 
 
 def test_workers_that_never_come_are_given_up_and_later_asked_for_again() -> None:
-    scaler = Autoscaler(patience=3, max_workers=8)
-    there, asked = 2, []
-    count = 1
+    scaler, count, asked = Autoscaler(patience=3, max_workers=8), 1, list[int]()
     for _ in range(200):
         decision = scaler.decide(window(1 / count), count)
         asked.append(decision.workers)
-        count = min(decision.workers, there)
+        count = min(decision.workers, 2)
         if decision.phase == "settle_for_less":
             assert "after 4 windows 0 local + 2 remote run where 0 local + 3 remote were asked for" in decision.reason
     assert asked[:8] == [2, 3, 3, 3, 3, 2, 2, 2]
-    assert 3 in asked[50:], "nodes may come later"
-    assert asked.count(3) < 20
+    assert 3 in asked[50:] and asked.count(3) < 20, "nodes may come later"
 
 
-@pytest.mark.parametrize("rule", [CACHEW, CACHEW_CODE], ids=["paper", "code"])
-@pytest.mark.parametrize("noise", [0.0, 0.05])
-@pytest.mark.parametrize("needed", [0.5, 3.7, 40.0])
-def test_it_converges_on_every_plant(rule: ScalingRule, noise: float, needed: float) -> None:
-    plant = Plant(t_model=0.1, t_work=0.1 * needed)
-    meter = Meter(plant, noise=noise, waiting=False)
-    run = drive(OnRemote(Autoscaler(rule=rule)), meter, Deployment(0, 1), longest=400)
-    assert run.converged
-    if not noise and rule is CACHEW:
-        # Worker n gains 1/n: beyond 33 none gains 3 %.
-        assert run.final.remote == min(math.ceil(needed), 33)
+@pytest.mark.parametrize(("needed", "workers"), [(0.5, 1), (3.7, 4), (40.0, 33)])
+def test_it_converges_at_what_is_needed_and_where_no_worker_gains_three_percent(needed: float, workers: int) -> None:
+    """Worker n gains 1/n: beyond 33 none gains 3 %."""
+    meter = Meter(Plant(t_model=0.1, t_work=0.1 * needed), waiting=False)
+    run = drive(OnRemote(Autoscaler()), meter, Deployment(0, 1), longest=400)
+    assert run.converged and run.final.remote == workers
 
 
 # --- Kubernetes' autoscaler by CPU utilization -----------------------------------------------------------------
@@ -207,7 +190,7 @@ def test_workers_are_removed_only_when_the_whole_stabilization_window_agrees() -
     assert {scaler.decide(busy(0.8), 5).workers for _ in range(20)} == {5} and scaler.converged
 
 
-@pytest.mark.parametrize("bad", [busy(None), busy(math.nan), busy(-1.0), Window(math.nan, 1.0, 100, cpu=0.9)])
+@pytest.mark.parametrize("bad", [busy(None), busy(-1.0), Window(math.nan, 1.0, 100, cpu=0.9)])
 def test_windows_without_a_utilization_are_thrown_away(bad: Window) -> None:
     scaler = HorizontalPodAutoscaler()
     before = scaler.decide(busy(0.8), 4).workers
@@ -228,16 +211,12 @@ def test_no_sequence_of_utilizations_drives_it_out_of_bounds(seen: list[tuple[fl
     [
         lambda: HorizontalPodAutoscaler(target=0.0),
         lambda: HorizontalPodAutoscaler(tolerance=1.0),
-        lambda: HorizontalPodAutoscaler(min_workers=0),
-        lambda: HorizontalPodAutoscaler(max_workers=1, min_workers=2),
         lambda: HorizontalPodAutoscaler(stabilization_windows=0),
         lambda: HorizontalPodAutoscaler().decide(busy(0.5), -1),
         lambda: Autoscaler(max_workers=3, min_workers=4),
-        lambda: Autoscaler(min_workers=0),
         lambda: Autoscaler(threshold=1.0),
         lambda: Autoscaler(patience=0),
         lambda: ScalingRule(look_every=0),
-        lambda: ScalingRule(queue_increase=-1.0),
         lambda: Autoscaler().decide(window(0.1), -1),
     ],
 )

@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from pecan_ray.placement.control import begin, control
 from pecan_ray.placement.looks import Observation
@@ -27,6 +28,8 @@ class Fluid:
 
     demand: Callable[[float], float] = lambda _: 4000.0
     """Of the trainer, at a time; 0: it does something else."""
+    disturbance: float = 0.0
+    """Share by which each local worker slows the trainer down."""
     local: Callable[[int], float] = lambda count: 500.0 * count
     """What so many local workers supply, and"""
     remote: float = 500.0
@@ -48,6 +51,8 @@ class Fluid:
     per_hour: PerHour | None = None
     row_transfer: float = 0.0
     """$ an hour for a row a second of remote workers, known once one has sent some."""
+    seen: Callable[[Observation, float], Observation] = lambda o, _: o
+    """What is seen in place of the truth, at a time."""
 
     def supply(self, at: Deployment) -> float:
         """Return what workers supply when nothing holds them back."""
@@ -67,8 +72,6 @@ class Run:
     changes: list[tuple[float, Deployment, Deployment]] = field(default_factory=list)
     waited: float = 0.0
     taken: float = 0.0
-    blind: bool = False
-    """Nothing is measured that may be None."""
 
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)
@@ -100,7 +103,8 @@ class Run:
         waited = made = taken = 0.0
         steps = self._steps
         for _ in range(STEPS_OF_LOOK):
-            demand, free = job.demand(self.now), job.queue * job.batch - self.queued
+            demand = job.demand(self.now) / (1 + job.disturbance * running.local)
+            free = job.queue * job.batch - self.queued
             takes = min(demand * STEP_S, self.queued + supply * STEP_S)
             makes = min(supply * STEP_S, free + takes)
             self.queued += makes - takes
@@ -114,8 +118,7 @@ class Run:
         self._has_sent = self._has_sent or bool(running.remote)
         of_local = job.local(running.local) / max(1e-9, job.local(running.local) + job.remote * running.remote)
         self.waited, self.taken = self.waited + waited, self.taken + taken
-        known = not self.blind
-        return Observation(
+        seen = Observation(
             dt=dt,
             running=running,
             requested=self.requested,
@@ -127,12 +130,13 @@ class Run:
             produced=(made * of_local, made * (1 - of_local)),
             work_done=(dt * busy * running.local, dt * busy * running.remote),
             blocked=(dt * (1 - busy) * running.local, dt * (1 - busy) * running.remote),
-            busy_waiting=1.0 if known else None,
-            own_s=workers / max(1e-9, job.local(running.local) + job.remote * running.remote) if known else None,
-            lag=job.lag(running.local) if known else None,
+            busy_waiting=1.0,
+            own_s=workers / max(1e-9, job.local(running.local) + job.remote * running.remote),
+            lag=job.lag(running.local),
             start_remote_s=sum(job.remote_start_s) / 2,
             row_transfer=job.row_transfer if self._has_sent else 0.0,
         )
+        return job.seen(seen, self.now)
 
     def go(self, seconds: float) -> Run:
         """Let so much time pass."""
@@ -155,7 +159,17 @@ class Run:
         """Count the changes after a time."""
         return sum(at > since for at, _, _ in self.changes)
 
-    def meet(self, job: Fluid) -> Run:
+    def meet(self, **changes: Any) -> Run:
         """Let the job be another one from now on."""
-        self.job = job
+        self.job = replace(self.job, **changes)
         return self
+
+
+def observed(running: Deployment, each: tuple[float, float], load: float = 1.0, **more: Any) -> Observation:
+    """Return half a second of workers that make so many rows a second each while nothing holds them back."""
+    dt = more.get("dt", 0.5)
+    busy = dt * load * running.local, dt * load * running.remote
+    made = busy[0] * each[0], busy[1] * each[1]
+    blocked = dt * running.local - busy[0], dt * running.remote - busy[1]
+    seen = Observation(dt, running, running, Deployment(16, 24), rows=sum(made), steps=1, produced=made)
+    return replace(seen, **{"work_done": busy, "blocked": blocked, **more})

@@ -16,6 +16,7 @@ from typing import Protocol
 from pecan_ray.placement.looks import Observation
 from pecan_ray.plan.prices import Prices
 from pecan_ray.plan.windows import Decision, Deployment, Window
+from tests.unit.placement.fluid import observed
 
 QUEUE = 8
 """Batches that the client's queue holds."""
@@ -141,18 +142,6 @@ def seen(plant: Plant, at: Deployment, room: Deployment, pace: float = math.inf,
     """Return what mode "auto" sees of a plant in so many seconds; `pace`: rows a second that are enough."""
     supply, step_s = plant.supply(at), plant.step(at)
     rate = min(supply, 1 / step_s)
-    load, rows = rate / supply, rate * dt * ROWS
-    of_local = plant.supply(Deployment(at.local, 0)) / supply
-    return Observation(
-        dt=dt,
-        running=at,
-        requested=at,
-        room=room,
-        waited=dt * max(0.0, 1 - step_s * rate),
-        rows=rows,
-        steps=max(1, round(rate * dt)),
-        produced=(rows * of_local, rows * (1 - of_local)),
-        work_done=(dt * load * at.local, dt * load * at.remote),
-        blocked=(dt * (1 - load) * at.local, dt * (1 - load) * at.remote),
-        required_rate=pace,
-    )
+    each = ROWS * plant.speed_l / plant.t_work, ROWS * plant.speed_r / plant.t_work
+    waited, steps = dt * max(0.0, 1 - step_s * rate), max(1, round(rate * dt))
+    return observed(at, each, rate / supply, dt=dt, room=room, waited=waited, steps=steps, required_rate=pace)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,39 +12,37 @@ from hypothesis import strategies as st
 
 from pecan_ray.errors import PlanError
 from pecan_ray.job.job_cost import cost_between
-from pecan_ray.placement import Deployment, Prices, PriceTier
+from pecan_ray.placement import Cost, Deployment, Prices, PriceTier
 from pecan_ray.placement.spread import spread_by_power
 
 GCP = Prices(accelerator_host=4.96, remote_worker=0.42)
 MIXED = Prices(4.96, 0.42, (PriceTier("spot", 0.12, 4), PriceTier("on-demand", 0.90, 8)))
 
 
-def test_costs_are_those_of_the_paper() -> None:
+def test_costs_are_those_of_the_paper_and_transfer_and_waiting_are_parts_of_them() -> None:
     """Pecan §6.1: ResNet50 v2-8 takes 395 s an epoch with one remote worker, and costs $0.59 (Table 4); §1: of 19
     remote workers, in Cachew's run, come 62 % of the costs."""
     cost = cost_between([(0.0, Deployment(9, 1))], GCP, 1, until=395)
     assert cost.total == pytest.approx(395 / 3600 * (4.96 + 0.42)) == pytest.approx(0.59, abs=0.005)
     cost = cost_between([(0.0, Deployment(0, 19))], GCP, 1, until=3600)
     assert cost.remote / cost.total == pytest.approx(0.62, abs=0.005)
-
-
-def test_the_wasted_part_is_what_was_paid_while_trainers_waited() -> None:
     cost = cost_between([(0.0, Deployment(0, 2))], GCP, 2, until=50, waiting=0.4)
     assert cost.wasted_share == pytest.approx(0.4)
     assert cost.wasted == pytest.approx(0.4 * 50 / 3600 * (2 * 4.96 + 2 * 0.42))
+    assert Cost(1.0, 2.0, 0.6, 3.0).total == 6.0
 
 
-@given(st.integers(0, 200))
-def test_remote_workers_fill_the_cheapest_nodes_first_and_every_one_has_a_price(remote: int) -> None:
-    assert MIXED.remote_per_hour(3) == pytest.approx(3 * 0.12)
-    assert MIXED.remote_per_hour(6) == pytest.approx(4 * 0.12 + 2 * 0.42)
-    assert MIXED.per_hour(2, 0) == pytest.approx(9.92)
-    assert MIXED.remote_per_hour(remote + 1) > MIXED.remote_per_hour(remote)
+def test_reports_of_before_have_no_price_of_transfer() -> None:
+    fields: dict[str, Any] = {"accelerator_host": 1.0, "remote_worker": 2.0}
+    assert Prices.of_fields(fields).transfer_per_gb == 0.0
+    assert Prices.of_fields({**fields, "transfer_per_gb": 0.09}) == Prices(1.0, 2.0, transfer_per_gb=0.09)
 
 
 @pytest.mark.parametrize(
     ("paid", "remote", "bill"),
     [
+        ((), 3, 3 * 0.12),  # the cheapest nodes first
+        ((), 6, 4 * 0.12 + 2 * 0.42),
         ((0.12,), 5, 4 * 0.12 + 0.42),
         ((0.42, 0.12, 0.42), 3, 0.12 + 2 * 0.42),
         ((0.42, 0.12, 0.42), 2, 0.12 + 0.42),  # the dearest goes first
@@ -55,6 +54,8 @@ def test_workers_that_run_cost_what_their_nodes_cost_and_others_what_has_room(
     paid: tuple[float, ...], remote: int, bill: float
 ) -> None:
     assert MIXED.remote_per_hour(remote, paid) == pytest.approx(bill)
+    assert MIXED.remote_per_hour(remote + 1, paid) > MIXED.remote_per_hour(remote, paid)
+    assert MIXED.per_hour(2, remote, paid) == pytest.approx(9.92 + bill)
 
 
 @given(st.integers(0, 500), st.integers(1, 40))
@@ -65,19 +66,22 @@ def test_local_workers_are_dealt_out_in_turn_and_by_the_cpus_of_hosts(local: int
     assert spread_by_power(8, [96, 32]) == (6, 2) and spread_by_power(1, [32, 96]) == (0, 1)
 
 
+def transfer(price: Any) -> Prices:
+    return Prices(1.0, 1.0, transfer_per_gb=price)
+
+
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: Prices(),
         lambda: Prices(accelerator_host=4.96),
         lambda: Prices(-1.0, 0.42),
         lambda: Prices(4.96, -0.42),
         lambda: Prices(math.nan, 0.42),
-        lambda: Prices(math.inf, 0.42),
         lambda: Prices(4.96, 0.42, (PriceTier("spot", 0.1, 4), PriceTier("spot", 0.2, 4))),
         lambda: Prices(4.96, 0.42, (PriceTier("", 0.1, 4),)),
         lambda: PriceTier("spot", -0.1, 4),
         lambda: PriceTier("spot", 0.1, -4),
+        *(lambda price=price: transfer(price) for price in (-1, math.inf, True, "1")),
         lambda: Deployment(-1, 0),
         lambda: Deployment(0, -1),
     ],

@@ -7,7 +7,7 @@ from statistics import fmean
 import pytest
 
 from benchmarks.placement_plant import PlacementPlant, PlantJob, pace_of
-from benchmarks.placement_simulation import HOUR, JOBS, MORE, BesideOracle, cheapest_at, compare, row_of
+from benchmarks.placement_simulation import HOUR, JOBS, MORE, cheapest_at, compare, row_of
 from benchmarks.placement_steady import SteadyJob
 from pecan_ray.plan.windows import Deployment
 from pecan_ray.simulator.policy_driver import placement
@@ -21,24 +21,13 @@ def job_named(part: str) -> PlantJob:
     return next(job for job in (*JOBS, *MORE) if part in job.name)
 
 
-@pytest.fixture(scope="module")
-def sixteen() -> list[BesideOracle]:
-    return [compare(job, SEED) for job in JOBS]
-
-
-def test_the_bill_of_sixteen_jobs_is_that_of_an_oracle(sixteen: list[BesideOracle]) -> None:
+def test_sixteen_jobs_have_the_bill_of_an_oracle_settle_soon_and_begin_with_the_first_batch() -> None:
+    sixteen = [compare(job, SEED) for job in JOBS]
     bills = [one.bill for one in sixteen]
-    assert fmean(bills) <= 1.02
-    assert max(bills) <= 1.12
+    assert fmean(bills) <= 1.02 and max(bills) <= 1.12
     assert "| 100.0% |" in row_of("all", [one for one in sixteen if one.bill <= 1.05])
-
-
-def test_steady_jobs_change_nothing_after_thirty_seconds(sixteen: list[BesideOracle]) -> None:
     late = {one.job.name: one.late_changes for one in sixteen if one.job.steady and one.late_changes}
     assert len(late) <= 1, late
-
-
-def test_local_workers_are_there_with_the_first_batch(sixteen: list[BesideOracle]) -> None:
     assert max(one.ours.onset_s for one in sixteen if not one.job.max_remote) <= 2.0
 
 
@@ -47,22 +36,10 @@ def test_what_nobody_tells_costs_a_tenth_at_most(part: str) -> None:
     assert compare(job_named(part), SEED).bill <= 1.10
 
 
-@pytest.mark.parametrize("part", ["resnet50", "no accelerator", "64 CPUs with 16 GB", "in step"])
+@pytest.mark.parametrize("part", ["no accelerator", "64 CPUs with 16 GB"])
 def test_without_a_sample_local_workers_are_there_four_seconds_after_the_first_batch(part: str) -> None:
     found = compare(job_named(part), SEED, sampled=False).ours
     assert 0.5 < found.onset_s <= 4.0, "it begins with one worker"
-
-
-def test_a_rank_waits_for_the_other_one_in_step_and_only_for_rows_alone() -> None:
-    """Of two ranks of which one is half as fast, both take alike in step; alone the fast one takes twice as much."""
-    for in_step, shares in ((False, (2 / 3, 1 / 3)), (True, (0.5, 0.5))):
-        plant = PlacementPlant(PlantJob("ranks", demand=1000, ranks=(1.0, 0.5), in_step=in_step, step_cv=0.0), 0)
-        plant.order(16, 0)
-        while plant.now < 60:
-            seen = plant.tick()
-        rows = [one.rows for one in plant.trainers]
-        assert [one / sum(rows) for one in rows] == pytest.approx(shares, abs=0.02)
-        assert seen.waited == 0 and max(one.waited for one in plant.trainers) < 5.0
 
 
 def test_hardly_a_cpu_idles_while_the_trainer_waits_where_nodes_are_lost() -> None:
@@ -93,32 +70,28 @@ def test_it_ends_with_the_cheapest_deployment_of_the_papers_workloads(name: str)
 
 
 @pytest.mark.parametrize(
-    ("family", "seed", "excess"),
+    ("family", "seed", "excess", "changes"),
     [
         # With room for drift counted as demand, a third remote worker came and went, for 5.4 %.
-        ("running ahead", 10_004, 0.01),
+        ("running ahead", 10_004, 0.01, 30),
         # A trainer that waited for 2.2 % was not tried with fewer neighbours: 13.3 %.
-        ("plain", 12_029, 0.01),
+        ("plain", 12_029, 0.01, 30),
         # More local workers than half of them were never tried: 8 %.
-        ("several trainers", 14_041, 0.02),
+        ("several trainers", 14_041, 0.02, 30),
         # Fewer remote workers leave more work to neighbours that slow the trainer down: 9.1 %.
-        ("several trainers", 12_032, 0.02),
+        ("several trainers", 12_032, 0.02, 30),
         # Local workers that crowd each other were taken for a slow storage, and no remote one was bought: 232 %.
-        ("plain", 16_035, 0.01),
+        ("plain", 16_035, 0.01, 30),
+        # What the bill had removed came back for a wait of 6 %, and went again, each 40 s.
+        ("several trainers", 10_030, 0.02, 15),
     ],
 )
-def test_it_ends_with_the_cheapest_deployment_where_it_had_ended_beside(family: str, seed: int, excess: float) -> None:
+def test_it_ends_with_the_cheapest_deployment_where_it_had_ended_beside(
+    family: str, seed: int, excess: float, changes: int
+) -> None:
     job = SteadyJob(draw(seed, family), ordered=False)
-    end, _ = job.go(placement(job.workload, "auto"), 1500.0)
-    assert job.cost[end] <= (1 + excess) * job.cost[job.best]
-
-
-def test_what_the_bill_has_removed_does_not_come_back_for_a_wait_that_is_cheaper() -> None:
-    """Neighbours that slow the trainer down: they came back for a wait of 6 %, and went again, each 40 s."""
-    job = SteadyJob(draw(10_030, "several trainers"), ordered=False)
-    end, changes = job.go(placement(job.workload, "auto"), 900.0)
-    assert changes <= 15
-    assert job.cost[end] <= 1.02 * job.cost[job.best]
+    end, changed = job.go(placement(job.workload, "auto"), 1500.0)
+    assert job.cost[end] <= (1 + excess) * job.cost[job.best] and changed <= changes
 
 
 def test_the_plant_gives_what_its_physics_say() -> None:
