@@ -26,10 +26,13 @@ from pecan_ray.cache import (
     choose_caching,
     choose_execution,
 )
+from pecan_ray.cache.fetch_claims import FetchClaims, Fetcher
+from pecan_ray.cache.readers import Readers
+from pecan_ray.cache.rendezvous_hash import RendezvousHash
 
 WRITTEN = Path(__file__).with_name("decided.txt")
 """A paragraph for each case; `python -m tests.unit.cache.test_cache_decided` writes all anew."""
-CASES = 40
+CASES = 42
 
 
 def power(draw: random.Random, low: float, high: float) -> float:
@@ -106,6 +109,8 @@ def executions(draw: random.Random) -> Iterator[str]:
     yield from choice.warnings
     for one in choice.options:
         yield f"{one}: {one.seconds:.4g} s, {one.nbytes:.4g} bytes, {one.share:.3g} of them, remote {one.remote}"
+    slow = choose_execution(profile, stores[0], measured={(choice.mode, choice.point): 1.5 * choice.seconds})
+    yield f"if it takes half as long again: {slow.reason}"
 
 
 def shared_choices(draw: random.Random) -> Iterator[str]:
@@ -138,11 +143,33 @@ def shared_choices(draw: random.Random) -> Iterator[str]:
         yield f"{batch} of chunk {sampler.current_chunk}"
 
 
+def readers_of_a_node(draw: random.Random) -> Iterator[str]:
+    """Yield which of its datasets several jobs read, who fetches a block that several miss, and on which node it is."""
+    readers, claims, now = Readers(), FetchClaims(), 0.0
+    nodes = RendezvousHash(f"node-{number}" for number in range(5))
+    for _ in range(16):
+        now += draw.choice((0.5, 0.5, 1.0, 3.0, 45.0))
+        job, key = draw.choice("ab"), draw.choice("xy")
+        reader, ending = Fetcher(job, 1, 0), draw.choice(("read on", "read on", "complete", "rejected", "cancelled"))
+        shared, fetcher = readers.report(job, draw.sample("xyz", 2), now), claims.take(key, reader, now)
+        who = "fetches it" if fetcher is None else f"is told of {fetcher.node}"
+        yield f"{now} s, {job} shares {shared}; asks for {key} of {nodes.owner(f'{key} {now}')} and {who}, {ending}"
+        if ending == "complete":
+            claims.complete(key)
+        elif ending == "rejected":
+            claims.rejected(key, now)
+        elif ending == "cancelled":
+            claims.cancel_fetch(["x", "y", "z"], reader)
+    readers.forget_old(now + 50)
+    yield f"{len(readers)} datasets are read, {len(claims)} blocks are fetched"
+
+
 def decided(case: int) -> str:
     """Return what is decided in a case."""
     draw = random.Random(case)
     kinds = (allocations, executions, executions, shared_choices)
-    return "\n".join((f"case {case}", *kinds[case % len(kinds)](draw)))
+    kind = kinds[case % len(kinds)] if case < CASES - 2 else readers_of_a_node
+    return "\n".join((f"case {case}", *kind(draw)))
 
 
 @pytest.mark.parametrize("case", range(CASES))

@@ -37,16 +37,6 @@ def test_nonsense_is_refused_by_name(does: Any, says: str) -> None:
     assert (len(window), window.bytes, window.lag("a"), window.readers) == (1, 1, 1, ("a",))
 
 
-def test_a_reader_that_lags_skips_all_that_has_left_at_once() -> None:
-    window = SlidingWindow[str](3)
-    window.attach("slow")
-    for entry in "abc":
-        window.push(entry, 1)
-    assert window.read("slow") == "a"
-    window.push("large", 3)
-    assert window.skipped("slow") == 2 and window.read("slow") == "large"
-
-
 class WindowAgainstModel(RuleBasedStateMachine):
     """The window beside a list of all entries that were ever pushed, of which each reader holds an index."""
 
