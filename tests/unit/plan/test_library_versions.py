@@ -87,28 +87,22 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., st
     return installed
 
 
-def test_a_package_without_a_version_of_its_own_counts_by_what_was_installed(install: Callable[..., str]) -> None:
-    assert install(1, "1.0") == install(1, "1.0") != install(1, "1.1")
-
-
-def test_a_package_without_any_version_counts_by_its_code(install: Callable[..., str]) -> None:
+def test_a_package_counts_by_what_was_installed_or_by_its_code_without_a_version_or_if_it_is_a_folder(
+    install: Callable[..., str],
+) -> None:
     assert install(1) == install(1) != install(2)
-
-
-def test_a_package_that_was_installed_from_a_folder_counts_by_its_code(install: Callable[..., str]) -> None:
+    assert install(1, "1.0") == install(1, "1.0") != install(1, "1.1")
     assert install(1, "1.0", of_folder=True) != install(2, "1.0", of_folder=True)
 
 
-def test_elements_with_tensors_are_the_same_when_they_are_made_again() -> None:
-    def of(first: int) -> str:
-        items = [{"v": torch.arange(6).reshape(2, 3) + first, "more": [torch.ones(2)], "i": i} for i in range(5)]
-        return pecan.PecanPipeline(pecan.sources.Items(items)).fingerprint()
-
-    assert of(0) == of(0) != of(1)
-
-
-def test_elements_with_equal_sets_are_the_same_whatever_the_order_in_them() -> None:
-    one, other = {0, 8}, {8, 0}
-    assert list(one) != list(other), "they lie in one place of the table"
-    found = [pecan.PecanPipeline(pecan.sources.Items([{"ids": ids}])).fingerprint() for ids in (one, other, {0, 9})]
+@pytest.mark.parametrize(
+    ("one", "again", "other"),
+    [
+        [[torch.arange(6).reshape(2, 3) + first] for first in (0, 0, 1)],
+        ({0, 8}, {8, 0}, {0, 9}),  # sets whose elements lie in one place of the table, in the order of their coming
+    ],
+    ids=["tensors", "sets"],
+)
+def test_elements_that_are_equal_are_the_same_when_they_are_made_again(one: Any, again: Any, other: Any) -> None:
+    found = [pecan.PecanPipeline(pecan.sources.Items([{"x": value}])).fingerprint() for value in (one, again, other)]
     assert found[0] == found[1] != found[2]

@@ -31,14 +31,9 @@ def share_of_first(elements: list[int]) -> float:
     return sum(i < 1000 for i in elements) / len(elements)
 
 
-def test_an_epoch_is_drawn_by_its_weights_and_each_element_comes_once() -> None:
-    epochs = [drawn(two(BY_EPOCH), epoch) for epoch in range(3)]
-    assert all(Counter(elements) == Counter([*range(300), *range(1000, 1300)]) for elements in epochs)
-    assert [round(share_of_first(elements[:200])) for elements in epochs] == [1, 1, 0]
-    assert epochs[0] == drawn(two([9, 1])) and epochs[2] == drawn(two([1, 9]), 2)
-
-
 def test_weights_change_behind_so_many_elements_and_the_draws_before_are_the_same() -> None:
+    epochs = [drawn(two(BY_EPOCH), epoch) for epoch in range(3)]
+    assert epochs[0] == drawn(two([9, 1])) and epochs[2] == drawn(two([1, 9]), 2) != epochs[1]
     elements, as_before = drawn(two(BY_ELEMENTS)), drawn(two([9, 1]))
     assert elements[:100] == as_before[:100] != elements[100:200]
     assert share_of_first(elements[:100]) > 0.75 and share_of_first(elements[100:300]) < 0.25
@@ -54,10 +49,6 @@ def test_nothing_is_drawn_from_what_has_no_weight() -> None:
         with pytest.raises(TypeError):
             len(two(weights))
     assert Counter(drawn(two(later), 1)) == Counter([*range(300), *range(1000, 1300)])
-    rising = pecan.WeightSchedule([(0, [1, 0]), (100, [1, 1]), (200, [1, 0])], by="elements")
-    elements = drawn(two(rising))
-    assert share_of_first(elements[:100]) == 1 and 0.3 < share_of_first(elements[100:200]) < 0.7
-    assert {*range(300)} < set(elements) and share_of_first(elements[200:]) == 1
 
 
 def test_tensorflow_draws_by_the_same_steps() -> None:
@@ -84,12 +75,9 @@ def test_a_schedule_is_part_of_what_a_plan_is_and_nonsense_is_refused_when_it_is
     assert prints[1] == two(pecan.WeightSchedule(((0, (9.0, 1.0)), (2, (1, 9))))).fingerprint()
     refused: list[tuple[Any, str]] = [
         ([], r"must be a list of pairs \(from where on, weights\), but got \[\]"),
-        (5, r"must be a list of pairs \(from where on, weights\), but got 5"),
         ([(1, [1, 2])], r"steps must begin from 0 on and rise, but got \[1\]"),
-        ([(0, [1]), (0, [2])], r"begin from 0 on and rise, but got \[0, 0\]"),
         ([(0, [1, 2]), (5, [1])], r"each step needs as many weights, but got \[2, 1\]"),
         ([(0, [1, -1])], r"from 0 on: needs one number >= 0 per pipeline, .* but got \[1, -1\]"),
-        ([(-1, [1])], "a step needs a whole number >= 0, but got -1"),
         ([(0, [1, 2, 3])], r"mix\(weights=...\) .* \(2\), of which .*, but got \[1.*, 3"),
     ]
     for steps, message in refused:

@@ -26,7 +26,6 @@ def test_a_workloads_parameters_say_where_they_come_from_and_survive_writing_and
     assert {path: origin for path, origin in told.items() if not ORIGINS.match(origin)} == {}
     assert {"trainer.step_s", "remote.cpu_s"} <= told.keys()
     assert ORIGINS.match(workload.source_refs["prices"])
-    workload = load(name)
     again = from_json(to_json(workload))
     assert dict(parameters(again)) == dict(parameters(workload))
     assert (again.name, again.title, again.prices) == (workload.name, workload.title, workload.prices)
@@ -36,20 +35,16 @@ def test_a_workloads_parameters_say_where_they_come_from_and_survive_writing_and
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_same_seed_draws_the_same_workload(family: str) -> None:
-    assert draw(7, family) == draw(7, family)
-    assert draw(7, family) != draw(8, family)
+    assert draw(7, family) == draw(7, family) != draw(8, family)
 
 
 @pytest.mark.parametrize(
     ("path", "value"),
     [
         ("trainer.step_s", 0.0),
-        ("trainer.step_s", float("nan")),
         ("remote.cpu_s", -1.0),
         ("noise.batch_cv", float("inf")),
         ("clients", 0),
-        ("client_buffer", 0),
-        ("local.buffer", 0),
         ("host.load_cpu_s", 1e6),
         ("batches_per_epoch", True),
     ],
@@ -63,7 +58,6 @@ def test_a_parameter_that_cannot_be_is_refused_by_name(path: str, value: float) 
     ("text", "told"),
     [
         ("nonsense", "is no parameter file"),
-        ("[]", "is no parameter file"),
         ('{"name": "x"}', "is no parameter file"),
         ('{"name": "x", "prices": {"accelerator_host": 1, "remote_worker": -1}, "parameters": {}}', "price"),
         (
