@@ -6,10 +6,10 @@ import errno
 import math
 import os
 import stat
-import subprocess
-import sys
+import resource
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -44,7 +44,6 @@ from tests.flaky_http import FlakyProxy
 from tests.object_stores import reaching_s3, s3_bucket
 from tests.ray.waiting import until
 
-ROOT = Path(__file__).resolve().parents[3]
 SPEC = JobSpec("kept", LedgerShape(world_size=1), Workers(1, 0))
 PLAN = b"the job and its plan"
 PAGE = events.SplitPageReceived(0, (Split(0, "a"), Split(1, "b")))
@@ -66,14 +65,9 @@ def again(folder: Path) -> JournaledJob:
 
 
 def test_another_process_goes_on_where_the_one_before_it_was(tmp_path: Path) -> None:
-    job = begun(tmp_path)
-    job.add_plan(b"another order")
-    at = job.now()
-    assert place(tmp_path).job() == PLAN
+    at = begun(tmp_path).now()
     other = again(tmp_path)
-    assert other.restarted and other.plan_versions == [b"another order"]
-    assert other.state.trainers.ranks[0].registration.incarnation == "i0"
-    assert other.now() == pytest.approx(at, abs=60.0), "its time goes on where the last event was"
+    assert other.restarted and other.now() == pytest.approx(at, abs=60.0), "its time goes on where the last event was"
     other.end()
     assert not list((tmp_path / "journals").iterdir())
 
@@ -84,15 +78,12 @@ def leave(job: JournaledJob) -> None:
         file.close()
 
 
-WORKER = "pecan:kept:local-0"
-
-
 def told(number: int, incarnation: str = "i0") -> tuple[events.Event, ...]:
     """What each sends that had so many answers before."""
     return (
         events.TrainerWaiting(0, incarnation, number=number),
         events.TrainerReported(TrainerReport(0, incarnation, number)),
-        events.WorkerRequestReceived(WORKER, "run", number, AskAssignment()),
+        events.WorkerRequestReceived("pecan:kept:local-0", "run", number, AskAssignment()),
     )
 
 
@@ -218,31 +209,28 @@ def test_a_long_journal_is_compacted_and_says_the_same(tmp_path: Path, monkeypat
     assert again(tmp_path).state.trainers.ranks
 
 
-FULL = """
-import logging, resource, signal, sys
-from pathlib import Path
-from pecan_ray.job import events, journal_slices
-from tests.unit.runtime.test_journal_file import begun, place
-
-logging.basicConfig(level=logging.WARNING, format="%(message)s")
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-for nbytes in (0, 100, 3000):
-    resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, resource.RLIM_INFINITY))
-    disk = Path(sys.argv[1]) / str(nbytes)
-    disk.mkdir()
-    job = begun(disk)
-    for _ in range(100):
-        job.handle(events.TimePassed())
-    print(len(job.state.trainers.ranks), place(disk).job(), list((disk / "journals").iterdir()))
-"""
+@contextmanager
+def files_of_at_most(nbytes: int) -> Iterator[None]:
+    """Let files of this process grow no larger, as on a disk that is full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_job_goes_on_without_its_journal_where_the_disk_is_full(tmp_path: Path) -> None:
+@pytest.mark.parametrize("nbytes", [0, 100, 3000])
+def test_a_job_goes_on_without_its_journal_where_the_disk_is_full(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, nbytes: int
+) -> None:
     """A journal that lacks an event would be worse than none: it goes."""
-    done = subprocess.run([sys.executable, "-c", FULL, str(tmp_path)], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "1 None []\n" * 3
-    assert done.stderr.count("goes on without its journal, which cannot be written") == 3, done.stderr
+    with files_of_at_most(nbytes):
+        job = begun(tmp_path)
+        for _ in range(100):
+            job.handle(events.TimePassed())
+    assert job.state.trainers.ranks and not list((tmp_path / "journals").iterdir())
+    assert caplog.text.count("goes on without its journal, which cannot be written") == 1
 
 
 def test_a_journal_that_cannot_be_opened_again_stays_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -369,14 +357,8 @@ def root(bucket: tuple[str, FlakyProxy]) -> str:
     return f"{bucket[0]}/journals/"
 
 
-def of(folder: Path, root: str, actor: str = "a1", plan: bytes | None = PLAN) -> JournaledJob:
+def copied_job(folder: Path, root: str, actor: str = "a1", plan: bytes | None = PLAN) -> JournaledJob:
     return JournaledJob(SPEC, JournalPlace(folder, actor, actor, bucket_folder(root, NAME)), plan, GAP_S)
-
-
-def begun_with_copy(folder: Path, root: str, actor: str = "a1") -> JournaledJob:
-    job = of(folder, root, actor)
-    job.handle(events.TrainerRegistered(0, "i0", "host"))
-    return job
 
 
 def replay_result(root: str) -> RestoredJob:
@@ -396,51 +378,42 @@ def is_copied(root: str, folder: Path) -> bool:
     return kept is not None and [kept.journal, kept.listings] == files
 
 
-def test_a_copy_tells_what_the_job_knows_and_goes_with_it(tmp_path: Path, root: str) -> None:
-    job = of(tmp_path, root)
+def test_a_copy_tells_what_the_job_knows_and_goes_with_it_and_a_process_that_goes_on_makes_another(
+    tmp_path: Path, root: str
+) -> None:
+    job = copied_job(tmp_path, root)
     assert not replay_result(root).state.trainers.ranks, "it is there before the job begins"
     job.handle(events.TrainerRegistered(0, "i0", "host"))
     job.handle(PAGE)
     job.add_plan(b"another order")
-    until(lambda: replay_result(root).plan_versions == [b"another order"], "the copy does not come up")
-    found = replay_result(root)
-    assert (
-        found.state.trainers.ranks[0].registration.incarnation == "i0"
-        and len(found.state.ledger.queues.listings[0]) == 2
-    )
-    job.end()
-    job.join()
-    assert names(root) == [] and read_copy(bucket_folder(root, NAME)) is None
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_process_that_goes_on_copies_what_there_is_and_then_removes_what_was_there(tmp_path: Path, root: str) -> None:
-    job = begun_with_copy(tmp_path, root)
-    job.handle(PAGE)
     until(lambda: is_copied(root, tmp_path), "the copy does not come up")
+    found = replay_result(root)
+    assert found.plan_versions == [b"another order"] and len(found.state.ledger.queues.listings[0]) == 2
+    assert found.state.trainers.ranks[0].registration.incarnation == "i0"
     [folder] = {name.split("/")[1] for name in names(root)}
     leave(job)
     assert job._copy is not None
     job._copy.end(keep=True)  # the thread of a process that was killed writes nothing any more
     job.join()
-    other = of(tmp_path, root, plan=None)
+    other = copied_job(tmp_path, root, plan=None)
     other.handle(events.TimePassed())
     until(lambda: folder not in {name.split("/")[1] for name in names(root)}, "what was there stays")
     until(lambda: is_copied(root, tmp_path), "the copy does not come up")
     other.end()
     other.join()
-    assert names(root) == []
+    assert names(root) == [] and read_copy(bucket_folder(root, NAME)) is None
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_a_run_before_has_left_stays_and_is_said_and_the_newest_is_read(
     tmp_path: Path, root: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    first = begun_with_copy(tmp_path, root)
+    first = copied_job(tmp_path, root)
     first.handle(PAGE)
     first.end(deserted=True)
     assert len(replay_result(root).state.ledger.queues.listings[0]) == 2, "it is complete, though nothing waited for it"
     assert not list(tmp_path.iterdir()), "on this machine nobody goes on from it"
-    second = begun_with_copy(tmp_path, root, "a2")
+    second = copied_job(tmp_path, root, "a2")
     assert not replay_result(root).state.ledger.queues.listings[0]
     kept = f"{bucket_folder(root, NAME)}/000001-a1/"
     assert caplog.text.count(f"is kept as {kept}; remove it") == 1
@@ -462,7 +435,7 @@ def test_a_store_that_says_nothing_stops_nobody_and_gets_all_of_it_later(
     root, proxy = bucket
     monkeypatch.setattr(s3, "READ_S", 1.0)
     storage.reset_clients()
-    job = begun_with_copy(tmp_path, root)
+    job = copied_job(tmp_path, root)
     monkeypatch.setattr(journal_copy, "PATIENCE_S", 0.1)
     for outage in ("hang", 503):
         proxy.outage = outage
@@ -477,7 +450,7 @@ def test_a_store_that_says_nothing_stops_nobody_and_gets_all_of_it_later(
     assert f"the journal cannot be copied to {root}" in caplog.text
     proxy.outage = 403
     with pytest.raises(JournalError, match=r"no journal can be kept: .*s3://"):
-        begun_with_copy(tmp_path / "another", root)
+        copied_job(tmp_path / "another", root)
     with pytest.raises(JournalError, match=rf"the journal below {root}.* cannot be read: .*refused"):
         read_copy(bucket_folder(root, NAME))
     proxy.outage = 503
