@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import logging
 import re
 import socket
@@ -116,30 +115,13 @@ def test_ray_client_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 PACKAGE = Path(__file__).resolve().parents[3] / "pecan_ray"
-THE_PLACE = PACKAGE / "runtime" / "actors.py"
-
-
-def makes_actors(tree: ast.AST) -> list[int]:
-    """Return the lines of a module that take `ray.remote`, which makes actors and tasks, or say how they are placed."""
-    found = []
-    for node in ast.walk(tree):
-        match node:
-            case ast.Attribute(value=ast.Name("ray"), attr="remote"):
-                found.append(node.lineno)
-            case ast.ImportFrom(module="ray", names=names) if "remote" in {name.name for name in names}:
-                found.append(node.lineno)
-            case ast.keyword(arg="scheduling_strategy"):
-                found.append(node.value.lineno)
-    return found
+MAKES_ACTORS = re.compile(r"\bray\.remote\b|^from ray import .*\bremote\b|\bscheduling_strategy=", re.MULTILINE)
+"""What makes actors and tasks, or says where they are placed."""
 
 
 def test_actors_and_tasks_are_made_in_one_place() -> None:
-    files = [path for path in PACKAGE.rglob("*.py") if path != THE_PLACE]
-    assert len(files) > 300
-    speaking = {path: text for path in files if re.search("remote|scheduling_strategy", text := path.read_text())}
-    others = {str(path): lines for path, text in speaking.items() if (lines := makes_actors(ast.parse(text)))}
-    assert others == {}, f"make these by {THE_PLACE.name}: a placement group would capture them"
-    assert len(makes_actors(ast.parse(THE_PLACE.read_text()))) == 4
+    files = {str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py") if MAKES_ACTORS.search(path.read_text())}
+    assert files == {"runtime/actors.py"}, "make these there: a placement group would capture them"
 
 
 def test_reserved_cpus_are_those_of_the_nodes_in_question() -> None:
@@ -163,23 +145,32 @@ REMOTE = {"pecan-role": "remote"}
 SPOT = PriceTier("spot", 0.1, 4)
 
 
-def test_tiers_are_tried_the_cheapest_first_and_nodes_of_none_by_their_price() -> None:
-    dear = PriceTier("far", 2.0, 4, {"zone": "b"})
-    prices = Prices(1.0, 0.4, (dear, PriceTier("ondemand", 0.3, 1), SPOT))
-    assert sort_by_price(REMOTE, prices, NODES) == [
-        REMOTE | {"market": "spot"},
-        REMOTE | {"market": "ondemand"},
-        REMOTE | {"zone": "!in(b)"},
-        REMOTE | {"zone": "b"},
-    ]
-    assert [prices.at(node) for node in NODES] == [0.1, 0.3, 2.0], "a worker costs what its node costs"
-    assert [Prices(1.0, 0.4, (SPOT,)).at(node) for node in NODES] == [0.1, 0.4, 0.4]
+DEAR = PriceTier("far", 2.0, 4, {"zone": "b"})
+ALL_TIERS = (DEAR, PriceTier("ondemand", 0.3, 1), SPOT)
 
 
-def test_what_is_no_tier_of_the_nodes_that_may_be_used_is_left_out() -> None:
-    assert sort_by_price(REMOTE, None, NODES) == sort_by_price(REMOTE, Prices(1.0, 0.4), NODES) == []
-    assert sort_by_price(REMOTE, Prices(1.0, 0.4, (PriceTier("nowhere", 0.1, 4),)), NODES) == []
-    assert sort_by_price({"market": "ondemand"}, Prices(1.0, 0.4, (SPOT,)), NODES) == []
+@pytest.mark.parametrize(
+    ("tiers", "selector", "tried", "costs"),
+    [
+        (
+            ALL_TIERS,
+            REMOTE,
+            [{"market": "spot"}, {"market": "ondemand"}, {"zone": "!in(b)"}, {"zone": "b"}],
+            [0.1, 0.3, 2.0],
+        ),
+        ((SPOT,), {"market": "ondemand"}, [], [0.1, 0.4, 0.4]),
+        ((), REMOTE, [], [0.4, 0.4, 0.4]),
+        ((PriceTier("nowhere", 0.1, 4),), REMOTE, [], [0.4, 0.4, 0.4]),
+    ],
+    ids=["the cheapest first", "of other nodes", "none", "nowhere"],
+)
+def test_tiers_of_the_nodes_that_may_be_used_are_tried_by_their_price_and_a_worker_costs_what_its_node_costs(
+    tiers: tuple[PriceTier, ...], selector: dict[str, str], tried: list[dict[str, str]], costs: list[float]
+) -> None:
+    prices = Prices(1.0, 0.4, tiers)
+    assert sort_by_price(selector, prices, NODES) == [selector | one for one in tried]
+    assert [prices.at(node) for node in NODES] == costs
+    assert sort_by_price(selector, None, NODES) == []
 
 
 def test_a_ray_that_starts_here_has_its_actors_answer_beside_busy_programs_unless_the_user_says_otherwise() -> None:

@@ -37,31 +37,29 @@ from pecan_ray.runtime.sigterm import SigtermFlag
 
 notice = SigtermFlag({NOTICE_S})
 """
-ASKED = """os.kill(os.getpid(), signal.SIGTERM)
-print(notice.received, flush=True)"""
-FORKED = """
+PROGRAM = (
+    BEGIN
+    + """
 mine, childs = get_context("fork").Pipe()
 def runs():
     childs.send("runs")
     signal.pause()
-child = get_context("fork").Process(target=runs)
-child.start(), mine.recv(), child.terminate(), child.join()
+forked = get_context("fork").Process(target=runs)
+forked.start(), mine.recv(), forked.terminate(), forked.join()
+started = subprocess.Popen(["sleep", "1000"])
+started.terminate(), started.wait()
+print(forked.exitcode, started.returncode, notice.received)
+os.kill(os.getpid(), signal.SIGTERM)
+print(notice.received, flush=True)
+sum(range(1 << 60))  # no other thread gets the GIL
 """
-STARTED = "child = subprocess.Popen(['sleep', '1000']); child.terminate(); child.wait()"
+)
 
 
-def ran(program: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", BEGIN + program], cwd=ROOT, capture_output=True, text=True, timeout=60)
-
-
-def test_a_process_that_is_asked_to_end_goes_on_and_ends_in_time_also_where_no_thread_gets_the_gil() -> None:
-    done = ran(f"{ASKED}\nsum(range(1 << 60))")
-    assert (done.stdout, done.returncode) == ("True\n", -signal.SIGALRM), done.stderr
-
-
-def test_what_such_a_process_has_forked_or_started_ends_at_sigterm() -> None:
-    done = ran(f"{FORKED}\nprint(child.exitcode)\n{STARTED}\nprint(child.returncode, notice.received)")
-    assert done.stdout == f"{-signal.SIGTERM}\n{-signal.SIGTERM} False\n", done.stderr
+def test_a_process_that_is_asked_to_end_goes_on_and_ends_in_time_and_what_it_has_forked_or_started_at_once() -> None:
+    done = subprocess.run([sys.executable, "-c", PROGRAM], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.stdout == f"{-signal.SIGTERM} {-signal.SIGTERM} False\nTrue\n", done.stderr
+    assert done.returncode == -signal.SIGALRM
 
 
 class PreemptedError(Exception):
@@ -189,17 +187,18 @@ def test_it_is_said_as_it_is_by_then_once_and_again_when_it_changes(
     until(lambda: threading.active_count() == before, "the timer goes on")
 
 
-@pytest.mark.parametrize("stood_still", [False, True])
-def test_a_lost_controller_is_explained_by_a_standstill_just_before(
-    monkeypatch: pytest.MonkeyPatch, stood_still: bool
-) -> None:
+def test_a_lost_controller_is_explained_by_a_standstill_just_before(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "LOOK_S", 0.01)
-    if stood_still:
-        monkeypatch.setattr(calls, "STANDSTILL_S", -0.01)  # any wait that is over counts
     trainer, waited_for = Calls(), Future[Any]()
-    assert trainer._wait({waited_for}) == set()
-    said = str(trainer.lost_error(ray.exceptions.RayError("killed by ray.kill")))
-    assert ("this process has stood still for" in said and "trainer_timeout_s" in said) == stood_still
-    assert "killed by ray.kill" in said
+
+    def explained() -> bool:
+        assert trainer._wait({waited_for}) == set()
+        said = str(trainer.lost_error(ray.exceptions.RayError("killed by ray.kill")))
+        assert "killed by ray.kill" in said
+        return "this process has stood still for" in said and "trainer_timeout_s" in said
+
+    assert not explained()
+    monkeypatch.setattr(calls, "STANDSTILL_S", -0.01)  # any wait that is over counts
+    assert explained()
     monkeypatch.setattr(calls, "JUST_S", 0.0)
-    assert "stood still" not in str(trainer.lost_error(ray.exceptions.RayError("killed by ray.kill")))
+    assert not explained()

@@ -7,7 +7,7 @@ import inspect
 import pickle
 import queue
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import replace
@@ -83,15 +83,8 @@ def must_not_fail(doing: str, error: Exception) -> None:
     raise AssertionError(doing) from error
 
 
-def reasons(*rounds: Mapping[str, str]) -> list[set[str]]:
-    """Let many workers at a time ask why they have no place, once for each selector given; return their answers."""
-
-    async def ask() -> list[set[str]]:
-        job = job_of("full", Config(cpus_per_worker=2.0))
-        actors = WorkerActors(job, b"", None, None, lambda event: None, lambda worker: None, must_not_fail)
-        return [set(await asyncio.gather(*(actors._reason(one) for _ in range(WORKERS)))) for one in rounds]
-
-    return asyncio.run(ask())
+def actors_of(job: Job, happened: Callable[[Any], None] = lambda event: None) -> WorkerActors:
+    return WorkerActors(job, b"", None, None, happened, lambda worker: None, must_not_fail)
 
 
 def test_the_cluster_is_asked_once_for_all_workers_that_wait_and_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,12 +94,17 @@ def test_the_cluster_is_asked_once_for_all_workers_that_wait_and_again_later(mon
         asked.append((selector, cpus, job))
         return f"answer {len(asked)}"
 
+    async def ask(*selectors: Mapping[str, str]) -> list[set[str]]:
+        """Let many workers at a time ask why they have no place, once for each selector; return their answers."""
+        actors = actors_of(job_of("full", Config(cpus_per_worker=2.0)))
+        return [set(await asyncio.gather(*(actors._reason(one) for _ in range(WORKERS)))) for one in selectors]
+
     monkeypatch.setattr(worker_actors, "why_no_placement", why_no_placement)
     monkeypatch.setattr(worker_actors, "REASON_S", 1000.0)
-    assert reasons(REMOTE, LOCAL, REMOTE) == [{"answer 1"}, {"answer 2"}, {"answer 1"}]
+    assert asyncio.run(ask(REMOTE, LOCAL, REMOTE)) == [{"answer 1"}, {"answer 2"}, {"answer 1"}]
     assert asked == [(REMOTE, 2.0, "full"), (LOCAL, 2.0, "full")]
     monkeypatch.setattr(worker_actors, "REASON_S", -1.0)
-    assert len(reasons(REMOTE)[0]) == WORKERS == len(asked) - 2
+    assert len(asyncio.run(ask(REMOTE))[0]) == WORKERS == len(asked) - 2
 
 
 def test_a_worker_whose_node_was_lost_before_it_was_made_is_no_crash_of_its_process() -> None:
@@ -116,8 +114,7 @@ def test_a_worker_whose_node_was_lost_before_it_was_made_is_no_crash_of_its_proc
         raise ActorUnschedulableError("the node is dead")
 
     async def follow() -> None:
-        job = job_of("lost", Config())
-        actors = WorkerActors(job, b"", None, None, happened.append, lambda worker: None, must_not_fail)
+        actors = actors_of(job_of("lost", Config()), happened.append)
         await actors._wait_for_end(WorkerActor("remote-0"), life())
 
     asyncio.run(follow())
@@ -125,51 +122,41 @@ def test_a_worker_whose_node_was_lost_before_it_was_made_is_no_crash_of_its_proc
     assert isinstance(lost, WorkerLost) and (lost.worker, lost.cause) == ("remote-0", "node")
 
 
-def way() -> _StoreWay:
-    return _StoreWay(cast(WorkerInfo, None), 0, cast(Calls, None))  # neither is asked for anything here
-
-
 async def ready(message: int) -> int:
     return message
 
 
-async def messages(count: int, *, then: Awaitable[Any] | None = None) -> AsyncIterator[Awaitable[int]]:
-    for message in range(count):
+async def messages(*, then: Awaitable[Any] | None = None) -> AsyncIterator[Awaitable[int]]:
+    for message in range(3):
         yield ready(message)
     if then is not None:
         await then
 
 
-def test_all_messages_are_read_until_one_cannot_be() -> None:
-    got: list[Any] = []
+def test_messages_are_read_until_one_cannot_be_or_another_thread_ends_the_reading_also_after_its_end() -> None:
+    got: list[int] = []
+    first = threading.Event()
 
     def deliver(message: Any) -> bool:
         got.append(message)
+        first.set()
         return len(got) < 5
 
-    with closing(way()) as reading:
-        assert reading.read(messages(3), deliver) and got == [0, 1, 2]
-    with closing(way()) as reading:
-        assert not reading.read(messages(3), deliver) and got == [0, 1, 2, 0, 1]
-
-
-def test_another_thread_ends_the_reading_also_after_its_end() -> None:
-    reading, waits, first = way(), asyncio.Event(), threading.Event()
+    # Neither the worker nor the calls are asked for anything here.
+    ways = [_StoreWay(cast(WorkerInfo, None), 0, cast(Calls, None)) for _ in range(3)]
 
     def stop() -> None:
         first.wait()
-        reading.stop()
-
-    def deliver(message: Any) -> bool:
-        first.set()
-        return True
+        ways[0].stop()
 
     stopping = threading.Thread(target=stop)
     stopping.start()
-    with closing(reading):
-        assert reading.read(messages(1, then=waits.wait()), deliver)
-        stopping.join()
-    reading.stop()
+    for reading, then, whole in zip(ways, (asyncio.Event().wait(), None, None), (True, False, False), strict=True):
+        with closing(reading):
+            assert reading.read(messages(then=then), deliver) == whole
+    stopping.join()
+    ways[0].stop()
+    assert got == [0, 1, 2, 0, 1, 0]
 
 
 RANKS = MANY_TRAINERS + 20
@@ -202,14 +189,9 @@ async def answered(change: Callable[[UpdateCalls], None], told: set[int]) -> lis
     return list(done)
 
 
-def tell(*calls: tuple[tuple[int, ...], bool]) -> Callable[[UpdateCalls], None]:
-    """Tell ranks, one group after the other, of what concerns their allowance alone, or of more."""
-
-    def change(board: UpdateCalls) -> None:
-        for ranks, only_limit_raised in calls:
-            board.tell(ranks, only_limit_raised=only_limit_raised)
-
-    return change
+def one_is_told_and_two_get_more_allowance(board: UpdateCalls) -> None:
+    for rank, only_limit_raised in ((3, True), (5, False), (7, True)):
+        board.tell((rank,), only_limit_raised=only_limit_raised)
 
 
 def one_has_heard_with_its_report(board: UpdateCalls) -> None:
@@ -220,11 +202,9 @@ def one_has_heard_with_its_report(board: UpdateCalls) -> None:
 @pytest.mark.parametrize(
     ("change", "told", "later"),
     [
-        (tell(((3, 5), False)), {3, 5}, set()),
-        (tell(((3,), True), ((5,), False), ((7,), True)), {5}, {3, 7}),
+        (one_is_told_and_two_get_more_allowance, {5}, {3, 7}),
         (one_has_heard_with_its_report, {5}, set()),
     ],
-    ids=["due", "what cannot wait first", "heard"],
 )
 def test_those_that_are_due_are_answered_and_no_others(
     change: Callable[[UpdateCalls], None], told: set[int], later: set[int]
@@ -251,18 +231,18 @@ def test_each_rank_is_told_its_own_whoever_asks_first_and_the_same_is_pickled_on
     assert board.pickled_update(0) is board.pickled_update(1)
 
 
-def failures(work: Callable[[JobTasks], Coroutine[Any, Any, None]]) -> list[tuple[str, Exception]]:
+def test_a_task_and_a_callback_that_fail_are_told_of_and_others_go_on_until_they_are_cancelled() -> None:
     told: list[tuple[str, Exception]] = []
-    asyncio.run(work(JobTasks(lambda doing, error: told.append((doing, error)))))
-    return told
 
+    class Broken(UpdateCalls):
+        def _send_due(self) -> None:
+            raise RuntimeError("no rank")
 
-def test_a_task_that_fails_is_told_of_and_others_go_on_until_they_are_cancelled() -> None:
     async def broken() -> None:
         raise KeyError("node")
 
-    async def work(tasks: JobTasks) -> None:
-        done = asyncio.Event()
+    async def work() -> None:
+        tasks, done = JobTasks(lambda doing, error: told.append((doing, error))), asyncio.Event()
 
         async def sound() -> None:
             done.set()
@@ -270,28 +250,19 @@ def test_a_task_that_fails_is_told_of_and_others_go_on_until_they_are_cancelled(
         waiting = tasks.begin("waiting", asyncio.Event().wait)
         await asyncio.gather(tasks.begin("looking for room", broken), tasks.begin("letting time pass", sound))
         assert done.is_set()
+        board = Broken(lambda rank: TrainerUpdate(number=2), tasks)
+        board.tell((0,))
+        before = asyncio.get_running_loop().time()
+        while board._handle is not None:
+            assert asyncio.get_running_loop().time() < before + 60
+            await asyncio.sleep(0.001)
         tasks.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
 
-    ((doing, error),) = failures(work)
-    assert doing == "looking for room" and isinstance(error, KeyError)
-
-
-def test_a_callback_of_the_notice_board_that_fails_is_told_of() -> None:
-    class Broken(UpdateCalls):
-        def _send_due(self) -> None:
-            raise RuntimeError("no rank")
-
-    async def work(tasks: JobTasks) -> None:
-        board = Broken(lambda rank: TrainerUpdate(number=2), tasks)
-        before = asyncio.get_running_loop().time()
-        board.tell((0,))
-        while board._handle is not None:
-            assert asyncio.get_running_loop().time() < before + 60
-            await asyncio.sleep(0.001)
-
-    assert [doing for doing, _ in failures(work)] == ["answering trainers that wait for orders"]
+    asyncio.run(work())
+    assert [doing for doing, _ in told] == ["looking for room", "answering trainers that wait for orders"]
+    assert isinstance(told[0][1], KeyError)
 
 
 def test_an_error_that_nobody_has_foreseen_says_what_was_being_done_and_one_of_ours_is_told_as_it_is() -> None:

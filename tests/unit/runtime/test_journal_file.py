@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 import math
 import os
-import stat
 import resource
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
