@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
+from random import Random
 
 from benchmarks.faults.case import WORKER_TIMEOUT_S, FaultCase, LiveFault, LiveFaultKind, PlanName, random_case
 from pecan_ray.options import EngineName, Workers
@@ -35,7 +35,7 @@ KINDS: tuple[LiveFaultKind, ...] = ("kill",) * 4 + (
     "terminate",
 )
 """Each as often as it stands here; workers are killed most."""
-STORED = ("storage outage", "storage errors", "storage resets")
+STORED: tuple[LiveFaultKind, ...] = ("storage outage", "storage errors", "storage resets")
 RESTARTS = ("restart from state", "restart from journal")
 NODES = ("node", "full shm", "preempt node")
 """What may cost the one node that can be lost."""
@@ -57,6 +57,13 @@ TENSORFLOW_SHARE = 1 / 3
 """Of the jobs run on the tensorflow engine."""
 CUT_SHARE = 0.3
 """Of the jobs on the python engine that have remote workers: these leave the last operator to the trainers."""
+SECONDS: dict[LiveFaultKind, tuple[float, ...]] = {
+    "pause": (0.3, 2.0, WORKER_TIMEOUT_S + 3.0),
+    "pause controller": (0.3, 2.0, 8.0),
+    **dict.fromkeys(STORED, (1.0, 2.0, 4.0, 10.0)),
+    **dict.fromkeys(("preempt node", "terminate"), (0.05, 3.0, 8.0, 20.0)),
+}
+"""How long some things last."""
 WORK_S = 6.0
 """Of each worker, so that all happens while there is something to do."""
 PLANS: tuple[PlanName, ...] = ("map", "map", "map", "filter", "flat_map", "bad", "take")
@@ -64,9 +71,13 @@ PLANS: tuple[PlanName, ...] = ("map", "map", "map", "filter", "flat_map", "bad",
 
 def chaos_case(seed: int, run: int) -> FaultCase:
     """Draw a run; the same one for the same two numbers."""
-    rng = random.Random(f"chaos {seed}/{run}")
-    faults = _some_bucketed(_faults(rng), random.Random(f"journals {seed}/{run}"))
-    faults = _some_short(faults, random.Random(f"short {seed}/{run}"))
+    rng = Random(f"chaos {seed}/{run}")
+    faults = _faults(rng)
+    if not {fault.kind for fault in faults} & {*RESTARTS, "full disk"}:
+        faults = _for_a_kill(
+            faults, Random(f"journals {seed}/{run}"), BUCKETED_SHARE, (BUCKETED,), (1.0, 2.0, 4.0, 10.0)
+        )
+    faults = _for_a_kill(faults, Random(f"short {seed}/{run}"), SHORT_SHARE, SHORT, (0.5, 2.0, 8.0))
     kinds = {fault.kind for fault in faults}
     lost, shm = bool(kinds & {*NODES}), "full shm" in kinds
     local, remote = (1, rng.choice((2, 3))) if lost else rng.choice(((1, 1), (2, 0), (0, 2), (2, 1), (1, 2)))
@@ -80,9 +91,9 @@ def chaos_case(seed: int, run: int) -> FaultCase:
     steps = [step for step in (0.0, 0.005, 0.03) if step * rows * epochs <= WORK_S * batch * ranks]
     drawn = random_case(seed, run)
     engine: EngineName = "python"
-    if random.Random(f"engine of {seed}/{run}").random() < TENSORFLOW_SHARE:
+    if Random(f"engine of {seed}/{run}").random() < TENSORFLOW_SHARE:
         engine = "tensorflow"
-    cut = engine == "python" and remote > 0 and random.Random(f"cut {seed}/{run}").random() < CUT_SHARE
+    cut = engine == "python" and remote > 0 and Random(f"cut {seed}/{run}").random() < CUT_SHARE
     return replace(
         drawn,
         number=run,
@@ -108,7 +119,7 @@ def chaos_case(seed: int, run: int) -> FaultCase:
     )
 
 
-def _faults(rng: random.Random) -> tuple[LiveFault, ...]:
+def _faults(rng: Random) -> tuple[LiveFault, ...]:
     """Draw what happens, in the order of time."""
     kinds: list[LiveFaultKind] = []
     last = rng.random() < LAST_SHARE
@@ -123,38 +134,27 @@ def _faults(rng: random.Random) -> tuple[LiveFault, ...]:
     return tuple(_fault(rng, kind, at) for kind, at in zip(kinds, times, strict=True))
 
 
-def _some_bucketed(faults: tuple[LiveFault, ...], rng: random.Random) -> tuple[LiveFault, ...]:
-    """Let the store of the journal fail in some runs, where a worker would be killed."""
+def _for_a_kill(
+    faults: tuple[LiveFault, ...],
+    rng: Random,
+    share: float,
+    kinds: tuple[LiveFaultKind, ...],
+    seconds: tuple[float, ...],
+) -> tuple[LiveFault, ...]:
+    """Let something else happen in a share of the runs where a worker would be killed."""
     kills = [place for place, fault in enumerate(faults) if fault.kind == "kill"]
-    excluded = {fault.kind for fault in faults} & {*RESTARTS, "full disk"}
-    if excluded or not kills or rng.random() >= BUCKETED_SHARE:
+    if not kills or rng.random() >= share:
         return faults
     place = rng.choice(kills)
-    outage = replace(faults[place], kind=BUCKETED, seconds=rng.choice((1.0, 2.0, 4.0, 10.0)))
-    return (*faults[:place], outage, *faults[place + 1 :])
+    kind = rng.choice(kinds) if len(kinds) > 1 else kinds[0]
+    return (*faults[:place], replace(faults[place], kind=kind, seconds=rng.choice(seconds)), *faults[place + 1 :])
 
 
-def _some_short(faults: tuple[LiveFault, ...], rng: random.Random) -> tuple[LiveFault, ...]:
-    """Let a worker run short of descriptors, or the GCS stand still, in some runs, where a worker would be killed."""
-    kills = [place for place, fault in enumerate(faults) if fault.kind == "kill"]
-    if not kills or rng.random() >= SHORT_SHARE:
-        return faults
-    place = rng.choice(kills)
-    short = replace(faults[place], kind=rng.choice(SHORT), seconds=rng.choice((0.5, 2.0, 8.0)))
-    return (*faults[:place], short, *faults[place + 1 :])
-
-
-def _fault(rng: random.Random, kind: LiveFaultKind, at: float) -> LiveFault:
+def _fault(rng: Random, kind: LiveFaultKind, at: float) -> LiveFault:
     local, remote = rng.choice(((1, 1), (2, 1), (1, 2), (2, 2)))
     seconds = rng.uniform(0.5, 4.0)
-    if kind == "pause":
-        seconds = rng.choice((0.3, 2.0, WORKER_TIMEOUT_S + 3.0))
-    elif kind == "pause controller":
-        seconds = rng.choice((0.3, 2.0, 8.0))
-    elif kind in STORED:
-        seconds = rng.choice((1.0, 2.0, 4.0, 10.0))
-    elif kind in ("preempt node", "terminate"):
-        seconds = rng.choice((0.05, 3.0, 8.0, 20.0))
-    elif kind == "slow link":
+    if kind == "slow link":
         seconds = rng.uniform(1.0, 5.0)
+    elif kind in SECONDS:
+        seconds = rng.choice(SECONDS[kind])
     return LiveFault(kind, at, local, remote, seconds, rng.uniform(0.01, 0.1), rng.uniform(0.0, 0.03))

@@ -67,58 +67,6 @@ def test_what_a_trainer_received_behind_the_state_that_another_one_goes_on_from_
     assert problems(case, [story(tmp_path / "story", *twice)], set()) == ["repeated: epoch 0 has 1 too many: [2]"]
 
 
-ECHO = """
-import socket
-
-server = socket.create_server(("", 7))
-print(flush=True)
-talk, _ = server.accept()
-while said := talk.recv(9):
-    talk.send(said)
-"""
-LINKS = """
-import socket, subprocess, sys, time
-from benchmarks.faults.links import address, inside, links
-
-LATE_S = 5.0  # an answer comes sooner, also where other programs are at work
-with links() as between:
-    server = subprocess.Popen([*inside(2, 1 << 20), sys.executable, "-c", sys.argv[1]], stdout=subprocess.PIPE)
-    server.stdout.readline()
-    talk = socket.create_connection((address(2), 7))
-
-    def answers(timeout_s):
-        talk.settimeout(timeout_s)
-        began = time.monotonic()
-        talk.send(b"x")
-        try:
-            talk.recv(9)
-        except TimeoutError:
-            return "none"
-        return "late" if time.monotonic() - began > LATE_S else "soon"
-
-    said = [answers(60)]
-    between.set(2, LATE_S, 0.0)
-    said.append(answers(60))
-    between.set(2, 0.0, 1.0)
-    said.append(answers(0.5))
-    between.restore(2)
-    talk.settimeout(60)
-    talk.recv(9)
-    print(*said)
-    server.kill()
-    server.wait()
-"""
-
-
-@pytest.mark.slow
-def test_a_link_is_slow_cut_and_sound_again() -> None:
-    command = apart()
-    if not command:
-        pytest.skip("this user may not make networks")
-    done = subprocess.run([*command, sys.executable, "-c", LINKS, ECHO], cwd=ROOT, capture_output=True, text=True)
-    assert done.stdout.splitlines()[-1:] == ["soon late none"], done.stderr
-
-
 @pytest.mark.slow
 def test_a_run_with_a_slow_link_and_no_room_on_its_disk_and_in_its_memory() -> None:
     if not apart():

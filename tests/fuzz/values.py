@@ -7,7 +7,6 @@ import json
 import math
 import random
 import struct
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,61 +29,8 @@ def as_it_is(rng: random.Random, data: bytes) -> bytes:
 # --- tables of Arrow -------------------------------------------------------------------------------------------
 
 
-def _leaf(rng: random.Random) -> tuple[Any, Callable[[], Any]]:
-    """Return a type, and what draws one of its values (of moments: the count)."""
-    kind, extremes = rng.choice([*LEAVES, *COUNTED])
-    drawn = list(extremes)
-    if pa.types.is_integer(kind):
-        low, high = min(extremes), max(extremes)
-        drawn += [rng.randint(low, high) for _ in range(4)]
-    elif kind == pa.float64():
-        drawn += [struct.unpack("<d", rng.randbytes(8))[0] for _ in range(4)]
-    elif pa.types.is_timestamp(kind) or pa.types.is_duration(kind):
-        drawn += [rng.randint(-(2**62), 2**62) for _ in range(4)]
-    if kind == pa.float16():
-        drawn = [np.float16(one) for one in drawn]
-    return kind, lambda: rng.choice(drawn) if drawn else None
-
-
-def _drawn(rng: random.Random, depth: int) -> tuple[Any, Callable[[], Any]]:
-    """Return a type of Arrow, nested up to some depth, and what draws its values; one in six is null."""
-    kind, draw = _leaf(rng) if not depth or rng.random() < 0.4 else _nested(rng, depth)
-    return kind, lambda: None if rng.random() < 1 / 6 else draw()
-
-
-def _nested(rng: random.Random, depth: int) -> tuple[Any, Callable[[], Any]]:
-    kind, draw = _drawn(rng, depth - 1)
-    shape = rng.choice(("list", "list", "large", "fixed", "struct", "map"))
-    if shape == "struct":
-        other, beside = _drawn(rng, depth - 1)
-        return pa.struct({"a": kind, "b.c": other}), lambda: {"a": draw(), "b.c": beside()}
-    if shape == "map":
-        return pa.map_(pa.string(), kind), lambda: [(f"k{n}", draw()) for n in range(rng.randrange(3))]
-    size = rng.randrange(1, 4)
-    if shape == "fixed":
-        return pa.list_(kind, size), lambda: [draw() for _ in range(size)]
-    regular = rng.random() < 0.3
-    made = pa.large_list(kind) if shape == "large" else pa.list_(kind)
-    return made, lambda: [draw() for _ in range(size if regular else rng.randrange(4))]
-
-
-def _table(rng: random.Random, fits: Callable[[Any], bool]) -> Any:
-    columns: dict[str, Any] = {}
-    rows = rng.randrange(1, MOST_ROWS)
-    while len(columns) < 3:
-        kind, draw = _drawn(rng, 2)
-        held = [draw() for _ in range(rows)]
-        try:
-            made = pa.table({f"c{len(columns)}": pa.array(held, kind)})
-        except (pa.ArrowException, TypeError):  # pyarrow makes no arrays of some nested types
-            continue
-        if fits(made):
-            columns[made.schema.names[0]] = made.column(0)
-    return pa.table(columns)
-
-
 def parquet_table(rng: random.Random) -> bytes:
-    """Return a Parquet file of random columns."""
+    """Return a Parquet file of columns of random types, some in lists; tests/unit/sources has those that are nested."""
     how = {
         "row_group_size": rng.choice((7, 100)),
         "compression": rng.choice(("none", "zstd", "snappy", "gzip")),
@@ -95,20 +41,31 @@ def parquet_table(rng: random.Random) -> bytes:
         "store_schema": rng.random() < 0.7,
         "use_compliant_nested_type": rng.random() < 0.7,
     }
-
-    def written(table: Any) -> bytes:
-        out = io.BytesIO()
-        pq.write_table(table, out, **how)
-        return out.getvalue()
-
-    def fits(table: Any) -> bool:
+    rows = rng.randrange(1, MOST_ROWS)
+    columns: dict[str, Any] = {}
+    written = b""
+    while len(columns) < 3:
+        name, out = f"c{len(columns)}", io.BytesIO()
         try:
-            pq.read_table(io.BytesIO(written(table)), use_threads=False)
+            pq.write_table(pa.table({**columns, name: (column := _column(rng, rows))}), out, **how)
+            pq.read_table(io.BytesIO(out.getvalue()), use_threads=False)
         except pa.ArrowException:  # Parquet does not hold it
-            return False
-        return True
+            continue
+        columns[name], written = column, out.getvalue()
+    return written
 
-    return written(_table(rng, fits))
+
+def _column(rng: random.Random, rows: int) -> Any:
+    """Return values of a random type or lists of these, one in six null."""
+    kind, values = rng.choice([*LEAVES, *COUNTED])
+    drawn = [np.float16(one) for one in values] if kind == pa.float16() else values
+
+    def draw() -> Any:
+        return rng.choice(drawn) if drawn and rng.random() > 1 / 6 else None
+
+    if rng.random() < 0.5:
+        return pa.array([draw() for _ in range(rows)], kind)
+    return pa.array([[draw() for _ in range(rng.randrange(4))] for _ in range(rows)], pa.list_(kind))
 
 
 def _words(scalar: Any) -> Any:
@@ -156,23 +113,17 @@ def worded_row(row: dict[str, Any]) -> str:
 
 
 def json_values(rng: random.Random) -> bytes:
-    """Return objects of numbers of all sizes, lists of any shape, and texts of all planes."""
-    edges = [0, 1, -1, 2**53, 2**53 + 1, 2**63 - 1, 2**63, -(2**63), 2**64 - 1, 2**64, -(2**63) - 1]
-
-    def number() -> Any:
-        return rng.choice((rng.choice(edges), rng.choice(edges), rng.uniform(-1, 1), 1e308, 5e-324, -0.0, 1e16))
+    """Return objects of numbers of all sizes, texts of all planes, and lists and objects of these."""
+    numbers = (0, 1, -1, 2**53 + 1, 2**63 - 1, 2**63, -(2**63), 2**64, 0.5, 1e308, 5e-324, -0.0, 1e16)
 
     def text() -> str:
         return "".join(chr(rng.choice((0, 9, 10, 0x22, 0x5C, 0x85, 0x2028, 0xE9, 0xFEFF, 0x1F600))) for _ in range(3))
 
     def value(depth: int) -> Any:
-        kinds: list[Callable[[], Any]] = [number, number, text, lambda: None, lambda: rng.random() < 0.5]
-        if depth:
-            same = rng.choice(kinds)
-            kinds += [lambda: [same() for _ in range(rng.randrange(4))]] * 2
-            kinds += [lambda: [value(depth - 1) for _ in range(rng.randrange(4))], lambda: {text(): value(depth - 1)}]
-            kinds += [lambda: [[number() for _ in range(2)] for _ in range(rng.randrange(3))]]
-        return rng.choice(kinds)()
+        kind = rng.randrange(6 if depth else 4)
+        if kind < 4:
+            return (rng.choice(numbers), rng.choice(numbers), text(), rng.choice((None, True)))[kind]
+        return {text(): value(depth - 1)} if kind == 4 else [value(depth - 1) for _ in range(rng.randrange(4))]
 
     rows = [{f"c{n}": value(2) for n in range(rng.randrange(1, 4))} for _ in range(rng.randrange(1, MOST_ROWS))]
     written = (json.dumps(row, ensure_ascii=rng.random() < 0.5) for row in rows)
