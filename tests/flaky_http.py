@@ -34,8 +34,6 @@ class FlakyProxy:
     """A fault of every request, for as long as it is set."""
     rejected: int = 0
     """Requests that met the outage."""
-    latency_s: float = 0.0
-    """Time that every answer takes, as if the server was far away."""
     stop_hanging: threading.Event = field(default_factory=threading.Event)
 
     def fault(self) -> int | str | None:
@@ -55,8 +53,6 @@ def _handler(proxy: FlakyProxy) -> type[BaseHTTPRequestHandler]:
             proxy.times.append(time.monotonic())
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))  # or it would be the next request
             fault = proxy.fault()
-            if proxy.latency_s:
-                time.sleep(proxy.latency_s)
             if fault == "hang":
                 proxy.stop_hanging.wait()
                 fault = "reset"

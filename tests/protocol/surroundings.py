@@ -60,7 +60,7 @@ class AnnouncedEnds:
                 worker.node = self.node_in_place_of(node)
         world.clock.after(world.clock.random.random() * HEARS_S, None, self._tell, node)
         if seconds < math.inf:
-            world.clock.after(seconds, None, self._take_away, node)
+            world.clock.after(seconds, None, world.end_node, node)
 
     def _tell(self, node: str) -> None:
         """Let the job hear of it, again and again, since its process may be another one."""
@@ -69,11 +69,6 @@ class AnnouncedEnds:
             told = events.NodesLeave(((node, left_s if left_s < math.inf else None),))
             world.clock.after(0.0, world.job, world.job.handle, told)
             world.clock.after(HEARS_S, None, self._tell, node)
-
-    def _take_away(self, node: str) -> None:
-        for worker in list(self._world.job.processes.values()):
-            if worker.node == node:
-                self._world.job.process_gone(worker, "node")
 
     def node_in_place_of(self, node: str) -> str:
         """Return a node that stays: this one, or one that comes in its place."""

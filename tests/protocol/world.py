@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
 
 from pecan_ray.errors import PlanError
 from pecan_ray.job import events
@@ -16,7 +17,7 @@ from tests.protocol.check_ending import check_ending
 from tests.protocol.clock import Clock, Links, Party
 from tests.protocol.job import JobModel
 from tests.protocol.saved import Saved, save, save_each
-from tests.protocol.scenario import FATAL, HUNG_AFTER_S, TIMEOUT_S, Fault, Scenario
+from tests.protocol.scenario import FATAL, HUNG_AFTER_S, TIMEOUT_S, Fault, FaultKind, Scenario
 from tests.protocol.surroundings import AnnouncedEnds
 from tests.protocol.trainer import TrainerModel
 from tests.protocol.worker import WorkerModel
@@ -27,6 +28,8 @@ MOST_EVENTS = 1_000_000
 """No history of few ranks needs so many;"""
 MOST_EVENTS_OF_RANK = 10_000
 """for each of them some more are allowed."""
+LOSES_A_WORKER = ("kill worker", "kill node", "freeze worker", "hang worker", "fail order", "break stream")
+"""Faults of which each may cost a worker."""
 DIES_MEANWHILE_SHARE = 0.1
 """Of workers, while a job has no controller."""
 KEEPER_DIES_SHARE = 0.1
@@ -97,7 +100,7 @@ class World:
 
     def run(self) -> HistoryOutcome:
         """Play the history to its end."""
-        outcome = HistoryOutcome()
+        failure = ""
         try:
             self._begin()
             while not self._over():
@@ -106,15 +109,13 @@ class World:
                 self._check_progress()
             check_ending(self.audit, self.job, self._expected())
         except Exception as error:
-            outcome.failure = f"{type(error).__name__}: {error}"
-        outcome.events, outcome.seconds = self.clock.events, self.clock.now
-        outcome.faults = self.faults
-        outcome.faults["message lost"] += self.links.dropped
-        outcome.faults["message doubled"] += self.links.repeated
-        outcome.endings.update(str(trainer.ended) for trainer in self.trainers)
-        outcome.batches = sum(trainer.state.yielded for trainer in self.trainers)
-        outcome.excess = self.audit.excess
-        return outcome
+            failure = f"{type(error).__name__}: {error}"
+        self.faults.update({"message lost": self.links.dropped, "message doubled": self.links.repeated})
+        endings = Counter(str(trainer.ended) for trainer in self.trainers)
+        batches = sum(trainer.state.yielded for trainer in self.trainers)
+        return HistoryOutcome(
+            failure, self.clock.events, self.clock.now, self.faults, endings, batches, self.audit.excess
+        )
 
     def run_until(self, batches: int, rank: int) -> Saved | None:
         """Play until a rank has used so many batches, and take a state; None if it ends before.
@@ -176,27 +177,14 @@ class World:
         if not self.job.alive:
             return
         self.progressed()
-        if fault.kind in ("kill worker", "kill node", "freeze worker", "hang worker", "slow worker", "fail order"):
-            workers = [worker for worker in self.job.processes.values() if worker.alive]
-            if not workers:
+        if (targets := self._targets(fault.kind)) is not None:
+            if not targets:
                 return
-            self._hurt_worker(fault, workers[fault.target % len(workers)], workers)
-            self.losses += fault.kind != "slow worker"
+            self._hurt(fault, targets[fault.target % len(targets)])
+            self.losses += fault.kind in LOSES_A_WORKER
         elif fault.kind in ("announce node", "announce worker"):
             if not self.announced.begin(fault):
                 return
-        elif fault.kind == "break stream":
-            self.losses += 1
-            streams = [s for t in self.trainers if t.alive for s in t.streams.values() if not s.over]
-            if not streams:
-                return
-            stream = streams[fault.target % len(streams)]
-            self.clock.after(0.0, stream.trainer, stream.trainer.stream_failed, stream)
-        elif fault.kind in ("freeze trainer", "slow trainer", "kill trainer"):
-            trainers = [trainer for trainer in self.trainers if trainer.alive and trainer.registered]
-            if not trainers:
-                return
-            self._hurt_trainer(fault, trainers[fault.target % len(trainers)])
         elif fault.kind == "kill controller":
             if self.clock.random.random() < 0.5:
                 self.job.dies_in = fault.seconds
@@ -243,37 +231,53 @@ class World:
         """End a worker: whichever controller follows it by then is told."""
         self.job.process_gone(worker, "process")
 
-    def _hurt_worker(self, fault: Fault, worker: WorkerModel, workers: list[WorkerModel]) -> None:
-        if fault.kind == "slow worker":
-            worker.time_factor = fault.seconds
-        elif fault.kind == "freeze worker":
-            # One that stands still before the job knows where it runs is waited for, as long as it takes.
-            known = self.job.state.worker_table.workers.get(worker.name)
-            self._freeze(worker, fault.seconds if known is None or known.node else min(fault.seconds, 30.0))
-        elif fault.kind == "hang worker":
-            worker.hang(fault.seconds)
-            if fault.seconds < math.inf:
-                self._progress = max(self._progress, self.clock.now + fault.seconds)
-        elif fault.kind == "fail order":
-            failed = events.OrderFailed(worker.name, "an element failed in another order")
-            self.clock.after(0.0, self.job, self.job.handle, failed)
-        elif fault.kind == "kill worker":
-            self.job.process_gone(worker, "process")
-        else:
-            for other in workers:
-                if other.node == worker.node:
-                    self.job.process_gone(other, "node")
+    def end_node(self, node: str) -> None:
+        """End all workers of a node."""
+        for worker in list(self.job.processes.values()):
+            if worker.node == node:
+                self.job.process_gone(worker, "node")
 
-    def _hurt_trainer(self, fault: Fault, trainer: TrainerModel) -> None:
-        if fault.kind == "slow trainer":
-            trainer.time_factor = fault.seconds
-        elif fault.kind == "freeze trainer":
-            self.longest_freeze = max(self.longest_freeze, self._freeze(trainer, fault.seconds))
-        else:
-            trainer.die()
-            self.killed.append(self.clock.now)
-            if trainer.state.queue:
-                self.missed.append(self.clock.now)
+    def _targets(self, kind: FaultKind) -> list[Any] | None:
+        """Return of what one is hurt; None: the fault is none of a single party."""
+        if kind == "break stream":
+            return [
+                one for trainer in self.trainers if trainer.alive for one in trainer.streams.values() if not one.over
+            ]
+        if kind in ("freeze trainer", "slow trainer", "kill trainer"):
+            return [trainer for trainer in self.trainers if trainer.alive and trainer.registered]
+        if kind in ("slow worker", *LOSES_A_WORKER):
+            return [worker for worker in self.job.processes.values() if worker.alive]
+        return None
+
+    def _hurt(self, fault: Fault, one: Any) -> None:
+        """Let something happen to a worker, a trainer or a stream."""
+        match fault.kind:
+            case "slow worker" | "slow trainer":
+                one.time_factor = fault.seconds
+            case "freeze worker":
+                # One that stands still before the job knows where it runs is waited for, as long as it takes.
+                known = self.job.state.worker_table.workers.get(one.name)
+                self._freeze(one, fault.seconds if known is None or known.node else min(fault.seconds, 30.0))
+            case "freeze trainer":
+                self.longest_freeze = max(self.longest_freeze, self._freeze(one, fault.seconds))
+            case "hang worker":
+                one.hang(fault.seconds)
+                if fault.seconds < math.inf:
+                    self._progress = max(self._progress, self.clock.now + fault.seconds)
+            case "fail order":
+                failed = events.OrderFailed(one.name, "an element failed in another order")
+                self.clock.after(0.0, self.job, self.job.handle, failed)
+            case "kill worker":
+                self.end_process(one)
+            case "kill node":
+                self.end_node(one.node)
+            case "kill trainer":
+                one.die()
+                self.killed.append(self.clock.now)
+                if one.state.queue:
+                    self.missed.append(self.clock.now)
+            case "break stream":
+                self.clock.after(0.0, one.trainer, one.trainer.stream_failed, one)
 
     def _freeze(self, party: Party, seconds: float) -> float:
         silent = party.freeze(self.clock.now, seconds)
