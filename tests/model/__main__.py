@@ -11,7 +11,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 
 MODEL = Path(__file__).with_name("exactly_once.pml")
@@ -20,51 +19,40 @@ SEARCH_DEPTH = 100_000
 ENDS = re.compile(r"errors: (\d+)\n\s*([\d.e+]+) states, stored")
 
 
-@dataclass(frozen=True)
+LIMITS = {"DEATHS": 0, "SUSPICIONS": 0, "CRASHES": 0, "REPEATS": 0, "UNITS": 2}
+"""How often each thing may happen in a history, by the preprocessor's names, unless a check says something else."""
+
+
 class Check:
     """What may happen in a history, and the fault that is planted, if one is."""
 
-    deaths: int = 0
-    suspicions: int = 0
-    crashes: int = 0
-    repeats: int = 0
-    units: int = 2
-    fault: str = ""
+    def __init__(self, fault: str = "", **limits: int) -> None:
+        self.fault, self.limits = fault, LIMITS | limits
 
     def __str__(self) -> str:
-        happens = ", ".join(f"{name.lower()} {value}" for name, value in self.limits().items())
+        happens = ", ".join(f"{name.lower()} {value}" for name, value in self.limits.items())
         return f"{self.fault or 'no fault'}: {happens}"
-
-    def limits(self) -> dict[str, int]:
-        """Return how often each thing may happen, by the preprocessor's names."""
-        return {
-            "DEATHS": self.deaths,
-            "SUSPICIONS": self.suspicions,
-            "CRASHES": self.crashes,
-            "REPEATS": self.repeats,
-            "UNITS": self.units,
-        }
 
     def definitions(self) -> list[str]:
         """Return the preprocessor's options."""
-        return [f"-D{name}={value}" for name, value in self.limits().items()] + [f"-D{self.fault}"] * bool(self.fault)
+        return [f"-D{name}={value}" for name, value in self.limits.items()] + [f"-D{self.fault}"] * bool(self.fault)
 
 
 WITHOUT_FAULT = (
     Check(),
-    Check(suspicions=1),
-    Check(deaths=1, crashes=1),
-    Check(crashes=1, repeats=1),
-    Check(suspicions=1, crashes=1, units=1),
+    Check(SUSPICIONS=1),
+    Check(DEATHS=1, CRASHES=1),
+    Check(CRASHES=1, REPEATS=1),
+    Check(SUSPICIONS=1, CRASHES=1, UNITS=1),
 )
 """What takes at most a minute and 2 GB: a suspicion and a crash of two units have more than 30 million states."""
 FAULTS = (
-    Check(suspicions=1, fault="FAULT_NO_FENCE"),
-    Check(deaths=1, fault="FAULT_GIVEN_OUT_AT_ONCE"),
-    Check(repeats=1, fault="FAULT_NO_NUMBERS"),
-    Check(crashes=1, fault="FAULT_NO_JOURNAL"),
-    Check(deaths=1, crashes=1, fault="FAULT_NO_ADOPTION"),
-    Check(suspicions=1, fault="FAULT_SETTLED_BEFORE_IT_IS_FENCED"),
+    Check("FAULT_NO_FENCE", SUSPICIONS=1),
+    Check("FAULT_GIVEN_OUT_AT_ONCE", DEATHS=1),
+    Check("FAULT_NO_NUMBERS", REPEATS=1),
+    Check("FAULT_NO_JOURNAL", CRASHES=1),
+    Check("FAULT_NO_ADOPTION", DEATHS=1, CRASHES=1),
+    Check("FAULT_SETTLED_BEFORE_IT_IS_FENCED", SUSPICIONS=1),
 )
 
 

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import pickle
 import queue
-import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import closing
 from dataclasses import replace
-from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,21 +20,16 @@ from pecan_ray.errors import ClusterError, SourceError
 from pecan_ray.job.events import Event, JobFailed, ListingEnded, PoolRequestsReceived, SplitPageReceived, WorkerLost
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.messages import LeftOutElement, TrainerUpdate
-from pecan_ray.job.notification_schedule import MANY_TRAINERS
 from pecan_ray.job.spec import JobSpec
 from pecan_ray.options import Config, IterOptions, Workers
 from pecan_ray.plan.shape import plan_shape
 from pecan_ray.plan.splits import Split
 from pecan_ray.runtime import pool_request_exchange, worker_actors
-from pecan_ray.runtime.calls import Calls
 from pecan_ray.runtime.cluster import SharedNodes
-from pecan_ray.runtime.controller import JobController
-from pecan_ray.runtime.controller_actor import AutoPlacementController
 from pecan_ray.runtime.job_tasks import JobTasks, unexpected_failure
 from pecan_ray.runtime.listing import PAGE, list_sources
-from pecan_ray.runtime.messages import Job, WorkerInfo
+from pecan_ray.runtime.messages import Job
 from pecan_ray.runtime.pool_request_exchange import PoolRequestExchange
-from pecan_ray.runtime.streams import _StoreWay
 from pecan_ray.runtime.update_calls import UpdateCalls
 from pecan_ray.runtime.worker_actors import WorkerActor, WorkerActors
 from tests.unit.engines.engine_leases import OwnSource
@@ -122,96 +113,22 @@ def test_a_worker_whose_node_was_lost_before_it_was_made_is_no_crash_of_its_proc
     assert isinstance(lost, WorkerLost) and (lost.worker, lost.cause) == ("remote-0", "node")
 
 
-async def ready(message: int) -> int:
-    return message
-
-
-async def messages(*, then: Awaitable[Any] | None = None) -> AsyncIterator[Awaitable[int]]:
-    for message in range(3):
-        yield ready(message)
-    if then is not None:
-        await then
-
-
-def test_messages_are_read_until_one_cannot_be_or_another_thread_ends_the_reading_also_after_its_end() -> None:
-    got: list[int] = []
-    first = threading.Event()
-
-    def deliver(message: Any) -> bool:
-        got.append(message)
-        first.set()
-        return len(got) < 5
-
-    # Neither the worker nor the calls are asked for anything here.
-    ways = [_StoreWay(cast(WorkerInfo, None), 0, cast(Calls, None)) for _ in range(3)]
-
-    def stop() -> None:
-        first.wait()
-        ways[0].stop()
-
-    stopping = threading.Thread(target=stop)
-    stopping.start()
-    for reading, then, whole in zip(ways, (asyncio.Event().wait(), None, None), (True, False, False), strict=True):
-        with closing(reading):
-            assert reading.read(messages(then=then), deliver) == whole
-    stopping.join()
-    ways[0].stop()
-    assert got == [0, 1, 2, 0, 1, 0]
-
-
-RANKS = MANY_TRAINERS + 20
-
-
 def board_of(orders: Callable[[int], TrainerUpdate]) -> UpdateCalls:
     return UpdateCalls(orders, JobTasks(must_not_fail))
 
 
-async def answered(change: Callable[[UpdateCalls], None], told: set[int]) -> list[int]:
-    """Let all ranks listen, change something, and return who was answered with the new orders, in their order."""
-    orders = TrainerUpdate(number=1)
-    board = board_of(lambda rank: orders)
-    calls = {rank: asyncio.ensure_future(board.listen(rank, 1)) for rank in range(RANKS)}
-    await asyncio.sleep(0)
-    orders = replace(orders, number=2)
-    change(board)
-    done: list[int] = []
+def test_a_rank_that_listens_is_answered_once_it_is_told_and_no_other() -> None:
+    async def run() -> None:
+        orders = TrainerUpdate(number=1)
+        board = board_of(lambda rank: orders)
+        told, other = (asyncio.ensure_future(board.listen(rank, 1)) for rank in range(2))
+        await asyncio.sleep(0)
+        orders = replace(orders, number=2)
+        board.tell((0,))
+        assert pickle.loads(await told)[0].number == 2 and not other.done()
+        other.cancel()
 
-    def note(rank: int, _: object) -> None:
-        done.append(rank)
-
-    for rank, call in calls.items():
-        call.add_done_callback(partial(note, rank))
-    await asyncio.gather(*(calls[rank] for rank in told))
-    for rank in done:
-        assert pickle.loads(calls[rank].result())[0].number == 2
-    for call in calls.values():
-        call.cancel()
-    return list(done)
-
-
-def one_is_told_and_two_get_more_allowance(board: UpdateCalls) -> None:
-    for rank, only_limit_raised in ((3, True), (5, False), (7, True)):
-        board.tell((rank,), only_limit_raised=only_limit_raised)
-
-
-def one_has_heard_with_its_report(board: UpdateCalls) -> None:
-    board.tell((3, 5))
-    assert pickle.loads(board.pickled_update(3))[0].number == 2
-
-
-@pytest.mark.parametrize(
-    ("change", "told", "later"),
-    [
-        (one_is_told_and_two_get_more_allowance, {5}, {3, 7}),
-        (one_has_heard_with_its_report, {5}, set()),
-    ],
-)
-def test_those_that_are_due_are_answered_and_no_others(
-    change: Callable[[UpdateCalls], None], told: set[int], later: set[int]
-) -> None:
-    """`later`: those that are due after a while, which may be over on a busy machine."""
-    done = asyncio.run(answered(change, told))
-    assert {*done[: len(told)]} == told and {*done} <= told | later, done
+    asyncio.run(run())
 
 
 BAD = LeftOutElement("split 0, element 3", "decode", "a.png", "not an image")
@@ -331,17 +248,3 @@ def test_a_source_that_fails_or_numbers_its_splits_wrongly_ends_the_job_with_its
     event, _ = handled.events.get(timeout=WAIT_S)
     assert isinstance(event, JobFailed) and isinstance(event.error, SourceError)
     assert said in str(event.error)
-
-
-def calls_of(kind: type) -> dict[str, Any]:
-    return {
-        name: inspect.signature(call).replace(return_annotation=None)
-        for name, call in inspect.getmembers(kind, inspect.iscoroutinefunction)
-        if not name.startswith("_")
-    }
-
-
-def test_the_actor_has_the_calls_of_the_process_with_their_arguments() -> None:
-    process, actor = calls_of(JobController), calls_of(AutoPlacementController)
-    assert len(process) > 10 and process.keys() <= actor.keys()
-    assert {name: str(actor[name]) for name in process} == {name: str(call) for name, call in process.items()}

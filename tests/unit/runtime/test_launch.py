@@ -64,41 +64,39 @@ def test_a_process_group_of_torch_knows_better_than_the_environment_and_needs_no
     assert placed("group", None, None, None) == (2, 3, "group-29517-1")
 
 
-@pytest.mark.parametrize(
-    "variables",
-    [{"RANK": "1"}, {"WORLD_SIZE": "2"}, {"RANK": "", "WORLD_SIZE": ""}, {"RANK": "first", "WORLD_SIZE": "2"}],
-)
-def test_half_a_place_is_none(variables: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    assert placed("half", None, None, None) == (0, 1, None)
-
-
 WORKERS = {"worker": ["a:2222", "b:2222"]}
+CHIEF = {"chief": ["c:5000"], **WORKERS}
+
+
+def tf_config(cluster: Any, task: str, index: Any) -> dict[str, str]:
+    return {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": task, "index": index}})}
 
 
 @pytest.mark.parametrize(
-    ("cluster", "task", "place"),
+    ("variables", "place"),
     [
-        (WORKERS, ("worker", 1), (1, 2, "2222")),
-        ({"chief": ["c:5000"], **WORKERS, "evaluator": ["e:1"]}, ("worker", "0"), (1, 3, "5000")),
-        ({"chief": ["c:5000"], **WORKERS}, ("chief", 0), (0, 3, "5000")),
-        (WORKERS, ("evaluator", 0), None),
-        ({**WORKERS, "chief": ["c:1"], "ps": ["p:1"]}, ("worker", 0), None),
-        ({"worker": ["a:2222"]}, ("worker", 0), None),
-        (WORKERS, ("worker", 2), None),
-        ([], ("worker", 0), None),
+        ({"RANK": "1"}, None),
+        ({"WORLD_SIZE": "2"}, None),
+        ({"RANK": "", "WORLD_SIZE": ""}, None),
+        ({"RANK": "first", "WORLD_SIZE": "2"}, None),
+        (tf_config(WORKERS, "worker", 1), (1, 2, "2222")),
+        (tf_config({**CHIEF, "evaluator": ["e:1"]}, "worker", "0"), (1, 3, "5000")),
+        (tf_config(CHIEF, "chief", 0), (0, 3, "5000")),
+        (tf_config(WORKERS, "evaluator", 0), None),
+        (tf_config({**CHIEF, "ps": ["p:1"]}, "worker", 0), None),
+        (tf_config({"worker": ["a:2222"]}, "worker", 0), None),
+        (tf_config(WORKERS, "worker", 2), None),
+        (tf_config([], "worker", 0), None),
+        ({"TF_CONFIG": "{"}, None),
     ],
 )
-def test_workers_of_tf_config_are_ranks(
-    cluster: Any, task: tuple[str, Any], place: Place | None, monkeypatch: pytest.MonkeyPatch
+def test_a_whole_place_in_the_environment_is_the_rank_and_half_of_one_is_none(
+    variables: dict[str, str], place: Place | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = {"cluster": cluster, "task": dict(zip(("type", "index"), task, strict=True))}
-    monkeypatch.setenv("TF_CONFIG", json.dumps(config))
-    name = f"{cluster} {task}"
-    assert placed(name, None, None, None) == ((0, 1, None) if place is None else (*place[:2], f"{name}-{place[2]}-1"))
-    monkeypatch.setenv("TF_CONFIG", "{")
-    assert placed(name, None, None, None) == (0, 1, None)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    found = (0, 1, None) if place is None else (*place[:2], f"{variables}-{place[2]}-1")
+    assert placed(str(variables), None, None, None) == found
 
 
 @pytest.mark.usefixtures("rank_1_of_2")

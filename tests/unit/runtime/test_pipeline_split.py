@@ -47,32 +47,29 @@ def ran(plan: Plan) -> Any:
     return op.fn(ROW)
 
 
+PRICED = pecan.AutoWorkers(prices=Prices(1.0, 0.5, transfer_per_gb=100.0))
+
+
 @pytest.mark.parametrize(
-    "other",
+    ("other", "leaves"),
     [
-        {"placement": "local"},
-        {"whole": True},
-        {"engine": "tensorflow"},
-        {"config": pecan.Config(split_pipeline="off")},
-        {"config": pecan.Config(reorder="pecan"), "check_order_later": True},
-        {"parts": (("operator to_float", "another function"),)},
-        {"link": lambda: FAST},
+        ({}, True),
+        ({"placement": "local"}, False),
+        ({"whole": True}, False),
+        ({"engine": "tensorflow"}, False),
+        ({"config": pecan.Config(split_pipeline="off")}, False),
+        ({"config": pecan.Config(reorder="pecan"), "check_order_later": True}, False),
+        ({"parts": (("operator to_float", "another function"),)}, False),
+        ({"link": lambda: FAST}, False),
+        ({"link": lambda: FAST, "config": pecan.Config(split_pipeline="always")}, True),
+        ({"link": lambda: FAST, "options": IterOptions(workers=PRICED)}, True),
     ],
 )
-def test_who_leaves_operators_to_the_trainer(other: dict[str, Any]) -> None:
-    cut = split()
-    assert ran(cut.begin(plan())).dtype == np.uint8 and cut.unfinished({"image": ROW[None]}) is not None
-    whole = split(**other)
-    assert ran(whole.begin(plan())).dtype == np.float32 and whole.unfinished({"image": ROW[None]}) is None
-
-
-def test_always_and_a_price_of_transfer_cut_beside_any_link() -> None:
-    prices = Prices(1.0, 0.5, transfer_per_gb=100.0)
-    for other in (
-        {"config": pecan.Config(split_pipeline="always")},
-        {"options": IterOptions(workers=pecan.AutoWorkers(prices=prices))},
-    ):
-        assert ran(split(link=lambda: FAST, **other).begin(plan())).dtype == np.uint8
+def test_who_leaves_operators_to_the_trainer(other: dict[str, Any], leaves: bool) -> None:
+    cut = split(**other)
+    assert ran(cut.begin(plan())).dtype == (np.uint8 if leaves else np.float32)
+    assert (cut.unfinished({"image": ROW[None]}) is not None) == leaves
+    assert cut.refused(users_order=False) == "" and ("your order" in cut.refused(users_order=True)) == leaves
 
 
 def test_between_two_assignments_a_worker_goes_by_what_its_link_has_shown() -> None:
@@ -85,11 +82,3 @@ def test_between_two_assignments_a_worker_goes_by_what_its_link_has_shown() -> N
         assert other is None or ran(other).dtype == dtype
         assert (cut.unfinished({"image": ROW[None]}) is not None) == (dtype == np.uint8)
         assert cut.other_plan() is None
-
-
-def test_nothing_leaves_a_worker_that_has_cut_once_elements_go_through_the_users_order() -> None:
-    cut, whole = split(), split(link=lambda: FAST)
-    for one in (cut, whole):
-        ran(one.begin(plan()))
-        assert one.refused(users_order=False) == ""
-    assert "your order" in cut.refused(users_order=True) and whole.refused(users_order=True) == ""

@@ -153,17 +153,17 @@ def test_a_notice_costs_a_reader_that_asks_by_calls_no_entry() -> None:
 
 
 def test_status_tells_of_a_group_and_a_report_of_a_reader() -> None:
-    readers = (ReaderStats("r1", 7, 2, 1), ReaderStats("r2", waiting=True))
-    held = (("r1", 61.0),)
-    facts = GroupStats(
-        "g", "numbers", "abcd", "0123456789", Place(3, 4), readers, 2_000_000, 5, Report("j", 1.0, 9, 36), held
-    )
-    head, run, *each = group_lines(facts)
+    readers, held = (ReaderStats("r1", 7, 2, 1), ReaderStats("r2", waiting=True)), (("r1", 61.0),)
+    run = Report("j", 1.0, 9, 36)
+    facts = GroupStats("g", "numbers", "abcd", "0123456789", Place(3, 4), readers, 2_000_000, 5, run, held)
+    head, *others = group_lines(facts)
     assert head.startswith("shared group g: pipeline numbers (abcd) on node 0123456789, 2 readers, epoch 3, ")
     assert head.endswith("5 batches of 2.0 MB in its window")
-    assert run == "  its run j: 9 batches by 0 worker(s)"
-    r1 = "  reader r1: 7 read, 2 skipped, 1 behind, others have waited 61 s for it"
-    assert each == [r1, "  reader r2: waits for the next epoch, 0 behind"]
+    assert others == [
+        "  its run j: 9 batches by 0 worker(s)",
+        "  reader r1: 7 read, 2 skipped, 1 behind, others have waited 61 s for it",
+        "  reader r2: waits for the next epoch, 0 behind",
+    ]
     told = str(Report("a reader", 1.0, 7, 28, shared=SharedReading("g", 7, 2, 2, held)))
     assert "the readers of the group have waited 61 s for r1" in told
     assert "it read 7 batches and skipped 2; 2 readers share the workers" in told
