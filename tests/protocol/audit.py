@@ -10,7 +10,7 @@ from pecan_ray.job.credits import MOST_AHEAD
 from pecan_ray.job.row_runs import WINDOW_BATCHES
 from pecan_ray.job.rows_in_turn import LEAST_SHARE
 from pecan_ray.job.trainer import TrainerState
-from tests.protocol.engine import Made, ModelPiece, pieces_of
+from tests.protocol.engine import Made, ModelPiece, all_pieces
 from tests.protocol.saved import Saved
 from tests.protocol.scenario import Scenario
 
@@ -133,20 +133,14 @@ class Audit:
     def _sequence(self, epoch: int) -> list[ModelPiece]:
         """Return what is to come in an epoch, in order, when the run begins with it."""
         if epoch not in self._sequences:
-            keys = [
-                (branch, pass_index, index)
-                for branch, splits in enumerate(self.scenario.sources)
-                for pass_index in range(self.scenario.num_passes)
-                for index in range(len(splits))
-            ]
-            before = self.used_pieces.get(epoch, Counter())
-            pieces = [piece for key in keys for piece in pieces_of(self.scenario, key)]
-            saved = self._saved
+            before, saved = self.used_pieces.get(epoch, Counter()), self._saved
+            pieces = all_pieces(self.scenario)
             outputs = Counter((key, element) for key, element, _ in pieces)
-            left = [
-                piece for piece in pieces if saved is not None and not saved.holds(epoch, piece, outputs[piece[:2]])
+            self._sequences[epoch] = [
+                piece
+                for piece in pieces
+                if not before["", piece] and (saved is None or saved.holds(epoch, piece, outputs[piece[:2]]))
             ]
-            self._sequences[epoch] = [piece for piece in pieces if not before["", piece] and piece not in left]
         return self._sequences[epoch]
 
     def say(self, trainer: TrainerModel, text: str) -> None:

@@ -17,7 +17,7 @@ from pecan_ray.job.losses import MOST_IN_A_ROW
 from pecan_ray.plan.splits import OUTPUT_BITS, LeaseKey
 from tests.protocol.audit import Audit, must, undisturbed
 from tests.protocol.clock import HEARD_WITHIN_S
-from tests.protocol.engine import WIDTH, ModelPiece, bucket_of, pieces_of
+from tests.protocol.engine import WIDTH, ModelPiece, all_pieces, bucket_of
 from tests.protocol.scenario import BAD, CUT, FATAL, TIMEOUT_S, Scenario, SplitModel
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def _check_endings(world: World, job: JobModel, trainers: list[TrainerModel]) ->
         reasons["ClusterError"] = "cannot be kept"
     # Of a deadly element two die that work on other data too, before other passes know of it; where nothing is run
     # again, one in each pass.
-    deadly = sum(sum(map(split.outputs.count, FATAL)) for source in scenario.sources for split in source)
+    deadly = sum(sum(map(split.outputs.count, FATAL)) for split in scenario.splits)
     passes = scenario.num_passes * ((scenario.epochs or 1) if scenario.visitation == "at_most_once" else 2)
     if world.losses + min(world.deaths, passes * deadly) > MOST_IN_A_ROW:
         reasons.setdefault("ClusterError", "in a row")
@@ -166,8 +166,9 @@ def check_quarantine(audit: Audit, job: JobModel, trainers: list[TrainerModel]) 
     complete = complete or bool(audit.left)  # what comes of an epoch when all have left the job, it does not hear of
     must(complete, f"{len(kept)} of {len(known)} bad elements are kept")
     exact = scenario.visitation == "exactly_once" and scenario.sharding != "off" and scenario.ranks == 1
-    torn = any(split.torn is not None for splits in scenario.sources for split in splits)
-    exact = exact and not (scenario.lengths_known and torn)  # workers that share a torn split all come to the tear
+    exact = exact and not (
+        scenario.lengths_known and scenario.torn
+    )  # workers that share a torn split all come to the tear
     if exact and not (audit.world.losses or audit.world.faults["kill controller"]):
         twice = [one for one, times in kept.items() if times > 1]
         must(not twice, f"{twice} are kept more than once")
@@ -191,7 +192,7 @@ def check_numbers(audit: Audit, trainers: list[TrainerModel], epochs: int) -> No
 
 def _check_few_rests(scenario: Scenario, counts: list[int], epoch: int) -> None:
     """Of each bucket one batch is smaller, and fewer than there are ranks were halved."""
-    elements = Counter(bucket_of(piece, scenario.buckets) for piece in scenario_pieces(scenario))
+    elements = Counter(bucket_of(piece, scenario.buckets) for piece in all_pieces(scenario))
     most = sum(-(-elements[bucket] // size) for bucket, size in enumerate(scenario.bucket_sizes)) + scenario.ranks - 1
     must(sum(counts) <= most, f"there are {counts} batches in epoch {epoch}, which can have {most}")
 
@@ -199,7 +200,7 @@ def _check_few_rests(scenario: Scenario, counts: list[int], epoch: int) -> None:
 def check_positions(audit: Audit, job: JobModel, epochs: int) -> None:
     """Every output was used once, or is counted."""
     scenario, ledger = audit.scenario, job.state.ledger
-    expected = scenario_pieces(scenario)
+    expected = set(all_pieces(scenario))
     dropped: dict[int, list[tuple[LeaseKey, int, int]]] = {}
     for lease in ledger.dropped.leases:
         must(scenario.visitation == "at_most_once", f"{lease} was dropped")
@@ -217,17 +218,6 @@ def check_positions(audit: Audit, job: JobModel, epochs: int) -> None:
             _check_few(audit, job, epoch, missing)
     if not audit.continues and not audit.left:  # what the run before has left out was counted there
         _check_counts(audit, job, missing_in_all, epochs)
-
-
-def scenario_pieces(scenario: Scenario) -> set[ModelPiece]:
-    """Return all outputs of an epoch."""
-    return {
-        piece
-        for branch, splits in enumerate(scenario.sources)
-        for pass_index in range(scenario.num_passes)
-        for index in range(len(splits))
-        for piece in pieces_of(scenario, (branch, pass_index, index))
-    }
 
 
 def check_known(audit: Audit, epoch: int, expected: set[ModelPiece]) -> None:
@@ -259,7 +249,7 @@ def _check_counts(audit: Audit, job: JobModel, missing: list[ModelPiece], epochs
     """What is missing was counted: exactly where every element yields one output."""
     scenario, ledger = audit.scenario, job.state.ledger
     elements = {(key, element) for key, element, _ in missing}
-    splits = [split for source in scenario.sources for split in source]
+    splits = scenario.splits
     kinds = (BAD, *FATAL)
     bad = sum(sum(map(split.outputs[: split.readable].count, kinds)) + (split.torn is not None) for split in splits)
     many = machines_may_be_taken_for_elements(audit.world)
@@ -269,7 +259,7 @@ def _check_counts(audit: Audit, job: JobModel, missing: list[ModelPiece], epochs
         counted = ledger.left_out_elements + job.state.bad.count
         must(counted == len(missing), f"{len(missing)} elements are missing, and {counted} are counted")
         return
-    if any(split.torn is not None for split in splits) and (scenario.ranks > 1 or not scenario.apart):
+    if scenario.torn and (scenario.ranks > 1 or not scenario.apart):
         return  # elements before the place where a split is torn are counted together with it
     nothing = sum(outputs != 1 for split in splits for outputs in split.outputs)
     nothing += sum(split.torn is not None for split in splits)
@@ -301,8 +291,7 @@ def _tear_is_left_out(scenario: Scenario, split: SplitModel) -> bool:
 def check_serial(audit: Audit, job: JobModel, epochs: int) -> None:
     """One sequence: what no rank got was counted, where no worker was lost."""
     scenario, ledger = audit.scenario, job.state.ledger
-    total = sum(len(pieces_of(scenario, (b, 0, i))) for b, s in enumerate(scenario.sources) for i in range(len(s)))
-    total *= scenario.num_passes
+    total = len(all_pieces(scenario))
     if scenario.take is not None:
         total = min(total, scenario.take)
     if audit.left:  # what was left out is not counted for each epoch
@@ -322,7 +311,7 @@ def check_serial(audit: Audit, job: JobModel, epochs: int) -> None:
 def check_some_visits(audit: Audit, job: JobModel, epochs: int) -> None:
     """With "zero_or_more", when workers were lost: nothing but the data was used, and what was not is counted."""
     scenario, ledger = audit.scenario, job.state.ledger
-    expected = scenario_pieces(scenario)
+    expected = set(all_pieces(scenario))
     missing = 0
     for epoch in set(range(epochs)) - audit.left:
         check_known(audit, epoch, expected)
@@ -339,7 +328,7 @@ def check_each_worker(audit: Audit, job: JobModel, epochs: int) -> None:
     gone; what that one had not delivered is not.
     """
     scenario, ledger = audit.scenario, job.state.ledger
-    expected = scenario_pieces(scenario)
+    expected = set(all_pieces(scenario))
     whole = len(expected) if scenario.take is None else min(scenario.take, len(expected))
     not_draining = {name for name, held in ledger.workers.items() if held.unresolved is None}
     missing = of_all = 0

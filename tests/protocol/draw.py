@@ -11,7 +11,7 @@ from typing import Any
 
 from pecan_ray.options import OnError
 from pecan_ray.plan.grouping import Tail
-from tests.protocol.scenario import BAD, DEADLY, FATAL, HANGING, Fault, FaultKind, Scenario, SplitModel
+from tests.protocol.scenario import BAD, DEADLY, HANGING, Fault, FaultKind, Scenario, SplitModel
 
 MIB = 1 << 20
 FAULTS: dict[FaultKind, int] = {
@@ -191,10 +191,8 @@ def _left(random: Random, scenario: Scenario) -> Scenario:
 def _numbered(random: Random, scenario: Scenario) -> Scenario:
     """Rows come in order."""
     known = random.random() > 0.05  # else the order is given up with the first split
-    splits = scenario.sources[0]
-    counted = all(split.torn is None and set(split.outputs) <= {1, *FATAL} for split in splits)
-    joined = not counted or (scenario.ranks == 1 and Random(f"joined {scenario.seed}").random() < 0.3)
-    bad = any(split.torn is not None or BAD in split.outputs for split in splits)
+    joined = not scenario.counted or (scenario.ranks == 1 and Random(f"joined {scenario.seed}").random() < 0.3)
+    bad = scenario.torn or any(BAD in split.outputs for split in scenario.splits)
     skips = bad or (joined and Random(f"skips {scenario.seed}").random() < 0.5)
     scenario = replace(scenario, numbered=True, joined=joined, lengths_known=known)
     if not skips:
@@ -219,8 +217,7 @@ def _can_be_numbered(scenario: Scenario) -> bool:
     alone = alone and scenario.tail is None
     dealt_once = scenario.sharding == "dynamic" and scenario.visitation == "exactly_once"
     # Rows of several ranks are not joined.
-    plain = all(split.torn is None and set(split.outputs) <= {1, *FATAL} for split in scenario.sources[0])
-    return alone and dealt_once and (scenario.ranks == 1 or (plain and not scenario.coordinated))
+    return alone and dealt_once and (scenario.ranks == 1 or (scenario.counted and not scenario.coordinated))
 
 
 def _with_slow_heads(random: Random, scenario: Scenario) -> Scenario:
@@ -401,7 +398,7 @@ def _large(random: Random, scenario: Scenario) -> Scenario:
 def _faults(random: Random, scenario: Scenario) -> tuple[Fault, ...]:
     if random.random() < FAULTLESS_SHARE or scenario.absent:
         return ()
-    elements = sum(len(split.outputs) for source in scenario.sources for split in source)
+    elements = sum(len(split.outputs) for split in scenario.splits)
     passes = (scenario.epochs or 3) * scenario.num_passes
     workers = max(1, scenario.local + scenario.remote)
     steps = elements * passes / scenario.batch_size / scenario.ranks * max(scenario.steps_s)

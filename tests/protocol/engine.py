@@ -383,6 +383,11 @@ def pieces_of(scenario: Scenario, key: LeaseKey) -> list[ModelPiece]:
     ]
 
 
+def all_pieces(scenario: Scenario) -> list[ModelPiece]:
+    """Return all outputs of an epoch, in the order of the sources."""
+    return [piece for key in scenario.keys for piece in pieces_of(scenario, key)]
+
+
 def unreadable(lease: Lease) -> LeftOutElement:
     """Return what is left out where nobody can open a split."""
     key = lease.epoch, lease.key

@@ -74,8 +74,7 @@ class JobModel(Party):
         self._can_continue = before is not None
         """It has yet to hear that it goes on, before anything else."""
         self._handled = 0
-        splits = sum(len(source) for source in world.scenario.sources)
-        self._check_every = 1 if splits < MANY_SPLITS else 50
+        self._check_every = 1 if len(world.scenario.splits) < MANY_SPLITS else 50
         self._polls: dict[int, tuple[TrainerModel, int, int]] = {}
         """Trainers that wait for orders, the numbers of their calls, and of the orders that they know."""
         self._notices = NotificationSchedule()

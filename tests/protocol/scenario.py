@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.options import OnError, Sharding, Visitation
 from pecan_ray.plan.grouping import Tail
+from pecan_ray.plan.splits import LeaseKey
 from pecan_ray.sampling.random_keys import SplitOrder
 
 BAD = -1
@@ -206,10 +207,34 @@ class Scenario:
         return max(1, held + self.wrong_by) if held and index % 3 == 0 else held
 
     @property
+    def splits(self) -> list[SplitModel]:
+        """All splits of all sources."""
+        return [split for source in self.sources for split in source]
+
+    @property
+    def keys(self) -> list[LeaseKey]:
+        """All splits of an epoch, in the order of the sources."""
+        return [
+            (branch, pass_index, index)
+            for branch, splits in enumerate(self.sources)
+            for pass_index in range(self.num_passes)
+            for index in range(len(splits))
+        ]
+
+    @property
+    def counted(self) -> bool:
+        """Whether each element becomes one output, if whoever works on it lives."""
+        return all(split.torn is None and set(split.outputs) <= {1, *FATAL} for split in self.sources[0])
+
+    @property
+    def torn(self) -> bool:
+        """Whether reading fails in some split."""
+        return any(split.torn is not None for split in self.splits)
+
+    @property
     def one_row_each(self) -> bool:
         """Whether rows are joined although each element becomes one."""
-        whole = all(split.torn is None and set(split.outputs) <= {1, *FATAL} for split in self.sources[0])
-        return self.joined and whole and self.on_error == "raise"
+        return self.joined and self.counted and self.on_error == "raise"
 
     @property
     def coordinated(self) -> bool:
@@ -235,7 +260,7 @@ class Scenario:
     @property
     def plain(self) -> bool:
         """Whether each element becomes one output."""
-        return all(split.torn is None and set(split.outputs) <= {1} for source in self.sources for split in source)
+        return not self.torn and all(set(split.outputs) <= {1} for split in self.splits)
 
     @property
     def hosts(self) -> int:

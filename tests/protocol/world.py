@@ -70,7 +70,7 @@ class World:
         self.faults: Counter[str] = Counter()
         self._progress = 0.0
         self._patience_s = PATIENCE_S * (1 + 20 * scenario.delay_s) * (1 + 5 * scenario.lost)
-        if any(set(FATAL) & set(split.outputs) for source in scenario.sources for split in source):
+        if any(set(FATAL) & set(split.outputs) for split in scenario.splits):
             self._patience_s *= 3  # what kills workers is looked for in dozens of pieces, one after the other
         self.losses = 0
         """Workers that were lost, or will be, by a fault;"""
