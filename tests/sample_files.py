@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import struct
 import tarfile
+from collections.abc import Sequence
+from typing import Any
 
 import pyarrow as pa
 from pyarrow import parquet as pq
@@ -18,6 +20,43 @@ def framed(record: bytes) -> bytes:
     """Return a record as a file of TFRecords holds it."""
     length = struct.pack("<Q", len(record))
     return length + struct.pack("<I", masked_crc(length)) + record + struct.pack("<I", masked_crc(record))
+
+
+def varint(number: int) -> bytes:
+    """Return a number as protocol buffers write it."""
+    number &= (1 << 64) - 1
+    more = varint(number >> 7) if number >> 7 else b""
+    return bytes([number & 127 | 128 * bool(more)]) + more
+
+
+def field(number: int, data: bytes) -> bytes:
+    """Return a field of a protocol buffer that holds bytes or a message."""
+    return varint(number << 3 | 2) + varint(len(data)) + data
+
+
+def feature(values: Sequence[Any]) -> bytes:
+    """Return a feature of an Example: a list of bytes, floats or integers."""
+    if not values:
+        return b""
+    if isinstance(values[0], bytes):
+        return field(1, b"".join(field(1, one) for one in values))
+    if isinstance(values[0], float):
+        return field(2, field(1, struct.pack(f"<{len(values)}f", *values)))
+    return field(3, field(1, b"".join(map(varint, values))))
+
+
+def example(**features: Sequence[Any]) -> bytes:
+    """Return an Example."""
+    return field(
+        1, b"".join(field(1, field(1, name.encode()) + field(2, feature(features[name]))) for name in features)
+    )
+
+
+def sequence(steps: dict[str, list[list[Any]]], **context: Sequence[Any]) -> bytes:
+    """Return a SequenceExample."""
+    lists = {name: b"".join(field(1, feature(one)) for one in values) for name, values in steps.items()}
+    named = (field(1, field(1, name.encode()) + field(2, data)) for name, data in lists.items())
+    return example(**context) + field(2, b"".join(named))
 
 
 def tar_of(files: dict[str, bytes], kind: int = tarfile.PAX_FORMAT) -> bytes:

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from torch.utils.data import (
     BatchSampler,
     Dataset,
@@ -201,40 +200,16 @@ def test_it_keeps_the_contract_of_sources_and_is_told_apart_by_its_sampler() -> 
     assert fingerprint(Pipe(source).plan) == fingerprint(Pipe(same).plan) != fingerprint(Pipe(other).plan)
 
 
-# --- files ----------------------------------------------------------------------------------------------------
-
-
-def images(folder: Path, **how: Any) -> ImageFolder:
-    """Images of one colour, in two folders."""
-    for number in range(ROWS):
-        path = folder / f"{number % 2}" / f"{number:03}.png"
-        path.parent.mkdir(exist_ok=True, parents=True)
-        Image.new("RGB", (2, 2), (number, 0, 0)).save(path)
-    return ImageFolder(folder, split_files=7, **how)
-
-
 def test_files_are_listed_once_and_one_that_cannot_be_read_is_left_out_alone(tmp_path: Path) -> None:
-    pipe = pecan.PecanPipeline(images(tmp_path), shuffle=True)
+    (tmp_path / "0").mkdir()
+    for number in range(ROWS):
+        (tmp_path / "0" / f"{number:03}.png").write_bytes(b"image")
+    pipe = pecan.PecanPipeline(ImageFolder(tmp_path, split_files=7), shuffle=True)
     assert len(pipe) == ROWS
     (tmp_path / "0" / "000.png").rename(tmp_path / "0" / "added.png")
     with pytest.raises(SourceNotFoundError, match=r"000\.png"):
         run_engine(pipe.batch(5))
     assert len(column(run_engine(pipe.batch(5), on_error="skip"), "label")) == ROWS - 1
-
-
-def test_images_of_a_batch_sampler_are_decoded_and_put_together(tmp_path: Path) -> None:
-    source = images(tmp_path, decode=True)
-    pairs = [[0, 1], [26, 25, 27]]
-
-    def reds(elements: list[Any]) -> Any:
-        return {"red": [int(one["image"][0, 0, 0]) for one in elements]}
-
-    first, second = pecan.PecanPipeline(source, batch_sampler=pairs).iter_batches(debug=True)
-    assert first["image"].shape == (2, 2, 2, 3) and second["label"].tolist() == [1, 1, 1]
-    listed = pecan.PecanPipeline(source, batch_sampler=pairs, collate=reds).iter_batches(debug=True)
-    assert [batch["red"] for batch in listed] == [[0, 2], [3, 1, 5]]
-    (one, *_) = pecan.PecanPipeline(source, weights=[0, 1, *[0] * (ROWS - 2)]).iter_batches(debug=True)
-    assert one["image"][0, 0].tolist() == [2, 0, 0]
 
 
 # --- what is refused -------------------------------------------------------------------------------------------

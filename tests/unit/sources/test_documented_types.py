@@ -15,9 +15,8 @@ from pyarrow import parquet as pq
 import pecan_ray as pecan
 from pecan_ray.errors import BatchShapeError
 from pecan_ray.sources import Csv, JsonLines, Parquet, TFRecords
-from tests.sample_files import framed
+from tests.sample_files import example, framed, sequence
 from tests.source_contract import elements_of
-from tests.unit.sources.test_sources_tfrecord import example, sequence
 
 PAGE = Path(__file__).parents[3] / "docs/howto/sources.md"
 WORDS = {**vars(pa), "datetime": datetime, "Decimal": decimal.Decimal, "null": None}
@@ -49,7 +48,7 @@ def cells(path: Path, value: str, kind: str) -> Any:
 def tfrecords(path: Path, value: str, kind: str) -> Any:
     values = eval(value)
     in_steps = values and isinstance(values[0], list)
-    record = sequence({"x": values}) if in_steps else example(x=values).SerializeToString()
+    record = sequence({"x": values}) if in_steps else example(x=values)
     path.write_bytes(framed(record) * 2)
     return TFRecords(str(path), parse=True, features={"x": kind} if kind else {})
 

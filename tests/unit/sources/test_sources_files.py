@@ -32,10 +32,8 @@ def test_parquet_is_cut_at_row_groups(tmp_path: Path) -> None:
     check_contract(Parquet(str(tmp_path), "n"), expected, splits=2)
 
 
-def test_unknown_parquet_columns_are_answered_with_those_that_exist(tmp_path: Path) -> None:
+def test_columns_that_the_first_file_lacks_are_refused(tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": [1], "y": [2]}), tmp_path / "a.parquet")
-    with pytest.raises(ColumnError, match=r"a.parquet has no column 'z'. It has: x, y"):
-        list(Parquet(str(tmp_path), columns=["x", "z"]).splits())
     pq.write_table(pa.table({"x": [1], "y": [2], "w": [3]}), tmp_path / "b.parquet")
     with pytest.raises(ColumnError, match=r"b.parquet has columns that the first file lacks: w"):
         list(Parquet(str(tmp_path)).splits())
@@ -140,25 +138,11 @@ def test_webdataset_samples(tmp_path: Path, kind: int) -> None:
     check_contract(WebDataset(str(tmp_path)), [*SAMPLES, {"__key__": "ä", "txt": b"!"}], splits=2)
 
 
-def test_an_archive_that_would_lose_a_member_is_refused_and_a_name_that_ends_in_its_dot_is_read(tmp_path: Path) -> None:
-    source, pair = WebDataset(tmp_path), {"a.jpg": b"a", "a.cls": b"0", "b.jpg": b"b", "b.cls": b"1"}
-
-    def holding(*archives: dict[str, bytes]) -> list[Any]:
-        (tmp_path / "a.tar").write_bytes(b"".join(map(tar_of, archives)))
-        return elements_of(source)
-
-    with pytest.raises(CorruptSourceError, match=r"'1', element 1 of .*'jpg' twice"):
-        holding({"0.jpg": b"a", "1.jpg": b"b", "1.JPG": b"c"})
-    with pytest.raises(CorruptSourceError, match=r"a\.tar has files and no sample, .* \('set/0001' is the first\)"):
-        holding({"set/0001": b"x", "set/2": b"y"})
-    with pytest.raises(CorruptSourceError, match=r"'a', element 2 of .* are not neighbours"):
-        holding({name: pair[name] for name in ("a.jpg", "b.jpg", "a.cls", "b.cls")})
+def test_members_that_are_no_neighbours_are_found_also_behind_the_start(tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(tar_of({"a.jpg": b"a", "b.jpg": b"b", "a.cls": b"0", "b.cls": b"1"}))
+    source = WebDataset(tmp_path)
     with pytest.raises(CorruptSourceError, match=r"'a', element 2 of .* are not neighbours"):
         list(source.read(next(source.splits()), 2))
-    assert len(holding(pair, pair)) == 4, "archives one behind the other may use keys again"
-    found = holding({"0.jpg": b"a", "0.": b"b", "1.": b"c", "no dot": b"d"})
-    assert found == [{"__key__": "0", "jpg": b"a", "": b"b"}, {"__key__": "1", "": b"c"}]
-    assert holding({"set/__meta__": b"x"}) == []
 
 
 def test_paths_are_made_absolute_where_the_pipeline_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

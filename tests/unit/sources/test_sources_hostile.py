@@ -12,7 +12,6 @@ import sys
 import tarfile
 import zlib
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -110,63 +109,7 @@ def test_bombs_are_cut_off(tmp_path: Path) -> None:
         assert caught.value.path == f"{tmp_path}/a.gz" and caught.value.offset <= size, source
 
 
-# --- lines and tables ------------------------------------------------------------------------------------------
-
-
-CANNOT_BE_READ = "cannot be read as a header"
-SEVERAL_LINES = "say newlines_in_values=True if values hold line ends"
-BROKEN_CSV: dict[bytes, str] = {
-    **dict.fromkeys((b"a,\xff\n1,2\n", b'a,"b\n1,2\n', b"a," + b"x" * 200_000 + b"\n", b"a,b\rc,d\n"), CANNOT_BE_READ),
-    **dict.fromkeys((b'a,b\n"x\ny",2\n', b'a,b\n1,"x\ny"\n', b'a,b\n1,2\n3,"x\ny"\n'), SEVERAL_LINES),
-}
-
-
-def test_headers_that_are_none_and_values_over_several_lines_are_told(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    for content, said in BROKEN_CSV.items():
-        path.write_bytes(content)
-        with pytest.raises(CorruptSourceError, match=said):
-            elements_of(Csv(path))
-        if said == SEVERAL_LINES:
-            assert len(elements_of(Csv(path, newlines_in_values=True))) == content.count(b"\n") - 2
-    for rows in (0, 3):  # a quote that stays open is told with its element
-        path.write_bytes(b"a,b\n\n" + b'1,"x\ny"\n\n2,z\n' * rows + b'3,"x\n4,z\n')
-        for bound in (10, 1 << 20):
-            with pytest.raises(CorruptSourceError, match="quote") as caught:
-                elements_of(Csv(path, newlines_in_values=True, max_record_bytes=bound, types={"a": "string"}))
-            assert caught.value.element == 2 * rows
-
-
-TOO_MUCH: list[tuple[dict[str, str], str, str]] = [
-    ({}, "1e999", r"1e999 in column 'f' is more than a double holds; say types=\{'f': 'string'\}"),
-    ({"f": "float64"}, "-1e400", "-1e400 in column 'f' is more than a double"),
-    ({"f": "float32"}, '"1e39"', r"1e39 in column 'f' is more than a float holds; say types=\{'f': 'float64'\}"),
-    ({}, "1" * 500, r"1{40}\.\.\. \(500 digits\) in column 'f'"),
-]
-
-
-def test_a_number_that_its_type_does_not_hold_is_told_with_its_line(tmp_path: Path) -> None:
-    for types, cell, told in TOO_MUCH:
-        (tmp_path / "a.csv").write_text(f"i,f,s\n1,0.5,1e999\n2,inf,x\n3,,x\n4,{cell},x\n5,1.5,x\n")
-        source, got = Csv(str(tmp_path / "a.csv"), types=types), list[dict[str, Any]]()
-        (split,) = source.splits()
-        with pytest.raises(CorruptSourceError, match=rf"line 5 of .*a\.csv.*{told}") as caught:
-            got.extend(source.read(split))
-        assert caught.value.element == 3 and [row["i"] for row in got] == [1, 2, 3]
-        assert got[1]["f"] == float("inf") and got[2]["f"] != got[2]["f"], "what says so is infinity, or no number"
-
-
-def test_numbers_up_to_what_their_type_holds_and_hexadecimal_ones_are_read(tmp_path: Path) -> None:
-    path, cells = tmp_path / "a.csv", ["1.7976931348623157e308", "inf", "-inf", "+INF", "Infinity", "nan", "1e-999"]
-    path.write_text("f\n" + "\n".join(cells) + "\n")
-    got = [float(row["f"]) for row in elements_of(Csv(path))]
-    assert np.array_equal(got, [float(cell) for cell in cells], equal_nan=True)
-    path.write_text("f\n1e999\n")
-    assert elements_of(Csv(path, types={"f": "string"})) == [{"f": "1e999"}], "text stays text"
-    path.write_text('n\n0x7f\n-1\n""\n0xFF\n')
-    assert [row["n"] for row in elements_of(Csv(path, types={"n": "int16"}))] == [127, -1, None, 255]
-    with pytest.raises(CorruptSourceError, match=r"line 5 of .*0xFF in column 'n' is more than an int8 holds.*'uint8'"):
-        elements_of(Csv(path, types={"n": "int8"}))
+# --- tables --------------------------------------------------------------------------------------------------
 
 
 def test_parquet_whose_pages_names_or_texts_are_broken_is_told(tmp_path: Path) -> None:
@@ -313,18 +256,10 @@ def test_globs_do_not_try_all_ways(pattern: str) -> None:
     assert not compile_glob(pattern).match(WAYS[pattern])
 
 
-NO_PATHS: list[Any] = [None, 7, [None], "a\0b", [], ""]
-REFUSED: list[Callable[[], object]] = [
-    *(partial(TextLines, paths) for paths in NO_PATHS),
-    *(partial(kind, "/nowhere", columns=[]) for kind in (Csv, Parquet)),
-    *(partial(Csv, "/nowhere", delimiter=delimiter) for delimiter in ("\n", "\0", "é", "", ",,")),
-]
-
-
-@pytest.mark.parametrize("make", REFUSED)
-def test_paths_columns_and_delimiters_that_are_none_are_refused(make: Callable[[], object]) -> None:
-    with pytest.raises(PlanError, match=r"path|names no column|delimiter must be one ASCII character"):
-        make()
+@pytest.mark.parametrize("paths", [None, 7, [None], "a\0b", [], ""])
+def test_paths_that_are_none_are_refused(paths: Any) -> None:
+    with pytest.raises(PlanError, match="path"):
+        TextLines(paths)
 
 
 # --- how much is lost ------------------------------------------------------------------------------------------

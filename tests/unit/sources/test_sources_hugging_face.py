@@ -14,9 +14,7 @@ from pecan_ray.errors import ColumnError, PlanError, SourceNotFoundError
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.sources import HuggingFace, Lance
 from pecan_ray.sources.hugging_face_numbers import exact_columns
-from tests.source_contract import check_contract, elements_of
-
-datasets = pytest.importorskip("datasets")
+from tests.source_contract import check_contract, elements_of, same
 
 ROWS = 40
 EXPECTED: list[dict[str, Any]] = [
@@ -28,6 +26,7 @@ THIRDS = np.array([1 / 3, 2 / 3])
 
 def table() -> Any:
     """A data set of three columns."""
+    datasets = pytest.importorskip("datasets")
     kinds = {"n": datasets.Value("int64"), "text": datasets.Value("string")}
     kinds["vector"] = datasets.Sequence(datasets.Value("float32"), length=2)
     rows = {name: [one[name] for one in EXPECTED] for name in ("n", "text", "vector")}
@@ -35,6 +34,7 @@ def table() -> Any:
 
 
 def test_a_folder_is_opened_where_it_is_read(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
     check_contract(HuggingFace(table(), split_rows=15), EXPECTED, splits=3)
     table().save_to_disk(str(tmp_path / "table"))
     source = HuggingFace(tmp_path / "table")
@@ -57,6 +57,7 @@ def test_a_streamed_data_set_is_cut_into_its_shards() -> None:
 
 
 def test_a_format_that_it_has_stays_and_columns_that_were_chosen_stay_chosen() -> None:
+    datasets = pytest.importorskip("datasets")
     pytest.importorskip("torch")
     pipe = pecan.PecanPipeline(HuggingFace(table().with_format("torch"), split_rows=8)).batch(8)
     batches = list(pipe.iter_batches(debug=True))
@@ -68,6 +69,7 @@ def test_a_format_that_it_has_stays_and_columns_that_were_chosen_stay_chosen() -
 
 
 def test_what_is_no_data_set_and_formats_that_give_tables_are_refused() -> None:
+    pytest.importorskip("datasets")
     for wrong in (5, [{"x": 1}], None):
         with pytest.raises(PlanError, match=r"HuggingFace needs a datasets.Dataset, .* but got"):
             HuggingFace(wrong)
@@ -82,9 +84,10 @@ def test_what_is_no_data_set_and_formats_that_give_tables_are_refused() -> None:
 
 @pytest.mark.parametrize("make", [HuggingFace, lambda held: next(PecanPipeline.from_hf_dataset(held).plan.sources())])
 def test_numbers_that_the_numpy_format_would_change_are_exact(make: Any) -> None:
+    datasets = pytest.importorskip("datasets")
     columns = {"x": pa.array([[1 / 3]]), "id": pa.array([2**64 - 1], pa.uint64()), "n": pa.array([1], pa.int8())}
     (row,) = elements_of(make(datasets.Dataset(pa.table(columns))))
-    assert_alike(row, {"x": np.array([1 / 3]), "id": np.uint64(2**64 - 1), "n": np.int64(1)})
+    assert same(row, {"x": np.array([1 / 3]), "id": np.uint64(2**64 - 1), "n": np.int64(1)})
 
 
 FLOATS = pa.list_(pa.float64())
@@ -112,24 +115,7 @@ TEXT = {"text": pa.string(), "starts": pa.list_(pa.int32())}
 )
 def test_what_the_numpy_format_gives_exactly_is_left_to_it(kind: Any, stored: Any, read: Any) -> None:
     found = exact_columns(pa.table({"x": pa.array(stored, kind)}))
-    assert_alike(found, {} if read is None else {"x": read})
-
-
-def assert_alike(found: Any, expected: Any) -> None:
-    """Compare values with their types, also inside of lists and dicts."""
-    assert type(found) is type(expected)
-    if isinstance(expected, dict):
-        assert found.keys() == expected.keys()
-        assert_alike(list(found.values()), list(expected.values()))
-    elif isinstance(expected, list):
-        assert len(found) == len(expected)
-        for one, other in zip(found, expected, strict=True):
-            assert_alike(one, other)
-    elif isinstance(expected, (np.ndarray, np.generic)):
-        assert found.dtype == expected.dtype
-        np.testing.assert_array_equal(found, expected)
-    else:
-        assert found == expected
+    assert same(found, {} if read is None else {"x": read})
 
 
 # --- tables of Lance --------------------------------------------------------------------------------------------

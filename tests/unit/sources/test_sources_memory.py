@@ -41,29 +41,26 @@ def test_writing_into_an_element_does_not_change_the_source() -> None:
     torch, image = pytest.importorskip("torch"), pytest.importorskip("PIL.Image")
     cells = np.empty((1, 1), object)
     cells[0, 0] = [0]
-    boxes: list[dict[str, Any]] = [{"boxes": np.zeros(2), "names": ["a"], "size": (np.zeros(1), "b"), "cells": cells}]
-    boxes[0] |= {"tensor": [torch.zeros(2)], "picture": image.new("L", (1, 1))}
+    held = {"boxes": np.zeros(2), "names": ["a"], "size": (np.zeros(1), "b"), "cells": cells}
+    held |= {"tensor": [torch.zeros(2)], "picture": image.new("L", (1, 1))}
     objects = np.empty(1, object)
-    objects[0] = {"target": boxes}
-    flat: tuple[Source, ...] = (Arrays(x=np.zeros((1, 3))), Items([{"x": np.zeros(3)}]))
+    objects[0] = [held]
+    flat = (Arrays(x=np.zeros((1, 3))), Items([{"x": np.zeros(3)}]))
     for source in flat * 2:
         (element,) = elements_of(source)
         assert element["x"].sum() == 0
         element["x"] += 1
-    for source in (Items([{"target": boxes}]), Items([boxes]), Arrays(item=objects)):
-        for _ in range(2):
-            (element,) = elements_of(source)
-            target = element["target"] if "target" in element else element["item"]
-            (found,) = target["target"] if isinstance(target, dict) else target
-            assert found["boxes"].sum() == found["size"][0].sum() == found["tensor"][0].sum() == 0
-            assert found["names"] == ["a"] and found["cells"].tolist() == [[[0]]]
-            assert found["picture"].getpixel((0, 0)) == 0
-            found["boxes"] += 1
-            found["size"][0][:] = 1
-            found["names"].append("b")
-            found["cells"][0, 0].append(1)
-            found["tensor"][0].add_(1)
-            found["picture"].putpixel((0, 0), 9)
+    for source in (Items([{"item": [held]}]), Items([[held]]), Arrays(item=objects)) * 2:
+        found: Any = elements_of(source)[0]["item"][0]
+        assert found["boxes"].sum() == found["size"][0].sum() == found["tensor"][0].sum() == 0
+        assert found["names"] == ["a"] and found["cells"].tolist() == [[[0]]]
+        assert found["picture"].getpixel((0, 0)) == 0
+        found["boxes"] += 1
+        found["size"][0][:] = 1
+        found["names"].append("b")
+        found["cells"][0, 0].append(1)
+        found["tensor"][0].add_(1)
+        found["picture"].putpixel((0, 0), 9)
 
 
 def test_identity_follows_the_content() -> None:

@@ -20,6 +20,7 @@ from pecan_ray.transport.flight_server import FlightEndpoint
 from pecan_ray.transport.messages import Message
 from pecan_ray.transport.outbox import Outbox
 from pecan_ray.transport.ring import RingSlots
+from tests.ray.waiting import ENDS_S
 
 
 class Memory:
@@ -31,6 +32,16 @@ class Memory:
 
     def release(self) -> None:
         self.released += 1
+
+
+@contextlib.contextmanager
+def beside(run: Callable[[], object]) -> Iterator[threading.Thread]:
+    """Run something in a thread that ends with the block."""
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    yield thread
+    thread.join(ENDS_S)
+    assert not thread.is_alive(), "it still waits"
 
 
 def batch(number: int, nbytes: int = 8, epoch: int = 0) -> Produced:
@@ -111,11 +122,8 @@ class Client:
     def reading(self) -> Iterator[list[str | None]]:
         """Read in a thread of its own, which ends with the block; what it returned is in the list then."""
         result: list[str | None] = []
-        thread = threading.Thread(target=lambda: result.append(self.reader.run()))
-        thread.start()
-        yield result
-        thread.join(30)
-        assert not thread.is_alive(), "the client still reads"
+        with beside(lambda: result.append(self.reader.run())):
+            yield result
 
     def numbers(self) -> list[int]:
         return [start >> 32 for message in self.messages for start, _ in message.spans[0, 0, 0]]

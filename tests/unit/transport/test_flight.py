@@ -86,19 +86,13 @@ def test_a_batch_is_freed_with_its_last_view_also_while_its_stream_waits() -> No
         client = Client(worker.endpoint.prepare_client(0))
         with client.reading():
             until(lambda: client.messages, "nothing came")
-            check_that_the_memory_goes_with_the_last_view(client)
+            view = client.messages.pop().columns["x"][3:, ::7].T
+            memory = weakref.ref(owner_of(view))
+            gc.collect()
+            assert memory() is not None and (view == 0).all()
+            del view
+            until(lambda: memory() is None, "the memory is still held")
             go_on.set()
-
-
-def check_that_the_memory_goes_with_the_last_view(client: Client) -> None:
-    columns = client.messages.pop().columns
-    view = columns["x"][3:, ::7].T
-    memory = weakref.ref(owner_of(columns["x"]))
-    del columns
-    gc.collect()
-    assert memory() is not None and (view == 0).all()
-    del view
-    until(lambda: memory() is None, "the memory is still held")
 
 
 # --- what arrives ----------------------------------------------------------------------------------------------
@@ -122,28 +116,23 @@ def test_batches_that_come_in_pieces_arrive_the_same(monkeypatch: pytest.MonkeyP
     check_numbered(received(numbered(10, (300, 301))), 10)
 
 
-def odd_columns() -> dict[str, Any]:
-    return {
-        "text": np.array(["a", b"b", None, [1, 2]], object),
-        "strings": np.array(["x", "yz"]),
-        "empty": np.zeros((0, 4), np.int16),
-        "scalar": np.array(7.0),
-        "plain": 3,
-        "half": np.ones((3, 1, 2), np.float16),
-        "day": np.array(["2020-02-02"], "datetime64[D]"),
-    }
+ODD: dict[str, Any] = {
+    "text": np.array(["a", b"b", None, [1, 2]], object),
+    "strings": np.array(["x", "yz"]),
+    "empty": np.zeros((0, 4), np.int16),
+    "scalar": np.array(7.0),
+    "plain": 3,
+    "half": np.ones((3, 1, 2), np.float16),
+    "day": np.array(["2020-02-02"], "datetime64[D]"),
+}
 
 
 def test_columns_of_every_kind_arrive_also_without_arrays_and_with_bad_elements() -> None:
     class Box:  # as a class that came with the pipeline
         weight = 3
 
-    slots = RingSlots(1 << 20)
-    columns: list[dict[str, Any]] = [
-        odd_columns(),
-        {"text": np.array([b"only"], object)},
-        {"box": np.array([Box()], object), "x": np.arange(9)},
-    ]
+    slots, boxed = RingSlots(1 << 20), {"box": np.array([Box()], object), "x": np.arange(9)}
+    columns = [ODD, {"text": np.array([b"only"], object)}, boxed]
     batches = [produce(slots, number, held) for number, held in enumerate(columns)]
     batches[1].bad.append(BadElement("decode", "a.jpg", "broken", {"image": b"..."}))
     endpoint = FlightEndpoint("127.0.0.1", outbox_of(batches))
@@ -151,7 +140,7 @@ def test_columns_of_every_kind_arrive_also_without_arrays_and_with_bad_elements(
     assert client.reader.run() is None
     endpoint.close()
     odd, text, boxes = client.messages
-    for name, value in columns[0].items():
+    for name, value in ODD.items():
         got = odd.columns[name]
         assert np.asarray(got).dtype == np.asarray(value).dtype and np.shape(got) == np.shape(value), name
         assert np.array_equal(got, value), name
@@ -160,11 +149,10 @@ def test_columns_of_every_kind_arrive_also_without_arrays_and_with_bad_elements(
 
 
 def test_a_value_that_cannot_be_sent_stops_the_stream_and_not_the_client() -> None:
-    lock = threading.Lock()
-    with working(iter([{"x": np.arange(99_000)}, {"lock": np.array([lock], object)}])) as worker:
+    unsendable = np.array([threading.Lock()], object)
+    with working(iter([{"x": np.arange(99_000)}, {"lock": unsendable}])) as worker:
         client = Client(worker.endpoint.prepare_client(0))
-        trouble = client.reader.run()
-    assert trouble is not None and client.numbers() == [0]
+        assert client.reader.run() is not None and client.numbers() == [0]
 
 
 # --- workers that are gone and streams that break --------------------------------------------------------------

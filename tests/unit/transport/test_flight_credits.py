@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import threading
+import contextlib
+from functools import partial
 from typing import Any
 
 from hypothesis import given
@@ -12,22 +13,41 @@ from pecan_ray.transport.credits import Credits
 from pecan_ray.transport.flight_lanes import LOT_BYTES, Lane
 from pecan_ray.transport.outbox import Outbox
 from tests.ray.waiting import until
-from tests.unit.transport.flight_rig import Client, Memory, Wire, batch, number_of, numbered, outbox_of, shut, working
+from tests.unit.transport.flight_rig import (
+    Client,
+    Memory,
+    Wire,
+    batch,
+    beside,
+    number_of,
+    numbered,
+    outbox_of,
+    shut,
+    working,
+)
 
 
-def test_a_rank_gets_as_many_messages_as_it_has_granted_credits_for() -> None:
+def test_a_rank_gets_as_many_messages_as_it_has_granted_credits_for_and_its_next_client_what_was_not_confirmed() -> (
+    None
+):
     with working(numbered(40, (300, 300))) as worker:
-        client = Client(worker.endpoint.prepare_client(0), ahead=0)
-        client.reader.grant(3)  # before there is a stream
-        with client.reading():
+        first = Client(worker.endpoint.prepare_client(0), ahead=0)
+        first.reader.grant(3)  # before there is a stream
+        with first.reading():
             worker.join()
-            until(lambda: len(client.lots) == 3, "credits from before the stream are lost")
-            client.reader.grant(5)
-            until(lambda: len(client.lots) == 8, "credits are lost")
+            until(lambda: len(first.lots) == 3, "credits from before the stream are lost")
+            first.reader.grant(5)
+            until(lambda: len(first.lots) == 8, "credits are lost")
             assert len(worker.outbox) == 40 - 8, "what was not asked for stays with the worker"
-            client.reader.grant(32)
-    assert client.reader.ended and client.numbers() == list(range(40)), "the end needs no credit"
-    client.reader.grant(1)
+            first.reader.stop()
+        second = Client(worker.endpoint.prepare_client(0), ahead=0)
+        with second.reading():
+            second.reader.grant(1)
+            until(lambda: len(second.lots) == 1, "its first credit brought nothing")
+            second.reader.grant(40)
+    assert set(first.numbers() + second.numbers()) == set(range(40))
+    assert second.reader.ended and second.numbers() == sorted(second.numbers())
+    second.reader.grant(1)
 
 
 def test_credits_that_a_broken_stream_has_lost_are_granted_again() -> None:
@@ -42,31 +62,19 @@ def test_credits_that_a_broken_stream_has_lost_are_granted_again() -> None:
                 client.reader.grant(1)  # on a stream that is cut, or on none
             client.reader.grant(24)
         wire.close()
-    assert client.reader.ended and client.numbers() == list(range(30))
+    assert client.reader.ended and client.numbers() == list(range(30)), "the end needs no credit"
 
 
-def test_another_client_of_a_rank_gets_what_the_first_did_not_confirm_and_needs_credits_of_its_own() -> None:
-    with working(numbered(20, (300, 300))) as worker:
-        first = Client(worker.endpoint.prepare_client(0), ahead=0)
-        with first.reading():
-            first.reader.grant(9)
-            until(lambda: len(first.lots) == 9, "nothing came")
-            first.reader.stop()
-        worker.join()
-        second = Client(worker.endpoint.prepare_client(0), ahead=0)
-        with second.reading():
-            second.reader.grant(1)
-            until(lambda: len(second.lots) == 1, "its first credit brought nothing")
-            second.reader.grant(20)
-    assert set(first.numbers() + second.numbers()) == set(range(20))
-    assert second.numbers() == sorted(second.numbers())
+def lane_of(outbox: Outbox, rank: int = 0, credits: int = 1 << 20) -> Lane:
+    lane = Lane(rank, outbox)
+    lane.granted(credits)
+    return lane
 
 
 @given(st.lists(st.integers(1, 400_000), max_size=80), st.randoms(use_true_random=False))
 def test_streams_that_break_anywhere_bring_every_batch_once_and_in_order(sizes: list[int], chance: Any) -> None:
     batches = [batch(number, nbytes) for number, nbytes in enumerate(sizes)]
-    lane = Lane(0, outbox_of(batches))
-    lane.granted(1 << 20)
+    lane = lane_of(outbox_of(batches))
     got: list[int] = []
     received = 0
     over = False
@@ -92,79 +100,63 @@ def test_streams_that_break_anywhere_bring_every_batch_once_and_in_order(sizes: 
 def test_what_a_closed_lane_has_not_delivered_goes_back(count: int, received: int) -> None:
     batches = [batch(number, LOT_BYTES) for number in range(30)]
     outbox = outbox_of(batches)
-    lane = Lane(3, outbox)
-    lane.granted(1 << 20)
-    turn = lane.open(0)
-    for number in range(count):
-        assert lane.lot(number, turn)
-    received = min(received, count)
+    lane = lane_of(outbox, rank=3)
+    turn, received = lane.open(0), min(received, count)
+    assert all(lane.lot(number, turn) for number in range(count))
     lane.close(received)
     assert lane.finished.is_set() and lane.lot(received, turn) is None
     rest = [number_of(one) for _ in range(30 - received) for one in outbox.take(3, 1)]
     assert rest == list(range(received, 30)) and outbox.take(3, 1) == []
-    assert [one.slot.released for one in batches if isinstance(one.slot, Memory)] == [1] * received + [0] * (
-        30 - received
-    )
+    released = [one.slot.released for one in batches if isinstance(one.slot, Memory)]
+    assert released == [1] * received + [0] * (30 - received)
 
 
-def test_what_is_sent_again_needs_no_credit_and_what_is_new_does() -> None:
-    outbox = outbox_of([batch(number, LOT_BYTES) for number in range(5)])
-    lane = Lane(0, outbox)
-    lane.granted(2)
+def test_what_is_sent_again_needs_no_credit_what_is_new_does_and_a_newer_stream_takes_the_turn() -> None:
+    outbox, got = outbox_of([batch(number, LOT_BYTES) for number in range(5)]), list[Any]()
+    lane = lane_of(outbox, credits=2)
     turn = lane.open(0)
     sent = [lane.lot(number, turn) for number in range(2)]
     turn = lane.open(1)
     assert lane.lot(1, turn) == sent[1]
-    got: list[Any] = []
-    waiting = threading.Thread(target=lambda: got.append(lane.lot(2, turn)))
-    waiting.start()
-    until(lambda: lane._take_lock.locked(), "it does not wait")
-    assert not got and len(outbox) == 3
-    lane.granted(3)
-    waiting.join(10)
-    assert number_of(got[0][0]) == 2 and len(outbox) == 2
-
-
-def test_a_stream_that_waits_loses_its_turn_to_a_newer_one_and_leaves_it_its_credit() -> None:
+    with beside(lambda: got.append(lane.lot(2, turn))):
+        until(lambda: lane._take_lock.locked(), "it does not wait")
+        assert not got and len(outbox) == 3
+        lane.granted(3)
+    assert number_of(got.pop()[0]) == 2 and len(outbox) == 2
     outbox = Outbox()
-    lane = Lane(0, outbox)
-    lane.granted(1)
+    lane = lane_of(outbox, credits=1)
     old = lane.open(0)
-    got: list[Any] = []
-    waiting = threading.Thread(target=lambda: got.append(lane.lot(0, old)))
-    waiting.start()
-    until(lambda: outbox._waiters, "it does not wait for batches")
-    new = lane.open(0)
-    waiting.join(10)
+    with beside(lambda: got.append(lane.lot(0, old))):
+        until(lambda: outbox._waiters, "it does not wait for batches")
+        new = lane.open(0)
     assert got == [None] and not lane.current(old) and lane.current(new)
     outbox.put(batch(0), None)
-    lot = lane.lot(0, new)
-    assert lot is not None and number_of(lot[0]) == 0
+    assert lane.lot(0, new), "the old one has left it its credit"
 
 
 def test_as_many_go_on_as_there_are_credits_that_nobody_declines_and_at_the_end_nobody_waits() -> None:
-    credits, unwanted = Credits(), set[str]()
-    answers: dict[str, bool] = {}
+    credits, unwanted, answers = Credits(), set[str](), dict[str, bool]()
+    waiters = vars(credits._changed)["_waiters"]
 
-    def wait(name: str) -> threading.Thread:
-        waiters = vars(credits._changed)["_waiters"]
-        before = len(waiters)
-        thread = threading.Thread(target=lambda: answers.update({name: credits.wait(lambda: name not in unwanted)}))
-        thread.start()
-        until(lambda: len(waiters) > before, "it does not wait")
-        return thread
+    def wait(name: str) -> None:
+        answers[name] = credits.wait(lambda: name not in unwanted)
 
-    threads = [wait(name) for name in ("declines", "a", "b", "c", "is woken", "late")]
-    unwanted.add("declines")
-    credits.add(1)  # which wakes the first one, and it leaves its credit to the next
-    until(lambda: answers == {"declines": False, "a": True}, "a credit was lost")
-    credits.add(2)
-    until(lambda: answers.get("b") and answers.get("c"), "a credit was lost")
-    unwanted.add("is woken")
-    credits.wake()
-    until(lambda: answers.get("is woken") is False, "it waits for what it does not want")
-    assert threads[-1].is_alive()
-    credits.close()
-    threads[-1].join(60)
+    def waits(before: int) -> bool:
+        return len(waiters) > before
+
+    with contextlib.ExitStack() as waiting:
+        for number, name in enumerate(("declines", "a", "b", "is woken", "late")):
+            waiting.enter_context(beside(partial(wait, name)))
+            until(partial(waits, number), "it does not wait")
+        unwanted.add("declines")
+        credits.add(1)  # which wakes the first one, and it leaves its credit to the next
+        until(lambda: answers == {"declines": False, "a": True}, "a credit was lost")
+        credits.add(1)
+        until(lambda: answers.get("b"), "a credit was lost")
+        unwanted.add("is woken")
+        credits.wake()
+        until(lambda: answers.get("is woken") is False, "it waits for what it does not want")
+        assert "late" not in answers
+        credits.close()
     credits.add(1)
     assert answers["late"] is False and not credits.wait(), "there are none at the end"

@@ -17,40 +17,18 @@ from pecan_ray.errors import BatchShapeError
 from pecan_ray.plan.splits import Lease, Split
 from pecan_ray.transport.joining import UnequalRowsError, joined
 from tests.long_form import examples
+from tests.source_contract import same
 
 NUMBER = st.sampled_from([1, 2, 0.5, True, np.float32(2), np.int64(3), 1 << 70])
 TEXT = st.sampled_from(["a", "long", b"b", None, np.str_("c")])
-ARRAY = st.sampled_from(
-    [
-        np.zeros(2),
-        np.zeros(3),
-        np.zeros((2, 2)),
-        np.ones(2, np.int64),
-        np.zeros(0),
-        np.array(["a", "bcd"]),
-        np.array(["e"]),
-    ]
-)
+NUMBERS = [np.zeros(2), np.zeros(3), np.zeros((2, 2)), np.ones(2, np.int64), np.zeros(0)]
+ARRAY = st.sampled_from([*NUMBERS, np.array(["a", "bcd"]), np.array(["e"])])
 LEAF = NUMBER | TEXT | ARRAY
 LISTS = [st.lists(one, min_size=2, max_size=2) for one in (NUMBER, TEXT, LEAF)]
 COLUMN = st.sampled_from(
     [LEAF, *LISTS, ARRAY, TEXT, st.fixed_dictionaries({"a": LISTS[1], "b": TEXT}), NUMBER | LISTS[0]]
 )
 ROWS = COLUMN.flatmap(lambda values: st.lists(values, min_size=2, max_size=5))
-
-
-def assert_same(found: Any, expected: Any) -> None:
-    assert type(found) is type(expected)
-    if isinstance(expected, dict):
-        assert found.keys() == expected.keys()
-        for key in expected:
-            assert_same(found[key], expected[key])
-    elif isinstance(expected, tuple):
-        for one, other in zip(found, expected, strict=True):
-            assert_same(one, other)
-    else:
-        assert found.dtype == expected.dtype and found.shape == expected.shape
-        assert found.tolist() == expected.tolist()
 
 
 def test_some_rows_of_several_blocks_are_joined_in_order_and_those_of_one_are_not_copied() -> None:
@@ -101,4 +79,4 @@ def test_what_is_joined_of_blocks_of_one_kind_each_is_what_one_process_stacks(ro
         with pytest.raises((BatchShapeError, UnequalRowsError)):
             joined([(stacked(block), 0, len(block)) for block in blocks])
     else:
-        assert_same(joined([(stacked(block), 0, len(block)) for block in blocks])["x"], expected["x"])
+        assert same(joined([(stacked(block), 0, len(block)) for block in blocks]), expected)

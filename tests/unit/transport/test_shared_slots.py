@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import gc
 import os
-import pickle
 import resource
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
-import cloudpickle
 import numpy as np
 import pytest
 
@@ -27,8 +22,7 @@ from pecan_ray.transport.ring import RingSlots
 from pecan_ray.transport.share_channel import ShareChannel
 from pecan_ray.transport.shared_slots import MOST_TOLD_BYTES, BatchHandle, SlotBorrower, SlotOwner
 from tests.ray.waiting import until
-
-ROOT = Path(__file__).resolve().parents[3]
+from tests.unit.transport.flight_rig import beside
 
 
 @pytest.fixture
@@ -211,76 +205,18 @@ def test_a_disk_without_room_is_an_error_and_kills_nobody(ring: RingSlots, tmp_p
     lender.close()
 
 
-WORKER = """
-import os, sys, numpy as np, cloudpickle
-from pecan_ray.transport.messages import Message
-from pecan_ray.transport.ring import RingSlots
-from pecan_ray.engines.layout import ColumnPlace
-slots = RingSlots(1 << 20)
-slot = slots.acquire(5000)
-np.frombuffer(slot.buffer, np.uint8)[:] = 3
-message = Message({"x": ColumnPlace(0, np.dtype(np.uint8), (5000,))}, {}, 1, 0, slot.address())
-sys.stdout.buffer.write(cloudpickle.dumps(message)); sys.stdout.flush(); os.close(1); sys.stdin.read()
-"""
-
-
-def test_what_a_worker_has_written_outlives_it_and_is_forgotten_then(lender: SlotOwner, channel: ShareChannel) -> None:
-    with subprocess.Popen([sys.executable, "-c", WORKER], stdin=-1, stdout=-1, cwd=ROOT) as worker:
-        assert worker.stdout is not None
-        message = cloudpickle.loads(worker.stdout.read())
-        batch_handle = loan_of(message, BatchReader(), lender)
-        assert lender.forget_ended() == ()
-        worker.send_signal(signal.SIGKILL)
-    borrower = borrower_of(channel)
-    assert int(borrower.open(batch_handle.batch)["x"].sum()) == 3 * 5000, "a reader that comes later can still map it"
-    tokens = lender.forget_ended()
-    assert batch_handle.batch.address is not None and tokens == (batch_handle.batch.address.token,)
-    borrower.forget(tokens)
-    assert int(borrower.open(batch_handle.batch)["x"].sum()) == 3 * 5000, "as long as it is lent"
-    late = lender.make_batch_handle(message, {"x": np.full(5000, 3, np.uint8)}, "w")
-    assert late.batch.address is not None and late.batch.address.token != message.address.token, "it was copied"
-
-
-READER = """
-import os, sys, pickle
-from pecan_ray.transport.message_pipe import MessageReader
-from pecan_ray.transport.shared_slots import SlotBorrower
-address = pickle.loads(bytes.fromhex(sys.argv[1]))
-reader = MessageReader(address.pipe)
-borrower = SlotBorrower(address.pipe.pid, address.releases)
-reader.grant(2)
-held = [borrower.open(pickle.loads(data)) for _, data in zip(range(2), reader)]
-print(int(held[0]["x"].sum()), int(held[1]["x"].sum()), flush=True)
-sys.stdin.read()
-"""
-
-
-def test_a_reader_that_is_killed_is_noticed(ring: RingSlots, lender: SlotOwner, channel: ShareChannel) -> None:
-    reader = BatchReader()
-    loans = [loan_of(written(ring, value), reader, lender) for value in (1, 2)]
-    told = pickle.dumps(channel.address).hex()
-    with subprocess.Popen([sys.executable, "-c", READER, told], stdin=-1, stdout=-1, cwd=ROOT) as process:
-        until(lambda: channel.opened or channel.credits() == 2, "it grants nothing")
-        assert channel.opened and channel.credits() == 0
-        for batch_handle in loans:
-            assert channel.put(pickle.dumps(batch_handle.batch))
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"5000 10000\n"
-        assert channel.credits() == 0 and channel.released() == []
-        process.send_signal(signal.SIGKILL)
-    assert channel.credits() is None and channel.released() is None
-    assert channel.put(b"nobody reads this"), "and nothing blocks"
-
-
-def test_a_message_larger_than_the_pipe_is_written_when_there_is_room(channel: ShareChannel) -> None:
+def test_a_message_larger_than_the_pipe_is_written_when_there_is_room_and_a_reader_that_is_gone_is_noticed(
+    channel: ShareChannel,
+) -> None:
     reader = MessageReader(channel.address.pipe)
-    large = os.urandom(200_000)
+    assert not channel.opened
+    reader.grant(2)
+    assert channel.credits() == 2 and channel.opened and channel.credits() == 0
+    large, found = os.urandom(200_000), list[bytes]()
     assert not channel.put(large)
-    found: list[bytes] = []
-    thread = Thread(target=lambda: found.extend(reader))
-    thread.start()
-    until(channel.flush, "the reader reads nothing")
-    channel.end()
-    thread.join()
-    assert found == [large] and reader.ended
+    with beside(lambda: found.append(next(iter(reader)))):
+        until(channel.flush, "the reader reads nothing")
+    assert found == [large]
     reader.close()
+    assert channel.credits() is None
+    assert channel.put(b"nobody reads this"), "and nothing blocks"
