@@ -5,10 +5,15 @@ Damage of files is tried at random in tests/fuzz, types of Arrow in test_every_t
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import io
+import lzma
 import math
 import re
+import tarfile
 import tempfile
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,11 +45,12 @@ class Case(NamedTuple):
     content: bytes
     options: dict[str, Any]
     name: str = ""
+    ending: str = ""
 
     def __str__(self) -> str:
         said = ", ".join(f"{name}={value!r}" for name, value in self.options.items())
         content = self.name or (repr(self.content) if len(self.content) < 200 else f"{self.content[:60]!r}...")
-        return f"{self.kind.__name__}({said}) of {content}"
+        return f"{self.kind.__name__}({said}) of {content}{self.ending and f', {self.ending}'}"
 
 
 def csv(*contents: str | bytes, **options: Any) -> Iterator[Case]:
@@ -91,6 +97,7 @@ def dialects() -> Iterator[Case]:
         yield from csv(*over_lines, newlines_in_values=newlines, types={"a": "string"})
         yield from csv('a,b\n\n1,"x\ny"\n\n2,z\n3,"x\n4,z\n', newlines_in_values=newlines)
     yield from csv('a,b\n3,"x\n4,z\n', newlines_in_values=True, max_record_bytes=10)
+    yield from csv('a,b\n3,"x', 'a\n"x\n', "a\nx\n", quote='"')
     yield from csv('# made by "x\na,b\n#1,2\n3,4 # five\n', comment="#")
     commented = "".join(f"# comment {n}\n" for n in range(9)) + "a\n" + "".join(f"{n}\n#\n" for n in range(9))
     yield from csv(commented, comment="#", split_bytes=20)  # the header is in no first split
@@ -200,6 +207,40 @@ def archives() -> Iterator[Case]:
     for files in (pair, apart, *several, odd, {}):
         yield Case(WebDataset, tar_of(files), {}, f"{list(files)}")
     yield Case(WebDataset, tar_of(pair) + tar_of(pair), {}, "archives one behind the other may use keys again")
+    info = tarfile.TarInfo("0.a").tobuf()
+    for name, place in {"mode": 100, "owner": 108, "group": 116, "size": 124, "time": 136}.items():
+        header = bytearray(info[:148] + b" " * 8 + info[156:])
+        header[place : place + 2] = b"zz"
+        header[148:156] = b"%06o\0 " % sum(header)
+        yield Case(WebDataset, bytes(header) + bytes(1024), {}, f"a header with letters as its {name}")
+    for kind in (tarfile.LNKTYPE, tarfile.SYMTYPE, tarfile.FIFOTYPE, tarfile.GNUTYPE_SPARSE, b"Z"):
+        link = tarfile.TarInfo("0.a")
+        link.type = kind
+        yield Case(WebDataset, link.tobuf() + bytes(1024), {}, f"a member of the type {kind!r}")
+
+
+PACKS: dict[str, Callable[[bytes], bytes]] = {
+    ".gz": gzip.compress,
+    ".xz": lzma.compress,
+    ".bz2": bz2.compress,
+    ".zlib": zlib.compress,
+}
+
+
+def packed() -> Iterator[Case]:
+    """Compressed files, whole, cut off, and not called so."""
+    record = framed(b"x" * 20)
+    several = (
+        (TextLines, b"one\ntwo\n"),
+        (TFRecords, record * 2 + record[:20]),
+        (WebDataset, tar_of({"0.a": b"x" * 20})),
+    )
+    for kind, content in several:
+        for ending, pack in PACKS.items():
+            yield Case(kind, pack(content), {}, f"{len(content)} bytes", ending)
+            yield Case(kind, pack(content[: len(content) // 2]), {}, f"half of {len(content)} bytes", ending)
+            yield Case(kind, pack(content)[:-9], {}, "a file that is cut off", ending)
+            yield Case(kind, pack(content), {}, f"{len(content)} bytes, compressed as {ending}")
 
 
 def records() -> Iterator[Case]:
@@ -273,7 +314,7 @@ def tables() -> Iterator[Case]:
 
 
 Group = Callable[[], Iterator[Case]]
-GROUPS: tuple[Group, ...] = (headers, dialects, cells, objects, archives, records, tables)
+GROUPS: tuple[Group, ...] = (headers, dialects, cells, objects, archives, packed, records, tables)
 
 
 def worded(value: Any) -> str:
@@ -288,21 +329,25 @@ def worded(value: Any) -> str:
 
 
 def reading(case: Case, folder: Path) -> str:
-    """Return a paragraph: a case, how it is cut, what is read of it, and what is told."""
-    path = folder / "file"
+    """Return a paragraph: a case, how it is cut, what is read of it, also behind it, and what is told."""
+    path = folder / f"file{case.ending}"
     path.write_bytes(case.content)
-    elements, cut, told = list[Any](), list[str](), list[str]()
-    try:
-        source = case.kind(str(path), **case.options)
-        for split in source.splits():
-            before = len(elements)
-            elements.extend(source.read(split))
-            cut.append(f"bytes {split.start} to {split.stop}: {len(elements) - before}")
-    except PecanError as error:
-        text = f"{type(error).__name__}: {error}".replace(str(folder), "")
-        told = [OF_LIBRARIES.sub("...", text).replace("\n", "\\n")]
-    shown = map(worded, elements[:MOST_SHOWN])
-    return "\n  ".join([str(case), *([", ".join(cut)] if len(cut) > 1 else []), *shown, *told])
+    elements, later, cut, told = list[Any](), list[Any](), list[str](), list[str]()
+    for behind in (False, True):
+        try:
+            source = case.kind(str(path), **case.options)
+            for split in source.splits():
+                if behind:
+                    later.extend(source.read(split, len(elements) + 1))
+                    continue
+                before = len(elements)
+                elements.extend(source.read(split))
+                cut.append(f"bytes {split.start} to {split.stop}: {len(elements) - before}")
+        except PecanError as error:
+            text = f"{type(error).__name__}: {error}".replace(str(folder), "")
+            told.append(OF_LIBRARIES.sub("...", text).replace("\n", "\\n"))
+    shown = [*map(worded, elements[:MOST_SHOWN]), *(f"behind the next: {worded(one)}" for one in later)]
+    return "\n  ".join([str(case), *([", ".join(cut)] if len(cut) > 1 else []), *shown, *dict.fromkeys(told)])
 
 
 def paragraphs(group: Group, folder: Path) -> list[str]:

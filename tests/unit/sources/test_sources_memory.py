@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import itertools
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -14,8 +15,9 @@ from pecan_ray import PecanPipeline
 from pecan_ray.by_value import dumps_with_arrays, loads_with_arrays
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.fingerprint import describe_plan
-from pecan_ray.plan.splits import Source, as_columnar
+from pecan_ray.plan.splits import Source, Split, as_columnar
 from pecan_ray.sources import Arrays, Items
+from pecan_ray.sources.listing import MOST_LISTED, FirstSplits, list_splits
 from tests.source_contract import check_columns, check_contract, check_elements, elements_of, same
 
 
@@ -150,6 +152,19 @@ def test_what_is_large_is_sent_apart_and_read_as_it_was() -> None:
         first = next(iter(there.read(splits[3])))
         first[next(name for name in first if name != "n")][:1] = 7
         assert same(next(iter(there.read(splits[3]))), next(iter(source.read(splits[3])))), "elements are copies"
+    apart = {}
+    held = loads_with_arrays(dumps_with_arrays(Items(rows), apart), apart).items
+    numbers_of = [[one["n"] for one in held[part]] for part in (slice(900, 5, -100), slice(-3, None), slice(7, 70, 31))]
+    assert numbers_of == [[*range(900, 5, -100)], [997, 998, 999], [7, 38, 69]] and held[-1]["n"] == 999
     small: dict[str, Any] = {}
     dumps_with_arrays([Items([1, 2]), Arrays(x=np.arange(9))], small)
     assert small == {}
+
+
+def test_the_first_splits_of_a_source_are_listed_as_far_as_they_are_soon_known() -> None:
+    few, many = list_splits(Items(range(3))), list_splits(Items(range(2 * MOST_LISTED), split_rows=1), lambda: 0.0)
+    assert few.complete and few.elements == 3
+    assert not many.complete and many.elements is None and len(many.splits) == MOST_LISTED
+    seconds = itertools.count(0.0, 0.1)
+    assert len(list_splits(Items(range(9)), lambda: next(seconds)).splits) == 3
+    assert FirstSplits((Split(0, elements=1), Split(1)), complete=True).elements is None

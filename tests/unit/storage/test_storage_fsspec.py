@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import http.server
 import importlib
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -101,26 +99,16 @@ def test_a_scheme_that_nothing_knows_and_a_missing_package_are_named(monkeypatch
 # --- web servers -----------------------------------------------------------------------------------------------
 
 
-def test_a_web_server_that_knows_no_ranges_is_read(tmp_path: Path) -> None:
-    (tmp_path / "lines.txt").write_bytes(BODY)
-    with serving(functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path))) as address:
-        storage.reset_clients()
-        path = f"http://{address}/lines.txt"
-        assert storage.read_range(path, 7, 14) == b"line 1\n"
-        assert elements_of(TextLines(path)) == [{"text": text} for text in TEXTS]
-        with pytest.raises(SourceNotFoundError, match="there is no file"):
-            list(storage.list_files(f"http://{address}/none.txt"))
-
-
 class Lines(http.server.BaseHTTPRequestHandler):
     """Gives one text under every path, by ranges; a test says how it answers HEAD."""
 
     protocol_version = "HTTP/1.1"
     head_status: ClassVar[int] = 200
     head_length: ClassVar[int] = len(BODY)
+    knows_ranges: ClassVar[bool] = True
 
     def do_GET(self) -> None:
-        wanted = self.headers.get("Range")
+        wanted = self.headers.get("Range") if self.knows_ranges else None
         first, _, last = (wanted or "bytes=0-").removeprefix("bytes=").partition("-")
         data = BODY[int(first) : int(last) + 1 if last else None]
         self.response(206 if wanted else 200, len(data))
@@ -184,6 +172,12 @@ def test_what_does_not_pass_is_told_at_once(web: FlakyProxy, status: int, error:
 def test_a_server_that_refuses_head_is_read(web: FlakyProxy, status: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Lines, "head_status", status)
     monkeypatch.setattr(Lines, "head_length", 0)
+    assert elements_of(files(web)) == [{"text": text} for text in TEXTS]
+
+
+def test_a_server_that_knows_no_ranges_is_read(web: FlakyProxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Lines, "knows_ranges", False)
+    assert storage.read_range(f"{web.url}/0.txt", 7, 14) == b"line 1\n"
     assert elements_of(files(web)) == [{"text": text} for text in TEXTS]
 
 

@@ -54,22 +54,6 @@ def test_what_is_read_again_in_a_later_epoch_counts_and_a_second_look_does_not()
     assert line.heads.found == len(b"a" * 5)
 
 
-def test_bytes_are_bounded_and_what_was_taken_or_is_not_read_after_all_makes_room() -> None:
-    line = Line(most_bytes=40)
-    line.notify_of(*"abcdef")
-    line.work()
-    assert 0 < line.heads.nbytes <= 40 and len(line.fetched) < 6
-    line.heads.forget()
-    line.notify_of("x", "y", nbytes=20)
-    line.work()
-    assert line.heads.take("x", "v") is not None and line.heads.take("y", "v") is not None
-    line = Line()
-    for path, size in (("a", 60), ("b", 60), ("c", 200)):
-        line.heads.keep(path, "v", FileRange(b"x" * size, size, "v"))
-    assert [line.heads.take(path, "v") is not None for path in "abc"] == [False, True, False]
-    assert line.heads.nbytes == 60
-
-
 def test_errors_reach_whoever_takes_and_a_reader_that_overtakes_fetches_for_itself() -> None:
     line = Line(most_at_once=1)
     line.notify_of("a", "b")

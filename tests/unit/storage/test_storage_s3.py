@@ -15,10 +15,10 @@ from pecan_ray import storage
 from pecan_ray.errors import SourceError, SourcePermissionError, SourceReplacedError
 from pecan_ray.options import Config
 from pecan_ray.pipeline import PecanPipeline
-from pecan_ray.sources import Csv, Parquet, TextLines, TFRecords, WebDataset
+from pecan_ray.sources import Parquet, TextLines, WebDataset
 from pecan_ray.storage import access
 from tests.object_stores import PAGE, SECRET, Bucket
-from tests.sample_files import framed, table
+from tests.sample_files import table
 
 pytest.importorskip("boto3")
 pytestmark = pytest.mark.parametrize("bucket", ["s3"], indirect=True)
@@ -88,16 +88,6 @@ def test_an_object_that_was_replaced_is_refused(bucket: Bucket) -> None:
         bucket.put({"key": b"4" * 9_000})
         with pytest.raises(SourceReplacedError):
             file.read(10)
-
-
-def test_a_listed_object_is_read_by_one_request(bucket: Bucket) -> None:
-    bucket.put({"text/a": b"one\ntwo\n", "csv/a": b"n\n1\n", "tf/a": framed(b"one") * 3})
-    for source in (TextLines("s3://data/text/*"), TFRecords("s3://data/tf/*"), Csv("s3://data/csv/*")):
-        (split,) = source.splits()
-        bucket.proxy.requests.clear()
-        assert list(source.read(split))
-        # The header of a CSV file was fetched, with all of this one, when the types were looked for.
-        assert len(bucket.proxy.requests) == (0 if isinstance(source, Csv) else 1)
 
 
 def test_a_wrong_checksum_is_asked_for_again_and_then_an_error(bucket: Bucket) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import random
 import threading
 from collections import Counter
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pecan_ray.cache.fetch_claims import FetchClaims, Fetcher
-from pecan_ray.cache.readers import READS_S, Readers
+from pecan_ray.cache.readers import Readers
 from pecan_ray.job.messages import DatasetRooms
 from pecan_ray.storage import BlockCache, block_cache, spread
 from pecan_ray.storage.ranges import FileRange
@@ -125,7 +124,9 @@ def test_a_block_is_found_where_it_was_put_and_belongs_to_one_node(nodes: Nodes)
     assert all(node.cache_limits == nodes.spread.cache_limits for node in nodes.others.values())
 
 
-def test_a_node_that_is_lost_is_asked_once_and_its_blocks_belong_to_the_others_meanwhile(nodes: Nodes) -> None:
+def test_a_node_that_is_lost_is_asked_more_and_more_seldom_and_its_blocks_belong_to_the_others_meanwhile(
+    nodes: Nodes,
+) -> None:
     before = {key: nodes.owner(key) for key in KEYS}
     lost = nodes.others["b"]
     lost.lost, asked = True, lost.requested
@@ -135,6 +136,13 @@ def test_a_node_that_is_lost_is_asked_once_and_its_blocks_belong_to_the_others_m
     assert set(heirs) == {"a", "c"}
     assert all(after[key] == before[key] for key in KEYS if before[key] != "b")
     key = next(key for key in KEYS if before[key] == "b")
+    tries: list[float] = []
+    for _ in range(4000):
+        asked = lost.requested
+        nodes.spread.get(key)
+        tries += [nodes.now] * (lost.requested - asked)
+        nodes.now += 0.1
+    assert tries[:4] == pytest.approx([AWAY_S, 3 * AWAY_S, 7 * AWAY_S, 15 * AWAY_S], abs=0.4)
     nodes.know()
     assert nodes.owner(key) != "b", "it is the same one"
     nodes.others["b"] = MemoryNode()
@@ -143,36 +151,6 @@ def test_a_node_that_is_lost_is_asked_once_and_its_blocks_belong_to_the_others_m
     del nodes.others["b"]
     nodes.know()
     assert nodes.owner(key) != "b"
-
-
-def test_whoever_could_not_send_a_block_lets_others_fetch_it(nodes: Nodes) -> None:
-    key = next(key for key in KEYS if nodes.spread.elsewhere(key))
-    missed = nodes.spread.new_misses()
-    nodes.spread.ask(missed, [key])
-    owner = next(node for node in nodes.others.values() if node.looks)
-    assert owner.fetching.take(key, OTHER, 0.0) == missed.by
-    failures = iter([True, False])
-    owner.before_answer = lambda: setattr(owner, "lost", next(failures))
-    assert nodes.spread.put(SentBlock(key, "s3://data", b"data", 7, missed.by))
-    until(lambda: nodes.spread.idle, "it is still under way")
-    assert owner.fetching.take(key, OTHER, 0.0) is None and not owner.blocks
-
-
-def test_it_is_tried_again_by_one_and_more_and_more_seldom(nodes: Nodes) -> None:
-    key = next(key for key in KEYS if nodes.owner(key) == "b")
-    lost = nodes.others["b"]
-    lost.lost = True
-    tries: list[float] = []
-    for _ in range(4000):
-        asked = lost.requested
-        nodes.spread.get(key)
-        tries += [nodes.now] * (lost.requested - asked)
-        nodes.now += 0.1
-    apart = [later - sooner for sooner, later in itertools.pairwise(tries)]
-    assert apart[:4] == pytest.approx([AWAY_S, 2 * AWAY_S, 4 * AWAY_S, 8 * AWAY_S], abs=0.3)
-    lost.lost = False
-    nodes.now += 1000.0
-    assert nodes.owner(key) == "b" and nodes.owner(key) == "b", "it has answered"
 
 
 def test_what_waits_to_be_sent_is_bounded(nodes: Nodes) -> None:
@@ -190,11 +168,6 @@ def test_what_waits_to_be_sent_is_bounded(nodes: Nodes) -> None:
 # --- a cache among others -----------------------------------------------------------------------------------
 
 
-def sent(nodes: Nodes) -> None:
-    """Wait until all blocks that belong elsewhere are there."""
-    until(lambda: nodes.spread.idle, "blocks are not sent")
-
-
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("known", [False, True], ids=["by version", "by digest"])
 def test_what_one_node_has_read_another_one_does_not_ask_for(tmp_path: Path, nodes: Nodes, known: bool) -> None:
@@ -203,7 +176,7 @@ def test_what_one_node_has_read_another_one_does_not_ask_for(tmp_path: Path, nod
     digests = [one.digest() for one in objects] if known else []
     cache = BlockCache(tmp_path / "a", 1 << 30, digests, others=nodes.spread)
     assert read_all(objects, cache) == nbytes
-    sent(nodes)
+    until(lambda: nodes.spread.idle, "blocks are not sent")
     assert read_all(objects, cache) == 0 and cache.nbytes == nbytes
     # A process on another node, with an empty disk of its own, finds what does not belong to it.
     elsewhere = SpreadBlocks("d", nodes.message.append)
@@ -213,7 +186,7 @@ def test_what_one_node_has_read_another_one_does_not_ask_for(tmp_path: Path, nod
     assert not nodes.message
     nodes.others["b"].lost = True  # which costs its blocks and nothing else
     assert 0 < read_all(objects, cache) < 0.6 * nbytes
-    sent(nodes)
+    until(lambda: nodes.spread.idle, "blocks are not sent")
     assert read_all(objects, cache) == 0, "the others have taken its part over"
     for node in nodes.others.values():
         node.spoil = lambda data: bytes([data[0] ^ 1]) + data[1:]
@@ -367,34 +340,22 @@ def test_readers_do_not_wait_for_each_other_where_nothing_finds_room(tmp_path: P
 # --- jobs on other nodes ------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("small_blocks")
 def test_jobs_on_different_nodes_that_read_the_same_data_know_of_one_another(tmp_path: Path) -> None:
-    nodes, now = {name: MemoryNode() for name in "abc"}, [0.0]
-    spreads = {name: SpreadBlocks(name, print, lambda: now[0]) for name in "abc"}
-    for one in spreads.values():
-        one.set_nodes(nodes)
-    # Two processes of one job on two nodes, and another job, which begins later.
-    jobs = {"a": "one", "b": "one", "c": "two"}
+    nodes = {name: MemoryNode() for name in "abc"}
+    spreads = {name: SpreadBlocks(name, print, lambda: 0.0) for name in "abc"}
+    jobs = {"a": "one", "b": "one", "c": "two"}  # two processes of one job, and another job, which begins later
     caches = {name: BlockCache(tmp_path / name, 1 << 20, job=job, others=spreads[name]) for name, job in jobs.items()}
     objects = some_objects()
-
-    def read(names: str) -> None:
-        for name in names:
+    for begins, company in (("ab", False), ("c", True)):
+        for name in begins:
+            spreads[name].set_nodes(nodes)
             objects[0].read(caches[name], 0, 10)
-        for _ in range(2):
-            for name in "abc":
-                spreads[name].exchange_readers()
-
-    read("ab")
-    assert not caches["a"].is_shared and not caches["b"].is_shared
-    read("c")
-    assert all(cache.is_shared for cache in caches.values())
+        for name in "abc" * 2:
+            spreads[name].exchange_readers()
+        assert caches["a"].is_shared == caches["b"].is_shared == company
     read_all(objects, caches["a"])
     until(lambda: spreads["a"].idle, "blocks are not sent")
     assert any(node.shared for node in nodes.values()), "owners are told to keep what came last"
-    del spreads["c"], caches["c"]
-    now[0] += READS_S + 1
-    assert caches["a"].is_shared, "as was heard last"
     for node in nodes.values():
         node.readers = Readers()
     for name in "ab":
