@@ -7,11 +7,11 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 import pytest
 
 import pecan_ray as pecan
+from pecan_ray.autoorder.accepted import ReorderResult
 from pecan_ray.autoorder.call_in_subprocess import JobEnd
 from pecan_ray.autoorder.order import LEAST_COUNTED, order_plan, order_rejection, reorder_after_epoch
 from pecan_ray.autoorder.order_request import OrderRequest
@@ -77,40 +77,22 @@ def test_a_debug_job_tells_it_and_goes_back_to_the_users_order(
 LARGE, SMALL, TARGET = 48, 16, 32
 
 
-def work(image: Any) -> Any:
-    return np.sin(image)
+def test_an_operator_moves_where_the_whole_pass_says_otherwise_than_the_sample() -> None:
+    def fit(image: Any) -> Any:
+        return np.resize(image, (TARGET, TARGET))
 
-
-def fit(image: Any) -> Any:
-    return cv2.resize(image, (TARGET, TARGET), interpolation=cv2.INTER_NEAREST)
-
-
-def counted(elements: int, side: int) -> dict[str, OpCount]:
-    """What an epoch says of `fit` if images have sides of so many pixels."""
-    return {"fit": OpCount(elements, elements, elements * side**2 * 4, elements * TARGET**2 * 4)}
-
-
-@pytest.mark.parametrize(
-    ("counts", "changes"),
-    [
-        (counted(1000, SMALL), True),
-        (counted(1000, LARGE), False),
-        (counted(LEAST_COUNTED - 1, SMALL), False),
-        ({}, False),
-    ],
-    ids=["it inflates most elements", "it deflates them as the sample did", "too few were counted", "none was"],
-)
-def test_an_operator_moves_where_the_whole_pass_says_otherwise_than_the_sample(
-    counts: dict[str, OpCount], changes: bool
-) -> None:
     items = [{"image": np.full((LARGE, LARGE), n, np.float32)} for n in range(24)]
-    pipe = pecan.PecanPipeline(pecan.sources.Items(items), name="sizes").map(work, on="image").map(fit, on="image")
+    pipe = pecan.PecanPipeline(pecan.sources.Items(items)).map(np.sin, on="image").map(fit, on="image")
     request = OrderRequest(pipe.plan, "python", "pecan", elements=24, seconds=60.0)
     ordering = order_plan(request)
-    assert ordering.sequences[0].accepted.order == ("fit", "work")
-    found = reorder_after_epoch(ordering, counts, request)
-    if not changes:
-        assert found is None
-    else:
-        assert found is not None and found.order == (("work", "fit"),)
-        assert "AutoOrder now runs work -> fit, as the first epoch shows: 'fit' inflates" in found.reason
+    assert ordering.sequences[0].accepted.order == ("fit", "sin")
+
+    def after(elements: int, side: int) -> ReorderResult | None:
+        """What becomes of it after an epoch of so many images with sides of so many pixels."""
+        counts = {"fit": OpCount(elements, elements, elements * side**2 * 4, elements * TARGET**2 * 4)}
+        return reorder_after_epoch(ordering, counts, request)
+
+    assert after(1000, LARGE) is after(LEAST_COUNTED - 1, SMALL) is reorder_after_epoch(ordering, {}, request) is None
+    inflating = after(1000, SMALL)
+    assert inflating is not None and inflating.order == (("sin", "fit"),)
+    assert "AutoOrder now runs sin -> fit, as the first epoch shows: 'fit' inflates" in inflating.reason

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pecan_ray.autoorder import SampleProfile
+from pecan_ray.autoorder.order import uses_subprocess
+from pecan_ray.autoorder.order_request import OrderRequest
 from pecan_ray.errors import OpError
 from pecan_ray.plan.splits import Element
 from tests.unit.autoorder.sampled_rows import COUNT, double, profile, rows, touched
 
-ROOT = Path(__file__).resolve().parents[3]
 
-
-@pytest.fixture(scope="module")
-def tensor_profile() -> SampleProfile:
-    """What was measured of operators of the tensorflow engine, in this process."""
+def test_graphs_tell_columns_factors_kinds_types_and_whether_they_are_random() -> None:
     tf = pytest.importorskip("tensorflow")
 
     def hidden(element: Element) -> Element:
@@ -39,15 +34,12 @@ def tensor_profile() -> SampleProfile:
     def label(element: Element) -> Element:
         return {"x": element["x"], "label": tf.strings.length(element["path"])}
 
+    def thrice(x: Any) -> Any:
+        return tf.stack([x, x, x])
+
     pipe = rows(engine="tensorflow").map(hidden).map(declared, on="x").map(undeclared, on="x")
-    pipe = pipe.filter(lambda i: i % 2 == 0, on="i", name="even").flat_map(
-        lambda x: tf.stack([x, x, x]), on="x", name="thrice"
-    )
-    return profile(pipe.map(lambda x: x[:2], on="x", name="crop").map(label).map(cast, on="x").batch(4))
-
-
-def test_graphs_tell_columns_factors_kinds_types_and_whether_they_are_random(tensor_profile: SampleProfile) -> None:
-    found = tensor_profile
+    pipe = pipe.filter(lambda i: i % 2 == 0, on="i", name="even").flat_map(thrice, on="x")
+    found = profile(pipe.map(lambda x: x[:2], on="x", name="crop").map(label).map(cast, on="x").batch(4))
     assert touched(found["hidden"]) == (["x"], [], ["mask"], [])
     assert touched(found["crop"]) == (["x"], ["x"], [], [])
     assert touched(found["label"]) == (["path", "x"], [], ["label"], ["i", "mask", "path"])
@@ -71,29 +63,7 @@ def test_an_error_names_operator_and_element() -> None:
     assert caught.value.op == "pick" and caught.value.element >= 2
 
 
-WITHOUT_TENSORFLOW = """
-import sys
-import numpy as np
-import pecan_ray as pecan
-
-def crop(x):
-    import tensorflow as tf
-    return tf.identity(x[:4])
-
-def double(x):
-    return x + x
-
-source = pecan.sources.Items([{"x": np.ones(4000, np.float32)}] * 20)
-pipe = pecan.PecanPipeline(source, engine="tensorflow").map(double, on="x").map(crop, on="x")
-profile = pecan.sample_profile(pipe, 20)
-print(profile["crop"].inflation, "tensorflow" in sys.modules)
-"""
-
-
-def test_a_trainer_without_tensorflow_stays_without_it() -> None:
-    pytest.importorskip("tensorflow")
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_TENSORFLOW], capture_output=True, text=True, timeout=200, check=False, cwd=ROOT
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["0.001", "False"]
+def test_a_trainer_without_tensorflow_stays_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    request = OrderRequest(rows(engine="tensorflow").plan, "tensorflow")
+    monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
+    assert uses_subprocess(request), "whatever is said of samples of the python engine"

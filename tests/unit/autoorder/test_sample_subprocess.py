@@ -6,11 +6,11 @@ What a function does to that process is not done to the trainer's.
 from __future__ import annotations
 
 import ctypes
-import functools
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -127,30 +127,19 @@ def test_a_trainer_that_is_killed_while_it_samples_leaves_no_file(tmp_path: Path
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_plan_that_cannot_be_sent_is_sampled_here(tmp_path: Path) -> None:
-    seen = open(os.devnull)  # noqa: SIM115  # what it holds cannot be pickled
-
-    def look(element: dict[str, Any]) -> dict[str, Any]:
-        return element if seen.readable() else {}
-
-    assert order_of(look, tmp_path).order_text().sequences
-    seen.close()
-
-
 def test_a_sample_leaves_alone_what_an_object_remembers_that_cannot_be_pickled(tmp_path: Path) -> None:
     class Counts:
-        """A class of a script, which is pickled by value; what dispatches by type holds weak references."""
+        """What is pickled by value, and holds what nobody can pickle."""
 
         def __init__(self) -> None:
-            self.calls = 0
+            self.calls, self.lock = 0, threading.Lock()
 
-        @functools.singledispatchmethod
-        def count(self, element: dict[str, Any]) -> dict[str, Any]:
+        def __call__(self, element: dict[str, Any]) -> dict[str, Any]:
             self.calls += 1
             return element
 
-        def __call__(self, element: dict[str, Any]) -> dict[str, Any]:
-            return dict(self.count(element))
+        def __deepcopy__(self, memo: object) -> Counts:
+            return Counts()
 
     counts = Counts()
     assert not own.can_be_sent(counts)
@@ -158,17 +147,15 @@ def test_a_sample_leaves_alone_what_an_object_remembers_that_cannot_be_pickled(t
     assert counts.calls == 0
 
 
-def test_a_call_apart_returns_and_raises_what_the_function_does() -> None:
+def test_a_call_apart_returns_and_raises_what_the_function_does_also_if_it_takes_long_to_be_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def fail(text: str) -> None:
         raise OpError(text, op="f", element=3)
 
-    assert own.call_in_subprocess(sorted, [3, 1, 2], engine="python", seconds=10) == [1, 2, 3]
     with pytest.raises(OpError, match="nobody home") as caught:
         own.call_in_subprocess(fail, "nobody home", engine="python", seconds=10)
     assert caught.value.element == 3
-
-
-def test_what_takes_long_to_be_sent_is_sent_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(call_note, "LOOK_S", 0.001)
     assert own.call_in_subprocess(len, bytes(1 << 24), engine="python", seconds=10) == 1 << 24
 

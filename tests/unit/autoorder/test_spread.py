@@ -12,7 +12,7 @@ import pytest
 
 import pecan_ray as pecan
 from pecan_ray.autoorder import spread
-from pecan_ray.autoorder.op_runner import SampleLimits, Scans
+from pecan_ray.autoorder.op_runner import SampleLimits
 from pecan_ray.autoorder.order import TOO_SHORT, order_plan
 from pecan_ray.autoorder.order_request import JobSize, OrderRequest, num_elements, runs_allowed
 from pecan_ray.autoorder.sample import sample_op_sequence
@@ -62,13 +62,11 @@ def test_a_sample_comes_from_the_whole_data_unless_a_pipeline_needs_its_beginnin
     files = sorted({file for file, _ in found})
     assert len(found) == 64 and len(files) == 32 and files[0] == 0 and files[-1] >= 90
     assert len(source.opened) == 32, "opening costs"
-    assert sampled(pecan.PecanPipeline(Files([1000] * 100)).map(same)) == found
-    assert len(sampled(pecan.PecanPipeline(Files([1] * 100)).map(same))) == 64
     assert sorted(sampled(pecan.PecanPipeline(Files([3, 0, 2])).map(same))) == [(0, 0), (0, 1), (0, 2), (2, 0), (2, 1)]
     assert len(sampled(pecan.PecanPipeline(Files([2, 100], known=True)).map(same))) == 64
-    found = sampled(pecan.PecanPipeline(Files([1000] * 100)).take(40).map(same))
-    assert found == [(0, number) for number in range(40)]
-    assert sampled(pecan.PecanPipeline(Files([1000] * 9)).map(same), anywhere=False) == [(0, n) for n in range(64)]
+    from_the_beginning = [(0, number) for number in range(40)]
+    assert sampled(pecan.PecanPipeline(Files([1000] * 100)).take(40).map(same)) == from_the_beginning
+    assert sampled(pecan.PecanPipeline(Files([1000] * 9)).map(same), 40, anywhere=False) == from_the_beginning
 
 
 def in_tenths(found: list[tuple[int, int]], size: int) -> list[int]:
@@ -100,27 +98,6 @@ def test_a_sample_of_rows_that_have_numbers_is_spread_and_reads_nothing_else() -
     assert len(set(found)) == 300 and min(in_tenths(found, 16_000)) >= 10
     runs = [number for _, number in found if (0, number + 1) in found]
     assert len(runs) < 30, "they are no runs of neighbours"
-
-
-def test_what_is_read_only_to_draw_from_it_is_no_time_of_reading_an_element() -> None:
-    ticks = itertools.count()
-
-    class Steps:
-        def start(self) -> None:
-            self.started = next(ticks)
-
-        def stop(self) -> float:
-            return float(next(ticks) - self.started)
-
-    scans = Scans(Steps)  # type: ignore[arg-type]  # a timer
-    for _ in range(50):
-        next(ticks)
-    with scans.giving(3.0):
-        next(ticks)
-    assert scans.apart_s == 51 - 3
-    with scans.giving(1.0):
-        next(ticks)
-    assert scans.apart_s == 51 - 3 + 1 - 1
 
 
 @pytest.mark.usefixtures("reading_to_the_end")
@@ -198,8 +175,7 @@ def test_a_look_may_take_two_percent_of_a_job_and_a_shorter_job_is_not_looked_at
     assert runs_allowed(pecan.PecanPipeline(Files([3])).plan, JobSize(1, 1)) == math.inf
     pipe = numbers(1000).map(slow).map(same)
     found = order_plan(OrderRequest(pipe.plan, job=JobSize(1.0, 2)))
-    assert found.notes == (TOO_SHORT,) and not found.final and not found.sequences
-    assert found.summary() == TOO_SHORT
+    assert found.notes == (found.summary(),) == (TOO_SHORT,) and not found.final and not found.sequences
     assert order_plan(OrderRequest(pipe.plan, job=JobSize(100.0, 2))).sequences
 
 

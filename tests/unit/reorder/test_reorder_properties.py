@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given
@@ -11,48 +13,27 @@ from hypothesis import strategies as st
 
 from pecan_ray.reorder import Mode, OrderPlan, ProfiledOp, auto_order
 from tests.unit.commuting import any_pair
+from tests.unit.reorder.test_reorder_decided import operators
 
 MODES: tuple[Mode, ...] = ("pecan", "safe", "strict", "off")
-COLUMNS = st.frozensets(st.sampled_from("abc"))
+PIPELINES = st.integers(0, 1 << 32).map(lambda seed: operators(random.Random(seed)))
 
 
-@st.composite
-def pipelines(
-    draw: st.DrawFn, most: int = 9, fixed: bool = True, columns: bool = True, timed: bool = False
-) -> list[ProfiledOp]:
-    times = st.floats(0, 10) if timed else st.none() | st.floats(0, 10)
-    ops = []
-    for number in range(draw(st.integers(0, most))):
-        facts: dict[str, Any] = {}
-        if columns:
-            facts = {"reads": draw(COLUMNS), "writes": draw(COLUMNS), "drops": draw(COLUMNS)}
-            facts["creates"] = facts["writes"] & draw(COLUMNS)
-            facts["drops"] -= facts["writes"]
-        if fixed:
-            facts["keep_position"] = draw(st.integers(0, 5)) == 0
-            facts["custom_dtype_cast"] = draw(st.integers(0, 5)) == 0
-        ops.append(
-            ProfiledOp(
-                f"op{number}",
-                draw(st.sampled_from([0.1, 0.5, 0.9, 1.0, 1.5, 4.0]) | st.floats(1e-3, 1e3)),
-                seconds=draw(times),
-                elements=draw(st.sampled_from([1.0, 1.0, 0.5, 3.0])),
-                **facts,
-            )
-        )
-    return ops
+def without_columns(ops: list[ProfiledOp], **facts: Any) -> list[ProfiledOp]:
+    none: frozenset[str] = frozenset()
+    return [replace(op, reads=none, writes=none, creates=none, drops=none, **facts) for op in ops]
 
 
-def first_of_even(pair: tuple[str, str]) -> bool:
+def of_even_distance(pair: tuple[str, str]) -> bool:
     return (int(pair[0][2:]) + int(pair[1][2:])) % 2 == 0
 
 
 def plans(ops: list[ProfiledOp]) -> Iterable[OrderPlan]:
     for mode in MODES:
-        yield auto_order(ops, mode, commutes=first_of_even)
+        yield auto_order(ops, mode, commutes=of_even_distance)
 
 
-@given(pipelines())
+@given(PIPELINES)
 def test_the_result_is_a_permutation_in_which_fixed_ops_and_sections_keep_their_places(ops: list[ProfiledOp]) -> None:
     section_at = list(itertools.accumulate(int(op.keep_position) for op in ops))
     section_of = {op.name: section for op, section in zip(ops, section_at, strict=True)}
@@ -63,12 +44,13 @@ def test_the_result_is_a_permutation_in_which_fixed_ops_and_sections_keep_their_
             assert not op.keep_position or name == op.name
 
 
-@given(pipelines())
-def test_no_op_passes_the_one_that_makes_or_ends_its_columns(ops: list[ProfiledOp]) -> None:
+@given(PIPELINES)
+def test_no_op_passes_the_one_that_makes_or_ends_its_columns_nor_one_that_it_may_not(ops: list[ProfiledOp]) -> None:
     for plan in plans(ops):
         place = {name: number for number, name in enumerate(plan.order)}
         for a, b in itertools.combinations(ops, 2):
             if place[a.name] > place[b.name]:
+                assert plan.mode == "pecan" or of_even_distance((a.name, b.name))
                 made_by_a = a.creates | (a.writes - a.reads)
                 made_by_b = b.creates | (b.writes - b.reads)
                 assert not made_by_a & (b.reads | b.writes | b.drops)
@@ -76,8 +58,9 @@ def test_no_op_passes_the_one_that_makes_or_ends_its_columns(ops: list[ProfiledO
                 assert not a.drops & made_by_b
 
 
-@given(pipelines(most=5, fixed=False, columns=False, timed=True))
+@given(PIPELINES)
 def test_if_time_goes_with_the_bytes_no_order_takes_less(ops: list[ProfiledOp]) -> None:
+    ops = without_columns(ops[:5], keep_position=False)
     plan = auto_order(ops, "safe", commutes=any_pair)
     best = min(total(ops, order) for order in itertools.permutations(op.name for op in ops))
     assert total(ops, plan.order) <= best * (1 + 1e-9) + 1e-12
@@ -99,8 +82,9 @@ def total(ops: list[ProfiledOp], order: tuple[str, ...]) -> float:
     return seconds
 
 
-@given(pipelines(columns=False))
+@given(PIPELINES)
 def test_paper_mode_is_algorithm_2_where_no_column_is_known(ops: list[ProfiledOp]) -> None:
+    ops = without_columns(ops)
     expected: list[str] = []
     prefix: list[str] = []
     suffix: list[str] = []
@@ -118,32 +102,3 @@ def test_paper_mode_is_algorithm_2_where_no_column_is_known(ops: list[ProfiledOp
         else:
             prefix.insert(0, op.name)
     assert list(auto_order(ops).order) == [*expected, *prefix, *suffix, *end]
-
-
-@given(pipelines())
-def test_moves_explain_the_order_with_as_few_neutral_ops_as_possible(ops: list[ProfiledOp]) -> None:
-    names = [op.name for op in ops]
-    weights = [100 if op.inflation == 1 else 1 for op in ops]
-    for plan in plans(ops):
-        moved = {move.name for move in plan.moves}
-        for move in plan.moves:
-            assert names[move.from_] == move.name == plan.order[move.to]
-        new = [names.index(name) for name in plan.order]
-        rest = [index for index in new if names[index] not in moved]
-        assert rest == sorted(rest)
-        assert sum(weights[index] for index in rest) == heaviest_rising(new, weights)
-
-
-def heaviest_rising(numbers: list[int], weights: list[int]) -> int:
-    best: list[int] = []
-    for place, number in enumerate(numbers):
-        best.append(weights[number] + max((best[i] for i in range(place) if numbers[i] < number), default=0))
-    return max(best, default=0)
-
-
-@given(pipelines())
-def test_an_exchange_in_strict_mode_was_allowed(ops: list[ProfiledOp]) -> None:
-    plan = auto_order(ops, "strict", commutes=first_of_even)
-    place = {name: number for number, name in enumerate(plan.order)}
-    for a, b in itertools.combinations(ops, 2):
-        assert place[a.name] < place[b.name] or first_of_even((a.name, b.name))
