@@ -113,11 +113,10 @@ def test_decoded_images_are_arrays_and_the_decoder_takes_over_what_follows(tmp_p
     assert [np.asarray(one["image"]).shape for one in decoded.peek(2)] == [(512, 512, 3), (400, 600, 3)]
     for one, other in zip(decoded.peek(2), by_hand.peek(2), strict=True):
         np.testing.assert_array_equal(one["image"], other["image"])
-    both = [
-        pipe.map(images.RandomCrop(), on="image").map(images.Resize(32, 32), on="image") for pipe in (decoded, by_hand)
-    ]
-    assert [len(one.ops) for one in push_down(both[0].plan, engine)[1]] == ([3] if engine == "python" else [])
-    assert both[0].fingerprint() == both[1].fingerprint()
+    assert [len(one.ops) for one in push_down(decoded.map(images.Resize(32, 32), on="image").plan, engine)[1]] == (
+        [2] if engine == "python" else []
+    )
+    assert decoded.fingerprint() == by_hand.fingerprint()
 
 
 needs_turbojpeg = pytest.mark.skipif(part_decoding.library() == part_decoding.NOT_THERE, reason=part_decoding.NOT_THERE)
@@ -208,7 +207,7 @@ def tail(rng: np.random.Generator, encoded: bytes) -> bytes:
 @pytest.mark.parametrize("ratio", REDUCED)
 def test_a_part_has_the_pixels_of_the_whole_and_bytes_behind_its_end_change_nothing(ratio: int) -> None:
     rng = np.random.default_rng(ratio)
-    for number in range(150):
+    for number in range(60):
         plain = some_jpeg(rng)
         encoded = plain + tail(rng, plain) if number % 5 == 0 else plain
         header, expected = read_header(encoded), whole(plain, ratio)
@@ -241,7 +240,7 @@ def damaged(rng: np.random.Generator, encoded: bytes) -> bytes:
 def test_a_damaged_file_gives_the_same_error_or_the_same_pixels(capfd: pytest.CaptureFixture[str]) -> None:
     rng, crop = np.random.default_rng(1), images.RandomCrop(area=(0.05, 0.6))
     seen: Counter[bool] = Counter()
-    for number in range(600):
+    for number in range(200):
         encoded = damaged(rng, some_jpeg(rng))
         header = read_header(encoded)
         if header is not None and header.shape > (1000, 1000):
@@ -254,7 +253,7 @@ def test_a_damaged_file_gives_the_same_error_or_the_same_pixels(capfd: pytest.Ca
         else:
             found = decode_crop(crop, encoded, number)
             assert np.array_equal(found, crop(expected, np.random.default_rng(number)))
-    assert min(seen.values()) > 8
+    assert min(seen.values()) > 2
     capfd.readouterr()  # the decoders tell of every file on stderr
 
 
