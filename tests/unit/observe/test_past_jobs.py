@@ -35,29 +35,27 @@ from tests.unit.observe.dashboard_rig import Reader
 ENDED = PastJob("a/b c-1", "b", "session_1", "node", 1_700_000_000.25, 1_700_000_060.0, "", "the report", {"job": "x"})
 
 
-def test_a_job_is_found_again_in_a_folder_that_can_be_written(tmp_path: Path, cache_folder: Path) -> None:
-    keep_job(ENDED, tmp_path / "jobs")
-    assert list(past_jobs.past_jobs(tmp_path / "jobs")) == [ENDED]
-    (file,) = (tmp_path / "jobs").iterdir()
+def test_the_newest_jobs_are_found_again_in_a_folder_that_can_be_written(
+    tmp_path: Path, cache_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(past_jobs, "KEPT", 3)
+    folder = tmp_path / "jobs"
+    keep_job(ENDED, folder)
+    (file,) = folder.iterdir()
     assert file.name == "01700000000250-a_b_c-1.json" and json.loads(file.read_text())["format"] == 1
-    long = replace(ENDED, job="写" * 100, began=2e9)
-    keep_job(long, tmp_path / "jobs")
-    assert next(past_jobs.past_jobs(tmp_path / "jobs")) == long, "file systems count a name's bytes"
+    (folder / "of somebody else.json").write_text("{}")
+    long = "写" * 100  # file systems count a name's bytes
+    for number, name in enumerate(("2", "3", long), 1):
+        keep_job(replace(ENDED, job=name, began=ENDED.began + number), folder)
+    assert [one.job for one in past_jobs.past_jobs(folder)] == [long, "3", "2"]
+    (folder / "99999999999999-damaged.json").write_text("{")
+    assert [one.job for one in past_jobs.past_jobs(folder)] == [long, "3", "2"]
+    assert (folder / "of somebody else.json").exists()
     (tmp_path / "file").write_text("")
     keep_job(ENDED, tmp_path / "file" / "below")
     assert list(past_jobs.past_jobs(tmp_path / "file/below")) == []
     assert report_folder() == cache_folder / "pecan_ray" / "jobs"
     assert report_folder("/elsewhere") == Path("/elsewhere") and report_folder("") is None
-
-
-def test_the_newest_jobs_stay_and_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(past_jobs, "KEPT", 3)
-    (tmp_path / "of somebody else.json").write_text("{}")
-    for number in range(5):
-        keep_job(replace(ENDED, job=f"job-{number}", began=ENDED.began + number), tmp_path)
-    (tmp_path / "99999999999999-damaged.json").write_text("{")
-    assert [one.job for one in past_jobs.past_jobs(tmp_path)] == ["job-4", "job-3", "job-2"]
-    assert (tmp_path / "of somebody else.json").exists()
 
 
 ODD: list[Any] = [float("inf"), float("nan"), 10**400, -1, "x", None, [[]], {"a": {}}]
@@ -91,9 +89,7 @@ def test_the_command_prints_saved_and_kept_reports(cache_folder: Path, capsys: p
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "neither JSON nor a job's journal"),
         ("{", "neither JSON nor a job's journal"),
-        ("[1]", "it has no `text`"),
         ("{}", "it has no `text`"),
         ('{"format": 1}', ""),
         ('{"format": 9}', "is of format 9"),
@@ -156,29 +152,16 @@ def test_a_past_job_has_a_page_of_what_its_report_says() -> None:
     assert Reader(job_page("", found)).complaints() == []
 
 
-def test_the_shelf_shows_what_is_kept_and_leaves_out_what_is_broken(tmp_path: Path) -> None:
+def test_the_shelf_gives_the_record_of_a_kept_report_and_of_no_other_file(tmp_path: Path) -> None:
     told = json.loads(report().to_json())
-    for began, job in ((1000.0, "first"), (2000.0, "second")):
-        keep_job(PastJob(job, "p", "c", "n", began, began + 100, "", "text", told), tmp_path)
+    keep_job(PastJob("kept", "p", "c", "n", 1000.0, 1100.0, "", "text", told), tmp_path)
     (tmp_path / "00000009999999-broken.json").write_text("{")
-    (tmp_path / "00000009999998-odd.json").write_text(
-        PastJob("odd", "p", "c", "n", 1.0, 2.0, "", "", {"seconds": "x", "workers": 3}).to_json()
-    )
     assert PastReports(tmp_path / "nothing").lines() == []
     shelf = PastReports(tmp_path)
-    assert [line.name for line in shelf.lines()] == ["second", "first"]
-    newest = shelf.lines()[0].past
-    assert newest is not None
-    record = shelf.record(newest.key)
-    assert record is not None and record.line.name == "second"
+    (line,) = shelf.lines()
+    record = line.past and shelf.record(line.past.key)
+    assert record and record.line.name == "kept"
     assert shelf.record("../../etc/passwd") is None and shelf.record("00000009999999-broken.json") is None
-
-
-def shown_html(html: str) -> Reader:
-    """A reader of HTML whose elements are closed in their order."""
-    shown = Reader(html)
-    assert shown.wrong == []
-    return shown
 
 
 def test_a_pipeline_shows_its_operators_and_inputs_and_runs_none() -> None:
@@ -186,7 +169,8 @@ def test_a_pipeline_shows_its_operators_and_inputs_and_runs_none() -> None:
         raise AssertionError("it was run")
 
     numbers = PecanPipeline(Arrays(i=np.arange(4)), name="<rows> & more")
-    shown = shown_html(numbers.map(fails, on="i").concat(numbers.shuffle(2)).batch(2)._repr_html_())
+    shown = Reader(numbers.map(fails, on="i").concat(numbers.shuffle(2)).batch(2)._repr_html_())
+    assert shown.wrong == []
     assert shown.of("b") == ["<rows> & more"], "escaped"
     assert "fails" in shown.of("code")[0]
     assert shown.of("ol", "li") == ["concat", "Arrays", "Arrays"]
@@ -201,7 +185,8 @@ def test_a_report_shows_what_its_text_tells_and_workers_and_events_in_tables() -
         workers={"local-1": WorkerReport("local", 12, 3, 0)},
         events=(JobEvent(0.5, "worker", "local-1 <came>"), JobEvent(1.0, "end", "over")),
     )
-    shown = shown_html(report._repr_html_())
+    shown = Reader(report._repr_html_())
+    assert shown.wrong == []
     everything = " ".join(shown.text)
     assert shown.of("b")[0] == str(report).splitlines()[0] and "rows <1>" in shown.of("b")[0]
     assert "1 bad elements were left out (on_error)" in shown.of("div")

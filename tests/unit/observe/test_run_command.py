@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -76,6 +75,8 @@ def test_a_program_is_run_as_python_runs_it_and_reported(ran: Callable[..., Ran]
 PRINTS = """
 with pipe.iter_batches(debug=True) as batches:
     next(batches)
+    if "fail" in sys.argv:
+        1 / 0
     print("so far:", batches.report())
     list(batches)
     if "print" in sys.argv:
@@ -84,24 +85,17 @@ print(sys.stdout.fileno(), sys.stdout.encoding, sys.stdout.isatty())
 """
 
 
-@pytest.mark.parametrize("arguments", [["print"], []], ids=["printed", "not printed"])
-def test_a_whole_report_comes_once_whether_the_program_prints_it_or_not(
-    ran: Callable[..., Ran], arguments: list[str]
-) -> None:
-    done = ran(HEAD + PRINTS, *arguments)
-    assert done.returncode == 0, done.stderr
+@pytest.mark.parametrize("how", ["print", "be silent", "fail"])
+def test_a_report_comes_once_whether_the_program_prints_it_or_not_or_fails(ran: Callable[..., Ran], how: str) -> None:
+    done = ran(HEAD + PRINTS, how)
+    failed = how == "fail"
+    assert done.returncode == int(failed), done.stderr
     heads = [line for line in done.stdout.splitlines() if "pecan job" in line]
-    assert [line.split(" batches")[0].rpartition(" ")[2] for line in heads] == ["1", "10"], "one of the middle is none"
-    assert "1 utf-8 False" in done.stdout
-
-
-@pytest.mark.parametrize(("ending", "status"), [("sys.exit(5)", 5), ("1 / 0", 1)])
-def test_a_run_that_is_left_or_fails_is_ended_and_reported(ran: Callable[..., Ran], ending: str, status: int) -> None:
-    done = ran(f"{HEAD}batches = pipe.iter_batches(debug=True)\nnext(batches)\n{ending}\n")
-    assert done.returncode == status, done.stderr
-    assert "ran (debug, in this process): 1 batches, 4 elements" in done.stdout
-    assert (status == 1) == ("train.py" in done.stderr) == ("ZeroDivisionError" in done.stderr)
+    counts = ["1"] if failed else ["1", "10"]
+    assert [line.split(" batches")[0].rpartition(" ")[2] for line in heads] == counts, "one of the middle is none"
+    assert failed == ("ZeroDivisionError" in done.stderr) == ("train.py" in done.stderr)
     assert "run_command.py" not in done.stderr, "the command's own lines are not told"
+    assert failed or "1 utf-8 False" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -135,12 +129,6 @@ def test_a_program_is_explained_up_to_its_first_job(
     said = capsys.readouterr()
     assert status == 0 and "looked_at" in said.out, said.err
     assert not ray.is_initialized(), "no job has begun"
-
-
-def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="0"):
-        main(["--version"])
-    assert capsys.readouterr().out == f"pecan_ray {version('pecan_ray')}\n"
 
 
 ROOT = Path(__file__).parents[3]
