@@ -35,9 +35,9 @@ def test_sides_alternate_and_are_measured_plotted_and_told(tmp_path: Path) -> No
     begun = [line.split(":")[1].strip() for line in said if line.startswith("round")]
     assert begun[:4] == ["threads", "memcpy", "memcpy", "threads"]
     assert begun[4] == "memcpy", "the order of the starts rotates as well"
-    for name in ("threads", "memcpy"):
-        assert [m.round for m in result.measured[name]] == [0, 1, 2, 3], "a launch has rounds of its own"
-        assert all(m.rate and m.rate > 0 and m.cpu_s >= 0 and m.error is None for m in result.measured[name])
+    for measured in result.measured.values():
+        assert [m.round for m in measured] == [0, 1, 2, 3], "a launch has rounds of its own"
+        assert all(m.rate and m.rate > 0 and m.cpu_s >= 0 and m.error is None for m in measured)
     assert result.shapes["threads"] == {"image": "uint8[1, 1024]"}
     assert "threads" in table.case_table(result, 1.0)
     facts = table.as_json([result], launched, 1.0)
@@ -89,16 +89,15 @@ side = RunningSide("threads", by_key("tiny"), PeerSettings(), Path(sys.argv[1]))
 side.response(300.0)
 side.freeze()
 print(side.pid, flush=True)
-os.kill(os.getpid(), getattr(signal, sys.argv[2]))
+os.kill(os.getpid(), signal.SIGKILL)
 signal.pause()
 """
 
 
-@pytest.mark.parametrize("how", ["SIGTERM", "SIGKILL"])
-def test_a_side_that_is_stopped_ends_with_the_harness(tmp_path: Path, how: str) -> None:
-    program = [sys.executable, "-c", LEAVING, str(tmp_path / "log"), how]
+def test_a_side_that_is_stopped_ends_with_the_harness(tmp_path: Path) -> None:
+    program = [sys.executable, "-c", LEAVING, str(tmp_path / "log")]
     harness = subprocess.run(program, cwd=ROOT, stdout=subprocess.PIPE, text=True, timeout=600, check=False)
-    assert harness.returncode == -getattr(signal, how)
+    assert harness.returncode == -signal.SIGKILL
     with contextlib.suppress(psutil.NoSuchProcess):  # it has ended already
         psutil.Process(int(harness.stdout)).wait(300.0)
 
@@ -111,30 +110,30 @@ def test_ratios_of_rates_of_cpu_time_and_to_a_bound_are_medians_of_those_within_
     # What happens to the machine from one round to the next happens to both.
     comparison = compare("ours", "peer", {"ours": rounds(400, 100, 75), "peer": rounds(200, 100, 25)}, 1.5)
     assert (comparison.ratio, comparison.least, comparison.most, comparison.met) == (2.0, 1.0, 3.0, True)
-    even = compare("ours", "peer", {"ours": rounds(100), "peer": rounds(100)})
-    assert even.met is None and even.cpu is None, "without a target and CPU time"
-    ours = [Measurement(number, 1.0, cpu_s=cpu) for number, cpu in enumerate([3.0, 8.0, 1.0])]
-    peer = [Measurement(number, 1.0, cpu_s=cpu) for number, cpu in enumerate([2.0, 4.0, 1.0])]
-    assert compare("ours", "peer", {"ours": ours, "peer": peer}).cpu == 1.5
+    assert comparison.cpu is None
+    ours, peer = ([Measurement(number, 1.0, cpu_s=cpu) for number, cpu in enumerate(each)] for each in ((3, 8), (2, 4)))
+    comparison = compare("ours", "peer", {"ours": ours, "peer": peer})
+    assert comparison.cpu == 1.75 and comparison.met is None, "without a target"
     measured = {"ours": rounds(80, 90, 85), "peer": rounds(50, 50, 50), "bound": rounds(100, 100, 100)}
     comparison = compare("ours", "peer", measured, 3.0, bound="bound")
     assert (comparison.ratio, comparison.bound, comparison.limit, comparison.met) == (1.7, "bound", 2.0, False)
     assert compare("ours", "bound", measured, 0.9, bound="bound").limit is None, "it is the peer itself"
 
 
-def test_rounds_that_failed_or_had_other_load_are_left_out_or_give_no_ratio_but_the_reason() -> None:
-    failed = [*rounds(100, 100), Measurement(2, None, error="its process ended: killed")]
-    comparison = compare("ours", "peer", {"ours": rounds(100, 100, 100), "peer": failed}, 1.0)
-    assert comparison.ratio is comparison.met is None
-    assert "peer failed in round 3: its process ended: killed" in comparison.reason
-    assert "peer was not measured" in compare("ours", "peer", {"ours": rounds(1.0)}).reason
-    busy = [*rounds(100, 100, foreign=0.4), Measurement(2, 100.0)]
-    comparison = compare("ours", "peer", {"ours": rounds(100, 100, 100), "peer": busy}, 1.0)
-    assert comparison.ratio is None and "2 of 3 rounds (up to 40%)" in comparison.reason
-    busy = [*rounds(100, 100), Measurement(2, 1.0, foreign=0.5)]
-    comparison = compare("ours", "peer", {"ours": rounds(200, 200, 200), "peer": busy}, 1.0)
-    assert comparison.ratio == 2.0
-    assert comparison.reason == "1 of 3 rounds left out: other load"
+@pytest.mark.parametrize(
+    ("peer", "ratio", "reason"),
+    [
+        ([*rounds(100, 100), Measurement(2, None, error="killed")], None, "peer failed in round 3: killed"),
+        ([], None, "peer was not measured"),
+        ([*rounds(100, 100, foreign=0.4), Measurement(2, 100.0)], None, "2 of 3 rounds (up to 40%)"),
+        ([*rounds(100, 100), Measurement(2, 1.0, foreign=0.5)], 2.0, "1 of 3 rounds left out: other load"),
+    ],
+)
+def test_rounds_that_failed_or_had_other_load_are_left_out_or_give_no_ratio_but_the_reason(
+    peer: list[Measurement], ratio: float | None, reason: str
+) -> None:
+    comparison = compare("ours", "peer", {"ours": rounds(200, 200, 200), **({"peer": peer} if peer else {})}, 1.0)
+    assert comparison.ratio == ratio and reason in comparison.reason
 
 
 def test_a_summary_takes_the_quiet_rounds_and_the_peak_of_the_memory() -> None:
