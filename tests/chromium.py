@@ -6,12 +6,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import pytest
-
 PROGRAM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-needs_chromium = pytest.mark.skipif(
-    PROGRAM is None, reason="no Chromium on this machine (Debian: apt-get install chromium)"
-)
 LONGEST_S = 200
 TRIES = 2
 """A browser that does not end in that time is started again: on a busy machine it may miss its own deadlines."""

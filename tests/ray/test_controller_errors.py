@@ -14,8 +14,10 @@ import pytest
 
 import pecan_ray as pecan
 from pecan_ray import errors
+from pecan_ray.job.listing import SourceListing
 from pecan_ray.runtime import session
 from pecan_ray.runtime.controller_actor import AutoPlacementController
+from tests.ray.pipelines import ONE
 
 pytestmark = pytest.mark.usefixtures("one_node", "no_actor_left")
 
@@ -42,7 +44,7 @@ def test_a_source_whose_module_other_processes_lack_is_told_by_the_modules_name(
     monkeypatch.syspath_prepend(str(tmp_path))
     source = importlib.import_module("only_here").Elsewhere(i=np.arange(8))
     with pytest.raises(errors.ClusterError, match=r"no module 'only_here'.*--working-dir") as caught:
-        pipeline(source, dataclasses.replace(CONFIG, journal=None)).iter_batches(workers=pecan.Workers(local=1))
+        pipeline(source, dataclasses.replace(CONFIG, journal=None)).iter_batches(workers=ONE)
     assert "the source of job broken-" in str(caught.value)
 
 
@@ -56,50 +58,28 @@ def test_labels_that_ray_refuses_are_named() -> None:
     assert "Config(remote_labels=" in str(caught.value)
 
 
-def breaking(*places: str) -> type[AutoPlacementController]:
-    """Return a controller in whose process functions raise, given as module:name."""
+class Breaking(AutoPlacementController):
+    """A controller that cannot take what a listing has found."""
 
-    class Breaking(AutoPlacementController):
-        async def open(self, job: bytes, arrays: Any) -> None:
-            def broken(*arguments: Any, **options: Any) -> Any:
-                raise KeyError("broken on purpose")
+    async def open(self, job: bytes, arrays: Any) -> None:
+        def broken(*_: Any) -> None:
+            raise KeyError("broken on purpose")
 
-            for place in places:
-                module, name = place.split(":")
-                owner: Any = importlib.import_module(f"pecan_ray.{module}")
-                *path, last = name.split(".")
-                for part in path:
-                    owner = getattr(owner, part)
-                setattr(owner, last, broken)
-            await super().open(job, arrays)
-
-    return Breaking
+        listing: Any = SourceListing
+        listing._on_split_page = broken
+        await super().open(job, arrays)
 
 
-BROKEN: dict[str, tuple[str, ...]] = {
-    "asking other jobs what they bid for workers": ("runtime.pool_request_exchange:other_jobs",),
-    "handling SplitPageReceived": ("job.listing:SourceListing._on_split_page",),
-    "": ("job.ledger:Ledger.add_splits", "job.state:JobState._refresh_updates"),
-}
-"""By what the controller was doing, "" where it takes no event any more: which of its functions raise."""
+def train(rank: int) -> str:
+    options: dict[str, Any] = {"epochs": None, "rank": rank, "world_size": 2, "job": "broken-for-all"}
+    with pytest.raises(errors.ClusterError) as told, pipeline().iter_batches(workers=ONE, **options) as batches:
+        list(batches)
+    return str(told.value)
 
 
-def train(rank: int, ranks: int) -> str:
-    options: dict[str, Any] = {"epochs": None, "rank": rank, "world_size": ranks, "job": "broken-for-all"}
-    config = dataclasses.replace(CONFIG, trainer_timeout_s=15.0)  # after which such a controller is ended
-    try:
-        with pipeline(config=config).iter_batches(workers=pecan.Workers(local=1), **options) as batches:
-            list(batches)
-    except errors.ClusterError as error:
-        return str(error)
-    return "ended as if well"
-
-
-@pytest.mark.parametrize("doing", BROKEN)
-def test_what_breaks_in_the_controller_is_raised_by_every_trainer(doing: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "AutoPlacementController", breaking(*BROKEN[doing]))
-    ranks = 2 if doing in ("handling SplitPageReceived", "") else 1
-    with ThreadPoolExecutor(ranks) as pool:
-        heard = list(pool.map(train, range(ranks), [ranks] * ranks))
-    said = rf"broken-for-all: its controller has failed while {doing}.*KeyError: 'broken on purpose'"
+def test_what_breaks_in_the_controller_is_raised_by_every_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "AutoPlacementController", Breaking)
+    with ThreadPoolExecutor(2) as pool:
+        heard = list(pool.map(train, range(2)))
+    said = r"broken-for-all: its controller has failed while handling SplitPageReceived.*KeyError: 'broken on purpose'"
     assert all(re.search(said, told) for told in heard), heard

@@ -17,7 +17,7 @@ from pecan_ray.observe.dashboard.frame import job_address
 from pecan_ray.observe.dashboard_cluster import read_jobs, read_view
 from pecan_ray.observe.dashboard_command import start, stop
 from pecan_ray.placement import Prices
-from tests.chromium import browse, needs_chromium
+from tests.chromium import PROGRAM, browse
 from tests.ray.conftest import Clusters
 from tests.ray.pipelines import numbers
 from tests.ray.user_programs import free_port
@@ -53,7 +53,7 @@ def job() -> Iterator[None]:
         thread.join()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def page(clusters: Clusters) -> Iterator[str]:
     """The dashboard's address on two nodes, where a job runs."""
     serve = pytest.importorskip("ray.serve")
@@ -69,18 +69,17 @@ def page(clusters: Clusters) -> Iterator[str]:
         clusters.end()
 
 
-def read(address: str) -> tuple[int, str, dict[str, str]]:
-    """Status, text and headers of an answer."""
+def read(address: str) -> tuple[int, Reader, dict[str, str]]:
+    """Status, page and headers of an answer."""
     try:
         with urllib.request.urlopen(address, timeout=60) as answer:
-            return answer.status, answer.read().decode(), dict(answer.headers)
+            return answer.status, Reader(answer.read().decode()), dict(answer.headers)
     except urllib.error.HTTPError as error:
-        return error.code, error.read().decode(), dict(error.headers)
+        return error.code, Reader(error.read().decode()), dict(error.headers)
 
 
-def test_the_list_shows_live_jobs_a_jobs_page_what_its_controller_knows_and_others_what_is_not_there(page: str) -> None:
-    status, text, headers = read(f"{page}/")
-    found = Reader(text)
+def test_pages_show_live_jobs_and_what_a_controller_knows_also_in_a_browser(page: str, tmp_path: Path) -> None:
+    status, found, headers = read(f"{page}/")
     assert status == 200 and found.complaints() == []
     assert job_address("/pecan", JOB) in {a["href"] for a in found.all("a")} and JOB in found.text
     assert "default-src 'none'" in headers["content-security-policy"]
@@ -88,27 +87,22 @@ def test_the_list_shows_live_jobs_a_jobs_page_what_its_controller_knows_and_othe
 
     def lacks() -> set[str]:
         """Return what is yet to come: plots, which take two windows, and the bad elements."""
-        seen = Reader(read(job_address(page, JOB))[1])
+        _, seen, _ = read(job_address(page, JOB))
         plots = {one["data-plot"] for one in seen.all("svg") if "data-plot" in one}
         return wanted - plots | ({bad} if bad not in "".join(seen.text) else set())
 
     until(lambda: not lacks(), lambda: f"the page lacks {lacks()}: {read_view(JOB)}")
     view = read_view(JOB)
     assert view is not None and view.order_text and view.stats.timeline
-    status, text, _ = read(job_address(page, JOB))
-    found = Reader(text)
+    status, found, _ = read(job_address(page, JOB))
     assert status == 200 and found.complaints() == []
     shown = "".join(found.text)
     assert all(one in shown for one in (f"pecan job {JOB}:", f"pecan:{JOB}:local-0", "check", "AutoOrder"))
     assert view.stats.timeline[0].decision.reason in shown and os.uname().nodename in shown
     for address in (job_address(page, "no such job"), f"{page}/nothing"):
-        status, text, _ = read(address)
-        assert status == 404 and Reader(text).complaints() == []
-
-
-@needs_chromium
-def test_a_browser_shows_every_page_and_reads_it_anew(page: str, tmp_path: Path) -> None:
-    for address in (f"{page}/", job_address(page, JOB), f"{page}/nothing"):
+        status, found, _ = read(address)
+        assert status == 404 and found.complaints() == []
+    for address in (f"{page}/", job_address(page, JOB), f"{page}/nothing") if PROGRAM else ():
         made = Reader(browse(address, tmp_path / "profile", wait_ms=6000))
         assert [one for one in made.complaints() if not one.startswith("<")] == []
         pause = [one for one in made.all("button") if one.get("id") == "pause"]

@@ -22,7 +22,7 @@ def aspect(number: int) -> int:
     return number * 7919 % 17 % GROUPS
 
 
-def detection(tail: Any, name: str) -> pecan.PecanPipeline:
+def detection() -> pecan.PecanPipeline:
     def load(row: dict[str, Any]) -> dict[str, Any]:
         number = int(row["i"])
         return {"i": number, "image": np.zeros((8 + aspect(number), 8, 3), np.uint8), "boxes": np.ones((number % 4, 4))}
@@ -31,15 +31,15 @@ def detection(tail: Any, name: str) -> pecan.PecanPipeline:
         return {name: [image[name] for image in images] for name in images[0]}
 
     source = pecan.sources.Arrays(i=np.arange(IMAGES), split_rows=10)
-    pipe = pecan.PecanPipeline(source, name=name, seed=3).shuffle(60).map(load)
-    return pipe.group_by(lambda image: aspect(image["i"]), SIZE, tail=tail, collate=lists)
+    pipe = pecan.PecanPipeline(source, name="detection", seed=3).shuffle(60).map(load)
+    return pipe.group_by(lambda image: aspect(image["i"]), SIZE, tail="fill", collate=lists)
 
 
 def test_detection_on_two_ranks_takes_equally_many_steps_and_loses_no_image_with_a_worker() -> None:
     def train(rank: int) -> list[Any]:
         batches_of: list[Any] = [[], []]
         options: dict[str, Any] = {"rank": rank, "world_size": RANKS, "job": "detection", "epochs": 2}
-        with detection("fill", "detection").iter_batches(workers=TWO, **options) as batches:
+        with detection().iter_batches(workers=TWO, **options) as batches:
             for batch in batches:
                 assert batches.provenance is not None
                 batches_of[batches.provenance.epoch].append(batch["i"])
@@ -58,27 +58,6 @@ def test_detection_on_two_ranks_takes_equally_many_steps_and_loses_no_image_with
         assert first == second and least <= first <= least + GROUPS, "one rest for each group"
         images = [image for batches in ranks for batch in batches[epoch] for image in set(batch)]
         assert sorted(images) == list(range(IMAGES)), "each comes in one batch, perhaps several times in it"
-
-
-def test_groups_go_on_from_a_state_on_other_ranks_without_repeating_an_image() -> None:
-    used: list[Any] = []
-    with detection("merge", "first").iter_batches(workers=pecan.Workers(local=2)) as batches:
-        for batch in batches:
-            used.append(batch["i"])
-            if len(used) == 9:
-                state = batches.state_dict()
-                break
-
-    def rest(rank: int) -> tuple[list[list[int]], int]:
-        options: dict[str, Any] = {"rank": rank, "world_size": RANKS, "job": "second", "state": state}
-        with detection("merge", "first").iter_batches(workers=pecan.Workers(local=2), **options) as batches:
-            return [batch["i"] for batch in batches], batches.report().left_out_elements
-
-    with ThreadPoolExecutor(RANKS) as pool:
-        (first, left_out), (second, _) = pool.map(rest, range(RANKS))
-    assert len(first) == len(second)
-    counts = Counter(number for batch in (*used, *first, *second) for number in batch)
-    assert max(counts.values()) == 1 and len(counts) == IMAGES - left_out and left_out < RANKS
 
 
 ROWS, BOUNDARIES, SIZES = 1003, [30, 60], [8, 4, 2]

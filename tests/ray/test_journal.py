@@ -6,12 +6,9 @@ import gc
 import os
 import pickle
 import signal
-import subprocess
 import time
 import weakref
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -22,14 +19,12 @@ import pytest
 import ray
 
 import pecan_ray as pecan
-from benchmarks.faults.processes import left_behind
-from pecan_ray.errors import ClusterError, JournalError
+from pecan_ray.errors import JournalError
 from pecan_ray.job.start_worker import StartWorker
 from pecan_ray.runtime.journal_file import JournalPlace, kept_job
 from pecan_ray.runtime.worker_actor import worker_actor_spec
 from tests.ray.conftest import living_actors
 from tests.ray.pipelines import ONE, TWO, ids, numbers, times
-from tests.ray.user_programs import environment_at, started
 from tests.ray.waiting import until
 from tests.ray.workers import (
     ONE_BY_ONE,
@@ -59,51 +54,31 @@ def slowly(i: Any) -> Any:
 KEPT = Counter({i: 1 for i in range(ROWS) if i % 3 > 0})
 
 
-@contextmanager
-def running(name: str, **options: Any) -> Iterator[Any]:
-    """An endless job whose controller can be killed."""
-    with slow_numbers(name, **options).iter_batches(job=name, epochs=None, workers=ONE) as batches:
-        next(batches)
-        yield batches
-
-
-def test_what_is_no_journal_is_refused_and_a_damaged_one_ends_a_job_whose_controller_is_killed(tmp_path: Path) -> None:
+def test_a_damaged_journal_ends_a_job_whose_controller_is_killed_and_the_error_keeps_no_batch_alive(
+    tmp_path: Path,
+) -> None:
     JournalPlace(tmp_path, "elsewhere", "actor").keep_job(b"cno_such_module\nJob\n.")
     with pytest.raises(JournalError, match=r"elsewhere\.job cannot be unpickled: .*no_such_module"):
         pecan.journal_state(tmp_path, "elsewhere")
     with pytest.raises(JournalError, match="holds no journal of job nobody"):
         pecan.journal_state(tmp_path, "nobody")
-    with pytest.raises(JournalError, match=r"Config\(journal='.*elsewhere\.job'\): no journal can be kept"):
-        slow_numbers("open", config=pecan.Config(journal=tmp_path / "elsewhere.job")).iter_batches()
-    with running("open", config=pecan.Config(journal=tmp_path)) as batches:
-        until(lambda: batches._run.session.client.progress().queued, "no batch is ahead that could be left")
-        batches.leave_epoch()
-        next(batches)
-        state = batches.state_dict()  # now the job knows of all batches
-        assert state["passed"] and pecan.journal_state(tmp_path, "open") == state, "it knows what a loop has left"
-        (tmp_path / "open.journal").rename(tmp_path / "elsewhere")
-        with pytest.raises(JournalError, match=r"open\.journal cannot be read"):
-            pecan.journal_state(tmp_path, "open")
-        (tmp_path / "elsewhere").rename(tmp_path / "open.journal")
-        with (tmp_path / "open.journal").open("r+b") as file:
-            file.seek(20)
-            file.write(b"##")
-        kill_controller("open")
-        said = (
-            r"controller of job open was lost, .*open\.journal cannot be gone on from: entry 1 of a journal is damaged"
-        )
-        with pytest.raises(JournalError, match=said) as caught:
-            list(batches)
-        assert "\n" not in str(caught.value) and "Traceback" not in str(caught.value)
-
-
-def test_without_a_journal_a_lost_controller_ends_the_job_and_the_error_keeps_no_batch_alive() -> None:
     seen: list[weakref.ref[Any]] = []
 
     def iterate() -> None:
-        with running("without", config=pecan.Config(journal="off")) as batches:
-            until(lambda: batches._run.session.client.progress().queued, "no batch is ahead")
-            kill_controller("without")
+        pipe = slow_numbers("open", config=pecan.Config(journal=tmp_path))
+        with pipe.iter_batches(job="open", epochs=None, workers=ONE) as batches:
+            run: Any = batches._run
+            next(batches)
+            until(lambda: run.session.client.progress().queued, "no batch is ahead that could be left")
+            batches.leave_epoch()
+            next(batches)
+            state = batches.state_dict()  # now the job knows of all batches
+            assert state["passed"] and pecan.journal_state(tmp_path, "open") == state, "it knows what a loop has left"
+            until(lambda: run.session.client.progress().queued, "no batch is ahead")
+            with (tmp_path / "open.journal").open("r+b") as file:
+                file.seek(20)
+                file.write(b"##")
+            kill_controller("open")
             for batch in batches:
                 seen.append(weakref.ref(batch["i"]))
 
@@ -112,9 +87,10 @@ def test_without_a_journal_a_lost_controller_ends_the_job_and_the_error_keeps_no
         told = ""
         try:
             iterate()
-        except ClusterError as error:
+        except JournalError as error:
             told = str(error)
-        assert "the controller of the job is gone" in told
+        assert "controller of job open was lost, " in told and "\n" not in told and "Traceback" not in told
+        assert "open.journal cannot be gone on from: entry 1 of a journal is damaged" in told
         assert seen and not any(one() is not None for one in seen)
     finally:
         gc.enable()
@@ -163,18 +139,6 @@ def test_a_trainer_goes_on_without_a_controller_and_the_next_one_ends_a_worker_t
         assert "pecan:stranger:local-0" in living_actors()
         with pytest.raises(ray.exceptions.RayTaskError, match="another process is the job's controller now"):
             ray.get(keeper("stranger").start.remote(*stranger))
-
-
-def test_nothing_is_left_of_a_job_whose_trainer_is_killed_while_its_workers_wait_for_a_place(three_nodes: Any) -> None:
-    """Not even what Ray would start as soon as there is room, or would have an autoscaler make room for."""
-    program = """
-import pecan_ray as pecan
-pipe = pecan.PecanPipeline(pecan.sources.Items([1]), config=pecan.Config(cpus_per_worker=99)).batch(1)
-next(iter(pipe.iter_batches(job="placeless", workers=pecan.Workers(remote=1))))
-"""
-    with started(program, environment_at(three_nodes.address), stderr=subprocess.DEVNULL):
-        until(lambda: "pecan:placeless:remote-0" in living_actors(), "no worker is asked for")
-    until(lambda: not left_behind(), lambda: f"there is {left_behind()}")
 
 
 # --- arrays that workers map ---------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ import os
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import ray
@@ -17,8 +16,9 @@ import pecan_ray as pecan
 from pecan_ray import storage
 from pecan_ray.cli import main
 from pecan_ray.errors import JournalError, SourceNotFoundError, StateError
-from tests.object_stores import SECRET
+from tests.object_stores import SECRET, put_objects
 from tests.ray.conftest import Bucket, living_actors
+from tests.ray.pipelines import ONE, numbered_lines
 from tests.ray.test_journal import KEPT, slow_numbers
 from tests.ray.test_observed import scraped
 from tests.ray.user_programs import environment_at, started
@@ -28,17 +28,12 @@ from tests.ray.workers import controller_process, kill_controller
 pytestmark = pytest.mark.usefixtures("no_actor_left")
 
 
-@pytest.fixture(scope="module")
-def cluster(bucket: Bucket) -> Any:
-    """A node whose processes reach a bucket by the environment, in which a secret is."""
-    return bucket.cluster
-
-
 TRAINER = """
 import signal
 import sys
 
 import pecan_ray as pecan
+from tests.ray.pipelines import ONE, numbered_lines
 from tests.ray.test_journal import slow_numbers
 
 config = pecan.Config(journal=sys.argv[1], trainer_timeout_s=6)
@@ -68,9 +63,9 @@ def used_and_killed(root: str, address: str, count: int) -> Counter[int]:
     return Counter(used)
 
 
-def test_a_run_whose_program_was_killed_goes_on_from_a_bucket(cluster: Any) -> None:
+def test_a_run_whose_program_was_killed_goes_on_from_a_bucket(bucket: Bucket) -> None:
     root = "s3://data/journals"
-    used = used_and_killed(root, cluster.address, 7)
+    used = used_and_killed(root, bucket.cluster.address, 7)
     state = pecan.journal_state(root, "left")
     config = pecan.Config(journal=root)
     with slow_numbers("left", config=config).iter_batches(job="left", state=state) as batches:
@@ -89,35 +84,30 @@ def test_a_run_whose_program_was_killed_goes_on_from_a_bucket(cluster: Any) -> N
 
 @pytest.mark.slow
 def test_no_secret_is_in_what_a_job_writes(
-    cluster: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+    bucket: Bucket, tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """It is in the environment of every process, with which they read and write the bucket."""
     caplog.set_level(logging.DEBUG, logger="pecan_ray")
     assert os.environ["AWS_SECRET_ACCESS_KEY"] == SECRET
-    for file in range(8):
-        storage.write_file(f"s3://data/planted/{file}", "".join(f"{file * 50 + line}\n" for line in range(50)).encode())
-    config = pecan.Config(
-        journal="s3://data/secrets", quarantine_path=str(tmp_path / "bad.jsonl"), error_budget=1.0, progress=True
-    )
+    put_objects(bucket.endpoint, numbered_lines("planted", 8, 50, 8))
+    bad = str(tmp_path / "bad.jsonl")
+    config = pecan.Config(journal="s3://data/secrets", quarantine_path=bad, error_budget=1.0, progress=True)
     pipe = pecan.PecanPipeline(pecan.sources.TextLines("s3://data/planted/*"), name="planted", config=config)
-    pipe = pipe.map(int, on="text")
-    said = [repr(pipe), pipe.explain(), pipe.explain(format="json")]
-    pipe = pipe.map(lambda number: 1 / (number % 100), on="text", name="divides").batch(8)
-    with pipe.iter_batches(job="planted", workers=pecan.Workers(local=1), on_error="quarantine") as batches:
+    pipe = pipe.map(lambda text: 1 / (int(text) % 100), on="text", name="divides").batch(8)
+    with pipe.iter_batches(job="planted", workers=ONE, on_error="quarantine") as batches:
         first = next(batches)
-        said += [str(batches.state_dict()), str(batches.report()), repr(batches)]
+        said = [str(batches.state_dict()), str(batches.report())]
         assert main(["status"]) == 0
         until(lambda: 'job="planted"' in scraped(), "there are no metrics")
         said.append(scraped())
         until(lambda: journals() and "job" in {path.rsplit("/", 1)[1] for path in journals()}, "there is no journal")
         kept = list(copied())
         assert kept, "all pieces of the journal were replaced before they were read"
-        kept += written_below(Path(ray.worker._global_node.get_session_dir_path()))
         assert len(first["text"]) + sum(len(batch["text"]) for batch in batches) == 396
-        said += [str(batches.report()), repr(batches.report())]
+        said.append(repr(batches.report()))
     with pytest.raises(pecan.errors.OpError) as caught:
-        list(pipe.iter_batches(job="fails", workers=pecan.Workers(local=1)))
-    said += [str(caught.value), repr(caught.value), *getattr(caught.value, "__notes__", ())]
+        list(pipe.iter_batches(job="fails", workers=ONE))
+    said += [repr(caught.value), *getattr(caught.value, "__notes__", ())]
     kept += written_below(Path(ray.worker._global_node.get_session_dir_path())) + written_below(tmp_path)
     out, err = capfd.readouterr()
     assert "job planted" in out and 'job="planted"' in "".join(said), "what is told of the job is looked through"

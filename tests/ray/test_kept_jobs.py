@@ -1,9 +1,8 @@
-"""Processes of a job that wait for the next pass over its pipeline."""
+"""Jobs on two CPUs: processes that wait for the next pass over a pipeline, and jobs that wait for CPUs."""
 
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,19 +10,17 @@ import pytest
 import ray
 
 import pecan_ray as pecan
-from pecan_ray.errors import PecanError
 from pecan_ray.integrations.evaluation import EvaluationBatches
 from pecan_ray.runtime import kept_jobs
 from tests.ray.conftest import living_actors
 from tests.ray.pipelines import ONE, ids, numbers
-from tests.ray.user_programs import run_program
-from tests.ray.waiting import until
+from tests.ray.waiting import ENDS_S, until
+from tests.ray.waiting_transforms import waiting as slow_pipeline
 from tests.ray.workers import kill, kill_controller
 
 pytestmark = pytest.mark.usefixtures("one_node", "no_actor_left")
 
 ROWS = 40
-end_actor: Any = ray.kill
 two_cpus: Any = ray.remote(num_cpus=2)
 
 
@@ -48,7 +45,7 @@ def waiting(job: str) -> set[str]:
     return {name.rpartition(":")[2].partition("-")[0] for name in living_actors() if name.startswith(f"pecan:{job}:")}
 
 
-def test_a_second_pass_runs_in_the_processes_of_the_first_and_is_a_job_of_its_own() -> None:
+def test_later_passes_run_in_the_processes_of_the_first_as_jobs_of_their_own_until_one_is_left() -> None:
     pipe = pipeline("kept")
     job, processes = a_pass(pipe)
     with pipe.iter_batches(workers=ONE) as second:
@@ -67,56 +64,39 @@ def test_a_second_pass_runs_in_the_processes_of_the_first_and_is_a_job_of_its_ow
         given = iter(evaluated)
         made = np.concatenate([next(given)["i"] for _ in range(len(evaluated))])
         assert (sorted(made[:, 0]), {*made[:, 1]}) == ([*range(ROWS)], processes)
-
-
-def test_a_pass_behind_one_that_is_cut_runs_in_its_processes() -> None:
-    pipe = pipeline("cut")
-    jobs = set()
-    for _ in range(3):
-        batches = pipe.iter_batches(workers=ONE, epoch_batches=3)
-        made = np.concatenate([batch["i"] for batch in batches])
-        report = batches.report()
-        assert (len(made), report.epochs, report.left_epochs) == (12, 1, 1)
-        jobs.add((report.job, frozenset(made[:, 1])))
-    job, processes = a_pass(pipe)
-    assert jobs == {(job, frozenset(processes))}
+    batches = pipe.iter_batches(workers=ONE, epoch_batches=3)
+    made = np.concatenate([batch["i"] for batch in batches])
+    report = batches.report()
+    assert (len(made), {*made[:, 1]}, report.job, report.left_epochs) == (12, processes, job, 1)
+    assert a_pass(pipe) == (job, processes), "behind one that was cut"
+    assert waiting(job)
     assert ids(pipe.iter_batches(workers=ONE, epoch_batches=3, state=batches.state_dict())) == [], "it was all used"
-
-
-def test_a_pass_whose_processes_are_partly_gone_begins_in_new_ones() -> None:
-    pipe = pipeline("lost")
-    job, processes = a_pass(pipe)
-    for lost in ("local-0", "controller", "keeper"):
-        (name,) = (name for name in living_actors() if name.startswith(f"pecan:{job}:{lost}"))
-        if lost == "controller":
-            kill_controller(job)
-        elif lost == "keeper":
-            end_actor(ray.get_actor(name, namespace="pecan"))
-        else:
-            kill(name)
-        (before, gone), (job, processes) = (job, processes), a_pass(pipe)
-        assert job != before and processes.isdisjoint(gone), lost
-
-
-def test_a_pass_that_was_left_and_one_of_a_name_keep_nothing() -> None:
-    pipe = pipeline("left")
     batches = pipe.iter_batches(workers=ONE)
     next(batches)
     batches.close()
     until(lambda: not living_actors(), lambda: f"{living_actors()} live")
-    assert a_pass(pipe, job="named")[0] == "named"
+
+
+def test_a_pass_whose_processes_are_partly_gone_begins_in_new_ones_which_end_with_the_pipeline() -> None:
+    pipe = pipeline("lost")
+    job, processes = a_pass(pipe)
+    for lost in ("worker", "controller"):
+        if lost == "controller":
+            kill_controller(job)
+        else:
+            kill(f"pecan:{job}:local-0")
+        (before, gone), (job, processes) = (job, processes), a_pass(pipe)
+        assert job != before and processes.isdisjoint(gone), lost
+    assert waiting(job)
+    del pipe
     until(lambda: not living_actors(), lambda: f"{living_actors()} live")
 
-    def fails(i: int) -> int:
-        raise ValueError("always")
 
-    failing = numbers(ROWS, "failing").map(fails, on="i").batch(4)
-    with pytest.raises(PecanError, match="always"):
-        ids(failing.iter_batches())
-    until(lambda: not living_actors(), lambda: f"{living_actors()} live")
+def trained() -> list[int]:
+    return sorted(ids(numbers(ROWS, "held").batch(4).iter_batches(workers=ONE, job="held")))
 
 
-def test_what_waits_ends_for_newer_ones_for_who_needs_its_cpus_and_with_its_pipeline(
+def test_what_waits_ends_for_newer_ones_and_for_who_needs_its_cpus_beside_which_a_worker_has_a_place(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(kept_jobs, "MOST_KEPT", 1)
@@ -124,33 +104,21 @@ def test_what_waits_ends_for_newer_ones_for_who_needs_its_cpus_and_with_its_pipe
     older, newer = (a_pass(pipe)[0] for pipe in pipes)
     until(lambda: not waiting(older), "the older one still waits")
     assert waiting(newer) == {"controller", "keeper", "local"}
-    assert ray.get(two_cpus(with_process).remote(0), timeout=60) is not None
-    assert not waiting(newer), "a task has its CPU"
-    job, _ = a_pass(pipes[0])
     large = pipeline("large").with_config(cpus_per_worker=2)
     other, _ = a_pass(large)
-    until(lambda: not waiting(job), "it still holds the CPU")
+    until(lambda: not waiting(newer), "it still holds the CPU")
     assert waiting(other)
-    del pipes, large
-    until(lambda: not living_actors(), lambda: f"{living_actors()} live")
+    held = ray.get(two_cpus(trained).remote(), timeout=ENDS_S)
+    assert held == [*range(ROWS)], "a trainer that holds all CPUs gets a worker"
+    assert not waiting(other), "a task has its CPU"
 
 
-def test_nothing_waits_behind_the_end_of_ray_or_of_the_program(one_node: Any, tmp_path: Path) -> None:
-    program = """
-import ray
-import pecan_ray as pecan
-
-if __name__ == "__main__":
-    pipe = pecan.PecanPipeline(pecan.sources.Items([*range(8)]), config=pecan.Config(progress=False)).batch(4)
-    jobs = []
-    for ends in (False, True, False):
-        batches = pipe.iter_batches(workers=1)
-        assert len([*batches]) == 2
-        jobs.append(batches.report().job)
-        if ends:
-            ray.shutdown()
-    print(jobs[0] == jobs[1] != jobs[2])
-"""
-    done = run_program(program, tmp_path, one_node.address)
-    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
-    until(lambda: not living_actors(), lambda: f"{living_actors()} live")
+def test_a_job_that_may_gives_up_a_worker_for_one_that_waits() -> None:
+    placing = pecan.AutoWorkers(max_remote=0, window_batches=5, window_s=1.0)
+    # Far more than the trainer takes for a batch, also on a loaded machine: it is worth two workers.
+    with slow_pipeline(0.1).iter_batches(epochs=None, workers=placing, prefetch_bytes=1 << 20) as rich:
+        until(lambda: next(rich) is not None and len(rich.report().workers) == 2, "not two workers")
+        poor = numbers(ROWS, "poor", config=pecan.Config(placement_warning_s=1.0, reorder="off")).batch(8)
+        assert sorted(ids(poor.iter_batches(workers=ONE))) == [*range(ROWS)]
+        next(rich)
+        assert any("job poor" in event.text and "waits for CPUs" in event.text for event in rich.report().events)

@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import ray
 
 import pecan_ray as pecan
 from benchmarks.faults.processes import left_behind
-from tests.ray.conftest import Clusters, living_actors
 from tests.ray.pipelines import ONE, numbers
 from tests.ray.user_programs import environment_at, started
 from tests.ray.waiting import ENDS_S, until
@@ -81,33 +79,3 @@ def test_a_trainer_that_stands_still_is_waited_for_and_one_that_is_killed_is_nam
     told = re.search(r"ClusterError: .*rank 0 on node .+? has not been heard for (\d+) s", trainers.message(1))
     assert told is not None and int(told[1]) >= TIMEOUT_S, trainers.message(1)
     until(lambda: not left_behind(), lambda: f"there is {left_behind()}")
-
-
-class Trainer:
-    """A trainer that is lost with its node."""
-
-    def __init__(self) -> None:
-        self._used = 0
-
-    def train(self, rank: int) -> None:
-        for _ in trained(rank, "endless"):
-            self._used += 1
-
-    def used(self) -> int:
-        return self._used
-
-
-@pytest.mark.slow  # a cluster of its own, a node of which is lost
-def test_nothing_stays_of_a_job_that_is_lost_with_its_controllers_node_and_all_its_trainers(clusters: Clusters) -> None:
-    clusters.end()
-    cluster = clusters.of(2, 2)
-    [node] = cluster.worker_nodes
-    remote: Any = ray.remote
-    there = {"num_cpus": 0, "max_concurrency": 2, "label_selector": {"ray.io/node-id": node.node_id}}
-    both = [remote(Trainer).options(**there).remote() for _ in range(2)]
-    both[0].train.remote(0)
-    until(lambda: "pecan:endless:controller" in living_actors(), "no controller")  # it is on the first one's node
-    both[1].train.remote(1)
-    until(lambda: min(ray.get([trainer.used.remote() for trainer in both])) > 10, "the job does not run")
-    cluster.remove_node(node, allow_graceful=False)
-    until(lambda: not living_actors(), lambda: f"there are still {living_actors()}")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import os
 import re
 import urllib.request
 from typing import Any
@@ -15,8 +17,9 @@ import pecan_ray as pecan
 from pecan_ray.cli import main
 from pecan_ray.observe import progress
 from pecan_ray.placement import Prices
+from tests.ray.conftest import ROOT
 from tests.ray.pipelines import ONE, numbers
-from tests.ray.waiting import until
+from tests.ray.waiting import ENDS_S, until
 from tests.ray.waiting_transforms import WaitLog, half
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
@@ -54,7 +57,10 @@ def test_the_doctor_finds_that_every_transport_works(capsys: pytest.CaptureFixtu
         assert f"{name}: Config(transport='{name}') asks for it" in line, line
 
 
-def test_metrics_appear_at_the_prometheus_endpoint() -> None:
+def test_metrics_appear_at_the_prometheus_endpoint_and_a_log_has_lines_with_what_is_left_and_what_was_paid(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "LOG_S", 0.0)
     config = pecan.Config(order_folder="", sample_seconds=2)
     pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(1000)), name="seen", config=config)
     pipe = pipe.map(WaitLog(0.001), on="i", name="slow").map(half, on="i", name="quick").batch(10)
@@ -62,20 +68,22 @@ def test_metrics_appear_at_the_prometheus_endpoint() -> None:
     wanted |= {"pecan_wait_seconds_total", "pecan_worker_elements_total"}
     wanted |= {"pecan_cost_dollars_total", "pecan_epochs_total", "pecan_epoch_cost_dollars"}
     wanted |= {"pecan_workers", "pecan_workers_wanted", "pecan_batch_seconds", "pecan_decisions_total"}  # of windows
-    paid = "pecan_operator_cost_dollars_total"
+    paid, said = "pecan_operator_cost_dollars_total", ""
 
     def all_there() -> bool:
         found = metrics_of("seen-metrics")
         return wanted <= {name for name, _ in found} and {(paid, "slow"), (paid, "quick")} <= set(found)
 
-    workers = pecan.AutoWorkers(max_local=1, max_remote=0, prices=Prices(5.0, 1.0), window_batches=10, window_s=1.5)
-    with pipe.iter_batches(epochs=None, workers=workers, job="seen-metrics") as it:
+    workers = pecan.AutoWorkers(max_local=1, max_remote=0, prices=Prices(3600.0, 1.0), window_batches=10, window_s=1.5)
+    with pipe.iter_batches(epochs=1000, workers=workers, job="seen-metrics") as it:
         next(it)
 
         def go_on() -> bool:
+            nonlocal said
             for _ in range(10):
                 next(it)
-            return all_there()
+            said += capfd.readouterr().err
+            return all_there() and ", $" in said
 
         until(go_on, f"no metrics {sorted(wanted)} and {paid}")
     found = metrics_of("seen-metrics")
@@ -83,18 +91,14 @@ def test_metrics_appear_at_the_prometheus_endpoint() -> None:
     slow, quick = found[paid, "slow"], found[paid, "quick"]
     assert found["pecan_cost_dollars_total", "host"] > slow + quick > slow > quick > 0, found
     assert found["pecan_cost_dollars_total", "host"] > found["pecan_epoch_cost_dollars", "host"] > 0, found
-
-
-# --- progress -------------------------------------------------------------------------------------------------
-
-
-def bars(progress: bool | None = None) -> pecan.PecanPipeline:
-    return numbers(40, "bar", config=pecan.Config(progress=progress)).batch(4)
+    line = r"^pecan seen: \d+ of 100000 batches, \d+\.\d/s, .* workers .*, \$\d+\.\d{4}, [\d:]+ left$"
+    assert re.search(line, said, re.MULTILINE) and "\r" not in said, said
 
 
 def test_a_terminal_has_a_bar(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(progress, "TERMINAL_S", 0.0)
-    with bars(progress=True).iter_batches(epochs=2, workers=ONE) as batches:
+    pipe = numbers(40, "bar", config=pecan.Config(progress=True)).batch(4)
+    with pipe.iter_batches(epochs=2, workers=ONE) as batches:
         assert len(list(batches)) == 20
     said = capfd.readouterr().err
     assert "pecan bar: 100%|" in said and "20/20 [" in said, said
@@ -102,21 +106,40 @@ def test_a_terminal_has_a_bar(monkeypatch: pytest.MonkeyPatch, capfd: pytest.Cap
     assert said.endswith("\n"), "the cursor is left on a fresh line"
 
 
-def test_a_log_has_whole_lines_with_what_is_left_and_what_was_paid(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(progress, "LOG_S", 0.0)
-    workers = pecan.AutoWorkers(max_local=1, max_remote=0, prices=Prices(3600.0, 1.0))
-    said = ""
-    with bars().iter_batches(epochs=1000, workers=workers) as batches:
+def outputs(client: Any, code: str) -> list[tuple[str, Any]]:
+    """Run a cell; return what it has shown, by kind."""
+    found: list[tuple[str, Any]] = []
+    reply = client.execute_interactive(
+        code, timeout=ENDS_S, output_hook=lambda message: found.append((message["msg_type"], message["content"]))
+    )
+    assert reply["content"]["status"] == "ok", reply["content"]
+    return found
 
-        def paid() -> bool:
-            nonlocal said
-            next(batches)
-            said += capfd.readouterr().err
-            return ", $" in said
 
-        until(paid, "no dollars are told")
-    line = r"^pecan bar: \d+ of 10000 batches, \d+\.\d/s, .* workers .*, \$\d+\.\d{4}, [\d:]+ left$"
-    assert re.search(line, said, re.MULTILINE), said
-    assert "\r" not in said
+def test_the_notebook_of_the_examples_runs_with_a_bar_of_text(three_nodes: Any) -> None:
+    jupyter_client: Any = pytest.importorskip("jupyter_client")
+    pytest.importorskip("ipykernel")
+    notebook = json.loads((ROOT / "examples" / "first_steps.ipynb").read_text())
+    cells = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    env = {**os.environ, "RAY_ADDRESS": three_nodes.address}
+    manager, kernel = jupyter_client.manager.start_new_kernel(env=env, startup_timeout=ENDS_S)
+    try:
+        outputs(kernel, "from pecan_ray.observe import progress\nprogress.TERMINAL_S = 0.0")
+        shown = {cell.splitlines()[-1]: outputs(kernel, cell) for cell in cells}
+    finally:
+        kernel.stop_channels()
+        manager.shutdown_kernel(now=True)
+    results = {
+        last: content["data"] for last, said in shown.items() for kind, content in said if kind == "execute_result"
+    }
+    assert ".batch(64" in results["pipe"]["text/html"]
+    explained = results["pipe.explain()"]["text/plain"]
+    assert not explained.startswith("'") and len(explained.splitlines()) > 3, "a text as it prints, no literal"
+    assert results["seen"]["text/plain"] == "1024" and results["rest"]["text/plain"] == "256"
+    told = results["batches.report()"]["text/html"]
+    assert "<b>pecan job first-steps" in told and "bottleneck" in told
+    bar = "".join(content["text"] for _, content in shown["seen"] if content.get("name") == "stderr")
+    lines = [line for line in bar.split("\r") if line.startswith("pecan first-steps: ")]
+    assert len(set(lines)) > 1 and "16/16" in lines[-1], "it rewrites itself"
+    assert not [kind for said in shown.values() for kind, _ in said if "display_data" in kind], "no widget"
+    assert all(not cell["outputs"] for cell in notebook["cells"] if cell["cell_type"] == "code"), "it is kept clean"

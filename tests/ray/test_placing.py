@@ -6,16 +6,31 @@ How long something takes decides no test: deployments are compared within one wo
 from __future__ import annotations
 
 import itertools
-from typing import Any
+import os
+import re
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import ray
+from ray.core.generated import autoscaler_pb2
+from ray.util.placement_group import placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 import pecan_ray as pecan
+from pecan_ray.cli import main
 from pecan_ray.placement import Deployment
 from pecan_ray.plan.prices import GCP_TPU_V2, Prices, PriceTier
+from pecan_ray.runtime.cluster import local_selector, why_no_placement
+from tests.ray.conftest import ROOT, living_actors
+from tests.ray.pipelines import ONE, TWO, ids, numbers
 from tests.ray.waiting import until
 from tests.ray.waiting_transforms import SMALL, train, waiting
+from tests.ray.workers import ONE_BY_ONE, living_worker, process_of
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
 
@@ -62,3 +77,155 @@ def test_remote_workers_go_to_the_cheapest_nodes_with_room_and_the_dearest_are_d
         until(lambda: per_hour() == pytest.approx(0.2), "the dear worker does not go")
         rates = [rate for rate in batches.report().remote_rates if rate]
     assert max(rates) == pytest.approx(3.2), "no worker has moved"
+
+
+# --- ends that are announced: of a node that is drained, and of a process that gets SIGTERM ------------------------
+
+ROWS, FREE, TOLD_S = 120, 40, 100
+SPOT = {"spot": "yes"}
+
+
+@pytest.fixture
+def spot_nodes(three_nodes: Any) -> Iterator[list[Any]]:
+    """Two nodes more, for remote workers alone."""
+    nodes = [three_nodes.add_node(num_cpus=1, object_store_memory=100 << 20, labels=SPOT) for _ in range(2)]
+    three_nodes.wait_for_nodes()
+    yield nodes
+    for node in nodes:
+        three_nodes.remove_node(node)
+
+
+@dataclass(frozen=True)
+class Gate:
+    """A function that gives back the first numbers at once, and the others once there is a file."""
+
+    file: Path
+
+    def __call__(self, number: Any) -> Any:
+        if number >= FREE:
+            until(self.file.exists, "the gate stays shut")
+        return number
+
+
+def take_away(cluster: Any, node: str) -> None:
+    """Let Ray know that a node will be taken away, as `ray drain-node` and clouds' notices do."""
+    raylet, words = cast(Any, ray._raylet), cast(Any, autoscaler_pb2)
+    client = raylet.GcsClient(address=cluster.address)
+    reason = words.DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
+    accepted, why = client.drain_node(node, reason, "preempted", int(time.time() + TOLD_S) * 1000)
+    assert accepted, why
+
+
+@pytest.mark.usefixtures("spot_nodes")
+def test_the_workers_of_a_node_that_is_taken_away_and_one_that_gets_sigterm_are_replaced_before_they_go(
+    three_nodes: Any, tmp_path: Path
+) -> None:
+    pipe = numbers(ROWS, "leaving", config=pecan.Config(progress=False, reorder="off", remote_labels=SPOT))
+    pipe = pipe.map(Gate(tmp_path / "gate"), on="i").batch(1)
+    with pipe.iter_batches(workers=TWO, **ONE_BY_ONE) as batches:
+        seen = ids([next(batches)])
+        leavers = [living_worker(placement, []) for placement in ("local", "remote")]
+        actor: Any = ray.get_actor(leavers[1], namespace="pecan")
+        placed: tuple[str, int] = ray.get(actor.placed.remote())
+
+        def drains(leaver: str) -> bool:
+            return any(event.text == f"{leaver} drains" for event in batches.report().events)
+
+        take_away(three_nodes, node := placed[0])
+        until(lambda: drains(leavers[1]), lambda: f"{leavers[1]} does not drain: {batches.report()}")
+        os.kill(process_of(leavers[0]), signal.SIGTERM)
+        until(lambda: drains(leavers[0]), lambda: f"{leavers[0]} does not drain: {batches.report()}")
+        (tmp_path / "gate").touch()
+        seen += ids(batches)
+        report = batches.report()
+    assert sorted(seen) == list(range(ROWS))
+    assert report.workers_lost == 0 and len(report.workers) >= 4, str(report)
+    kinds = [event.kind for event in report.events]
+    assert "lost" not in kinds and kinds.index("leaving") < len(kinds) - kinds[::-1].index("worker") - 1, str(report)
+
+    def gone() -> bool:
+        nodes: Any = ray.nodes
+        return not any(one["Alive"] for one in nodes() if one["NodeID"] == node)
+
+    until(gone, "Ray does not end a node on which nothing of ours runs any more")
+
+
+# --- placement groups, which capture what is made in them, as each trial of Ray Tune is one: actors are outside -----
+
+IN_GROUPS = 400
+
+
+@pytest.fixture
+def end_of_the_service(no_actor_left: None) -> Iterator[None]:
+    """The service stays until it is told to go."""
+    yield
+    assert main(["stop", "--force"]) == 0
+
+
+def read(name: str, workers: pecan.Workers, **options: Any) -> tuple[list[int], set[str]]:
+    """Return the elements of an epoch, and the nodes of the workers, all of which are there before its end."""
+    with numbers(IN_GROUPS, name).batch(10).iter_batches(epochs=1, workers=workers, **options) as batches:
+        seen = ids([next(batches)])
+        until(lambda: len(batches.report().workers) == workers.local + workers.remote, "a worker does not come")
+        seen += ids(batches)
+        return sorted(seen), {worker.placement for worker in batches.report().workers.values()}
+
+
+@pytest.fixture
+def group() -> Iterator[Any]:
+    """A placement group of one bundle that is smaller than a worker."""
+    made = placement_group([{"CPU": 0.5}], strategy="PACK", name="a-trial")
+    ray.get(made.ready())
+    yield made
+    remove_placement_group(made)
+
+
+def captured(function: Any, group: Any) -> Any:
+    """Return a remote function that runs in a placement group, and whatever it makes."""
+    there = PlacementGroupSchedulingStrategy(
+        group, placement_group_bundle_index=0, placement_group_capture_child_tasks=True
+    )
+    remote: Any = ray.remote
+    return remote(num_cpus=0.5, max_retries=0, scheduling_strategy=there)(function)
+
+
+@pytest.mark.usefixtures("end_of_the_service")
+def test_a_trainer_in_a_group_has_workers_on_all_nodes_and_what_is_shared_outlives_the_group(group: Any) -> None:
+    def train() -> tuple[list[int], set[str]]:
+        read("shared-in-a-group", ONE, share=True, max_lag=50)
+        return read("in-a-group", TWO, job="in-a-group")
+
+    seen, placements = ray.get(captured(train, group).remote())
+    assert seen == list(range(IN_GROUPS))
+    assert placements == {"local", "remote"}
+    table: Any = ray._private.state.actors
+    nodes = local_selector(ray.util.placement_group_table(group)["bundles_to_node_id"][0])
+    assert (
+        "0.5 of their 4 CPUs are reserved by 1 placement group(s), in which no worker runs: a-trial"
+        in why_no_placement(nodes, 1, "in-a-group")
+    )
+    remove_placement_group(group)
+    until(lambda: ray.util.placement_group_table(group)["state"] == "REMOVED", "the group is not removed")
+    assert read("shared-in-a-group", ONE, share=True, max_lag=50)[0] == list(range(IN_GROUPS))
+    services = [one["State"] for one in table().values() if one["ActorClassName"] == "PecanService"]
+    assert services.count("ALIVE") == 1 and "RESTARTING" not in services
+
+
+def page(tmp_path: Path) -> str:
+    """Return the program of the how-to page, with its results in a folder."""
+    text = (ROOT / "docs" / "howto" / "tune.md").read_text()
+    code = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)[0]
+    there = f"run_config=tune.RunConfig(storage_path={str(tmp_path)!r}, verbose=0), tune_config="
+    return str(code).replace("tune_config=", there, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("end_of_the_service")
+def test_trials_share_a_pipeline_as_the_page_says(tmp_path: Path) -> None:
+    pytest.importorskip("ray.tune")
+    names: dict[str, Any] = {"__name__": "__main__"}
+    exec(page(tmp_path), names)
+    rows = sorted(one.metrics["rows"] for one in names["results"])
+    assert not names["results"].errors
+    assert len(rows) == 4 and rows[-1] == IN_GROUPS and set(rows) <= {200, 300, IN_GROUPS}
+    until(lambda: not [name for name in living_actors() if "service" not in name], "an actor is left")

@@ -18,9 +18,10 @@ import pecan_ray as pecan
 from benchmarks.faults.processes import left_behind
 from pecan_ray.errors import PlanError, StateError
 from pecan_ray.quarantine import quarantined
+from tests.ray.conftest import living_actors
 from tests.ray.pipelines import ONE, TWO, ids, numbers
 from tests.ray.user_programs import environment_at, started
-from tests.ray.waiting import ENDS_S, until
+from tests.ray.waiting import until
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
 
@@ -65,71 +66,32 @@ def test_what_was_not_yielded_comes_from_a_state_also_where_an_iterator_that_run
     assert Counter(got) + Counter(rest) == once + once
 
 
-def test_a_state_leaves_out_what_was_fetched_ahead_and_the_next_epochs_follow_it() -> None:
-    pipe = numbers(ROWS, "by-hand").shuffle(100).batch(8)
-    with pipe.iter_batches(workers=ONE) as batches:
-        used = ids(next(batches) for _ in range(3))
-        next(batches), next(batches)
-        state = saved(batches.state_dict(ahead=2))
-        with pytest.raises(PlanError, match="ahead must be from 0 to 8, but got 9"):
-            batches.state_dict(ahead=9)
-    with pipe.iter_batches(workers=ONE, state=state) as batches:
-        assert sorted(used + ids(batches)) == list(range(ROWS)) and batches.report().epochs == 1
-    with pipe.iter_batches(workers=ONE, epochs=2) as batches:
-        assert [sorted(ids(batches.one_epoch())) for _ in range(3)] == [[*range(ROWS)], [*range(ROWS)], []]
-        assert batches.report().epochs == 2
-
-
-def test_epochs_of_a_fixed_length_go_on_from_a_state_and_ranks_leave_when_they_have_all_their_steps() -> None:
-    pipe, closed = numbers(101, "steps").batch(5), threading.Event()
-    options: dict[str, Any] = {"epochs": None, "epoch_batches": 3, "steps": 7}
-
-    def train(rank: int) -> list[Any]:
-        with pipe.iter_batches(rank=rank, world_size=2, job="steps", workers=ONE, **options) as batches:
-            got = [next(batches) for _ in range(6)]
-            if rank:
-                assert closed.wait(ENDS_S)
-            got += [*batches]
-        closed.set()
-        return got
-
-    with ThreadPoolExecutor(2) as pool:
-        ranks = list(pool.map(train, range(2)))
-    for epoch in (0, 1):
-        seen = ids(batch for rank in ranks for batch in rank[3 * epoch : 3 * epoch + 3])
-        assert len(seen) == len(set(seen)) == 30
-    assert [len(rank) for rank in ranks] == [7, 7]
-    options |= {"first_epoch": 0}
-    with pipe.iter_batches(workers=ONE, **options) as batches:
-        first = [ids([next(batches)]) for _ in range(4)]
-        state = saved(batches.state_dict())
-    with pipe.iter_batches(state=state, workers=ONE, **options) as batches:
-        assert len(batches) == 7 - 4
-        rest = [ids([batch]) for batch in batches]
-    assert first + rest == [ids([batch]) for batch in pipe.iter_batches(debug=True, **options)]
-
-
 KEEPER = """
 import json
 import signal
 import sys
 from itertools import islice
 
-from tests.ray.pipelines import ONE, ids
+from tests.ray.pipelines import TWO, ids
 from tests.ray.test_state import BAD, with_bad_ones
 from tests.ray.waiting import until
 
-batches = with_bad_ones(sys.argv[1]).iter_batches(epochs=2, workers=ONE, on_error="quarantine")
+batches = with_bad_ones(sys.argv[1]).iter_batches(epochs=2, workers=TWO, on_error="quarantine")
 got = ids(islice(batches, 5))
 until(lambda: batches.report().bad_elements == 2 * len(BAD), "not all was received")
+until(lambda: any("zone=moon" in event.text for event in batches.report().events), "the missing label is not named")
 print(json.dumps([got, batches.state_dict()]), flush=True)
 signal.pause()  # until it is killed
 """
 
 
 def with_bad_ones(path: str) -> pecan.PecanPipeline:
-    """A pipeline of which every fifth split is bad from its first element to its last, and other elements as well."""
-    config = pecan.Config(error_budget=1.0, quarantine_path=path)
+    """A pipeline of which every fifth split is bad from its first element to its last, and other elements as well.
+
+    Its remote workers find no place.
+    """
+    labels = {"zone": "moon"}
+    config = pecan.Config(error_budget=1.0, quarantine_path=path, remote_labels=labels, placement_warning_s=0.5)
     source = pecan.sources.Arrays(i=np.arange(ROWS), split_rows=20)
     return pecan.PecanPipeline(source, name="keeper", config=config).map(often_fails, on="i").batch(6)
 
@@ -143,20 +105,22 @@ def often_fails(i: Any) -> Any:
 BAD = [i for i in range(ROWS) if i // 20 % 5 == 1 or i % 50 == 49]
 
 
-def test_a_program_killed_behind_its_state_has_kept_each_bad_element_that_does_not_come_again(
+def test_a_program_killed_behind_its_state_has_kept_each_bad_element_and_leaves_no_worker_that_waits_for_a_place(
     three_nodes: Any, tmp_path: Path
 ) -> None:
+    """Not even what Ray would start as soon as there is room, or would have an autoscaler make room for."""
     path = tmp_path / "bad.jsonl"
     with started(KEEPER, environment_at(three_nodes.address), str(path)) as program:
         assert program.stdout is not None
         got, state = json.loads(program.stdout.readline())
+        assert any(":remote-" in name for name in living_actors())
+    until(lambda: not left_behind(), lambda: f"there is {left_behind()}")
     options: dict[str, Any] = {"epochs": 2, "workers": ONE, "on_error": "quarantine"}
     with with_bad_ones(str(path)).iter_batches(state=state, **options) as it:
         got += ids(it)
     assert Counter(got) == Counter({i: 2 for i in range(ROWS) if i not in BAD})
     kept = Counter((one.origin.epoch, int(one.element["i"])) for one in quarantined(path) if one.origin is not None)
     assert kept == Counter((epoch, i) for epoch in range(2) for i in BAD)
-    until(lambda: not left_behind(), lambda: f"there is {left_behind()}")
 
 
 def test_a_state_that_a_loop_in_another_thread_runs_away_from_is_refused_by_that() -> None:
@@ -179,19 +143,3 @@ def test_a_state_that_a_loop_in_another_thread_runs_away_from_is_refused_by_that
         assert running.result() and "gone on in another thread" in refused[0]
         states = list(pool.map(lambda _: saved(it.state_dict()), range(8)))
         assert all(state == states[0] for state in states)
-
-
-@pytest.mark.slow
-def test_data_that_has_changed_is_refused_and_told_where_it_is_allowed(tmp_path: Path) -> None:
-    file, lines = tmp_path / "lines.txt", [f"{line}\n" for line in range(200)]
-    file.write_text("".join(lines))
-    pipe = pecan.PecanPipeline(pecan.sources.TextLines(file), name="texts").batch(10)
-    with pipe.iter_batches(workers=ONE) as it:
-        next(it)
-        state = it.state_dict()
-    file.write_text("".join([*lines[:-1], "x\n"]))
-    with pytest.raises(StateError, match=r"changed since the state.*allow_changed_source=True"):
-        list(pipe.iter_batches(workers=ONE, state=state))
-    with pipe.iter_batches(workers=ONE, state=state, allow_changed_source=True) as it:
-        assert sum(len(batch["text"]) for batch in it) == 190
-        until(lambda: any(e.kind == "state" for e in it.report().events), "nothing was told of the change")

@@ -61,14 +61,6 @@ def test_a_dataset_goes_on_from_a_checkpoint_and_its_job_ends_with_it(tmp_path: 
         InputBackup(again, tmp_path / "input.json", save_freq=3)
 
 
-def test_a_job_ends_when_what_keras_has_read_is_dropped() -> None:
-    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
-    data = pipeline().to_keras("x", **WORKER)
-    assert len(model.predict(data, verbose=0)) == 100 and actors()
-    del data
-    until(ended, "the job of a dropped data set goes on")
-
-
 def recorded(most: int | None, seen: list[int]) -> Any:
     """Return a model that notes the batches that it is trained on, and fails behind some."""
 
@@ -85,18 +77,13 @@ def recorded(most: int | None, seen: list[int]) -> Any:
     return made
 
 
-@pytest.mark.parametrize(
-    ("save_freq", "most", "left"), [(3, 17, 5), pytest.param("epoch", 14, 0, marks=pytest.mark.slow)]
-)
-def test_a_fit_that_failed_goes_on_with_what_was_not_trained_on(
-    tmp_path: Path, save_freq: Any, most: int, left: int
-) -> None:
+def test_a_fit_that_failed_goes_on_with_what_was_not_trained_on(tmp_path: Path) -> None:
     def fit(most: int | None) -> list[int]:
         seen: list[int] = []
         model = recorded(most, seen)
         data = pipeline().to_keras("x", "y", order="strict", **WORKER)
-        backup = keras.callbacks.BackupAndRestore(tmp_path / "model", save_freq=save_freq)
-        callbacks = [backup, InputBackup(data, tmp_path / "input.json", save_freq=save_freq)]
+        backup = keras.callbacks.BackupAndRestore(tmp_path / "model", save_freq=3)
+        callbacks = [backup, InputBackup(data, tmp_path / "input.json", save_freq=3)]
         try:
             model.fit(data, epochs=3, verbose=0, callbacks=callbacks)
         except RuntimeError:
@@ -105,6 +92,6 @@ def test_a_fit_that_failed_goes_on_with_what_was_not_trained_on(
             data.close()
         return seen
 
-    assert fit(most) == (2 * PASS)[:most]
-    assert fit(None) == (PASS[left:] + 3 * PASS)[:20]
+    assert fit(17) == (2 * PASS)[:17]
+    assert fit(None) == (PASS[5:] + 3 * PASS)[:20]
     assert not (tmp_path / "input.json").exists(), "a fit that ends leaves nothing"

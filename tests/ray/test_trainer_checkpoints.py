@@ -1,8 +1,12 @@
-"""Checkpoints of Lightning, Hugging Face and accelerate hold where the input stands: runs go on with what is unused."""
+"""Checkpoints of Lightning, Hugging Face, accelerate and Ray Train hold where the input stands."""
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
+import signal
+from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -11,7 +15,9 @@ import pytest
 
 import pecan_ray as pecan
 from pecan_ray.errors import PlanError, StateError
+from pecan_ray.runtime import cluster
 from tests.ray.pipelines import ONE, ids, numbers
+from tests.ray.waiting import until
 
 torch: Any = pytest.importorskip("torch")
 transformers: Any = pytest.importorskip("transformers")
@@ -31,10 +37,10 @@ class CutError(Exception):
     """What ends a run in the middle."""
 
 
-def rows(*, known: bool = True) -> pecan.PecanPipeline:
-    """Return batches with a column that no model takes; `known`: how many there are."""
+def rows() -> pecan.PecanPipeline:
+    """Return batches with a column that no model takes; nobody knows how many there are."""
     pipe = numbers(ROWS, "trained").map(lambda row: {"i": row["i"], "labels": row["i"], "other": row["i"]})
-    return (pipe if known else pipe.filter(lambda i: i >= 0, on="i")).shuffle(20).batch(8)
+    return pipe.filter(lambda i: i >= 0, on="i").shuffle(20).batch(8)
 
 
 def test_accelerate_goes_on_with_what_was_not_used(tmp_path: Path) -> None:
@@ -90,7 +96,7 @@ def fit(model: Any, folder: Path, *saving: Any, **options: Any) -> None:
 
     quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
     trainer = Trainer(max_epochs=EPOCHS, accelerator="cpu", default_root_dir=folder, callbacks=[*saving], **quiet)
-    trainer.fit(model, datamodule=PecanDataModule(rows(known=False), options={"workers": ONE}), **options)
+    trainer.fit(model, datamodule=PecanDataModule(rows(), options={"workers": ONE}), **options)
 
 
 def must_be_whole(*parts: list[tuple[int, list[int]]]) -> None:
@@ -109,18 +115,6 @@ def test_lightning_goes_on_with_what_was_not_used(tmp_path: Path) -> None:
         fit(first, tmp_path, saving)
     fit(second, tmp_path, ckpt_path=tmp_path / f"step={saved_at}.ckpt")
     must_be_whole(first.seen[:saved_at], second.seen)
-
-
-@pytest.mark.slow  # Lightning's own checkpoint on an exception: the batch fetched ahead shows most of it
-def test_what_fails_in_a_step_of_lightning_is_saved_without_its_batch(tmp_path: Path) -> None:
-    from pytorch_lightning.callbacks import OnExceptionCheckpoint
-
-    first, second = noting(cut_in=STEPS + 3), noting()
-    with pytest.raises(CutError):
-        fit(first, tmp_path, OnExceptionCheckpoint(tmp_path))
-    (saved,) = tmp_path.glob("*.ckpt")
-    fit(second, tmp_path, ckpt_path=saved)
-    must_be_whole(first.seen, second.seen)
 
 
 # --- the Trainer of Hugging Face ------------------------------------------------------------------------------
@@ -145,21 +139,20 @@ def flat(batches: list[list[int]]) -> list[int]:
     return sorted(i for batch in batches for i in batch)
 
 
-def trainer(model: Any, folder: Path, *, known: bool = True, options: Any = None, **more: Any) -> Any:
+def trainer(model: Any, folder: Path, options: Any = None) -> Any:
     from pecan_ray.integrations import PecanTrainer
 
-    steps = {} if known else {"max_steps": EPOCHS * STEPS}
     arguments = transformers.TrainingArguments(
         output_dir=str(folder),
         num_train_epochs=EPOCHS,
+        max_steps=EPOCHS * STEPS,
         save_strategy="steps",
         save_steps=1,
         report_to=[],
         use_cpu=True,
         disable_tqdm=True,
-        **{**steps, **more},
     )
-    return PecanTrainer(model, arguments, train_dataset=rows(known=known), options=options or {"workers": ONE})
+    return PecanTrainer(model, arguments, train_dataset=rows(), options=options or {"workers": ONE})
 
 
 def test_a_trainer_goes_on_with_what_was_not_used_and_refuses_a_damaged_state_and_its_own_options(
@@ -168,13 +161,13 @@ def test_a_trainer_goes_on_with_what_was_not_used_and_refuses_a_damaged_state_an
     cut_in = 2
     first, second = Noting(cut_in), Noting()
     with pytest.raises(CutError):
-        trainer(first, tmp_path, known=False).train()
+        trainer(first, tmp_path).train()
     damaged = tmp_path / "elsewhere" / f"checkpoint-{cut_in}"
     shutil.copytree(tmp_path / damaged.name, damaged)
     (damaged / "pecan_input.json").write_text("{")
     with pytest.raises(StateError, match=rf"{damaged.name}.*damaged"):
-        trainer(Noting(), tmp_path, known=False).train(resume_from_checkpoint=str(damaged))
-    going_on = trainer(second, tmp_path, known=False)
+        trainer(Noting(), tmp_path).train(resume_from_checkpoint=str(damaged))
+    going_on = trainer(second, tmp_path)
     going_on.train(resume_from_checkpoint=True)
     seen = first.seen + second.seen
     assert len(seen) == EPOCHS * STEPS == going_on.state.global_step, "nothing is made again to be skipped"
@@ -186,26 +179,82 @@ def test_a_trainer_goes_on_with_what_was_not_used_and_refuses_a_damaged_state_an
         trainer(Noting(), tmp_path, options={"wrokers": 3})
 
 
-@pytest.mark.slow
-def test_gradients_of_several_batches_are_one_step(tmp_path: Path) -> None:
-    first, second = Noting(7), Noting()
-    several: dict[str, Any] = {"gradient_accumulation_steps": 4, "ignore_data_skip": True}
-    with pytest.raises(CutError):  # in the second batch of the second epoch, of whose batches none was in a step
-        trainer(first, tmp_path, **several).train()
-    going_on = trainer(second, tmp_path, **several)
-    told = going_on.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2")).metrics
-    assert going_on.state.global_step == EPOCHS * 2 and going_on.state.epoch == EPOCHS
-    assert round(told["train_samples_per_second"] * told["train_runtime"]) == 2 * ROWS, "not of 8 for each batch"
-    assert flat(second.seen) == sorted([*range(ROWS)] * 2), "the second epoch and the third"
+# --- Ray Train, whose workers hold both CPUs: their job gets a place beside them ----------------------------------
+
+TRAIN_ROWS, TRAIN_EPOCHS, STEPS_SAVED = 403, 2, 5
+KILLED_AT = 37
+"""In the second epoch."""
 
 
-@pytest.mark.slow
-def test_a_checkpoint_without_the_input_is_gone_on_from_by_skipping(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with pytest.raises(CutError):
-        trainer(Noting(8), tmp_path).train()
-    (tmp_path / "checkpoint-8" / "pecan_input.json").unlink()
-    model = Noting()
-    trainer(model, tmp_path).train(resume_from_checkpoint=True)
-    assert len(model.seen) == EPOCHS * STEPS - 8 and "holds nothing of the input" in caplog.text
+def going_on(config: dict[str, Any]) -> None:
+    """Train on a shard, save its state every few steps, and be killed once at one of the ranks.
+
+    Each step is a collective operation, which waits for ever for a rank that has one batch less.
+    """
+    from ray import train
+
+    folder, rank = Path(config["folder"]), train.get_context().get_world_rank()
+    shard, step, epochs = train.get_dataset_shard("train"), 0, 0
+    checkpoint = train.get_checkpoint()
+    if checkpoint is not None:
+        with checkpoint.as_directory() as saved:
+            state = json.loads((Path(saved) / "input.json").read_text())
+        shard.load_state_dict(state["input"])
+        step, epochs = state["step"], state["input"]["epochs"]
+    lines = folder / f"{'first' if checkpoint is None else 'second'}-{rank}"
+    for _ in range(epochs, TRAIN_EPOCHS):
+        for batch in shard.iter_torch_batches(device="cpu"):
+            torch.distributed.all_reduce(torch.ones(1))
+            step += 1
+            with lines.open("a") as file:
+                print(step, *batch["i"].tolist(), file=file)
+            if checkpoint is None and step == KILLED_AT and rank == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            if step % STEPS_SAVED == 0:
+                report(folder / f"{lines.name}-at-{step}", rank, {"step": step, "input": shard.state_dict()})
+
+
+def report(folder: Path, rank: int, state: dict[str, Any]) -> None:
+    """Report a step, with a checkpoint of rank 0 for all."""
+    from ray import train
+
+    if rank > 0:
+        train.report({"step": state["step"]})
+        return
+    folder.mkdir()
+    (folder / "input.json").write_text(json.dumps(state))
+    train.report({"step": state["step"]}, checkpoint=train.Checkpoint.from_directory(str(folder)))
+
+
+@pytest.mark.slow  # Ray Train starts processes that import torch, and a process group between them
+@pytest.mark.timeout(900)  # twice, on a machine that may be busy
+def test_a_killed_training_worker_loses_and_repeats_nothing(tmp_path: Path) -> None:
+    """Ray Train runs the loop on two ranks, and once more from its checkpoint."""
+    from ray import train
+    from ray.train.torch import TorchTrainer
+
+    from pecan_ray.integrations import PecanDataConfig
+
+    pipe: Any = numbers(TRAIN_ROWS, "torch").shuffle(50).batch(8)
+    trainer = TorchTrainer(
+        going_on,
+        train_loop_config={"folder": str(tmp_path)},
+        datasets={"train": pipe},
+        dataset_config=PecanDataConfig(epochs=TRAIN_EPOCHS, options={"train": {"workers": pecan.Workers(local=1)}}),
+        scaling_config=train.ScalingConfig(num_workers=2, resources_per_worker={"CPU": 1}),
+        run_config=train.RunConfig(
+            name="run", storage_path=str(tmp_path / "train"), failure_config=train.FailureConfig(max_failures=1)
+        ),
+    )
+    assert trainer.fit().error is None
+    until(lambda: not cluster.named_actors(), "an actor of ours is left")
+    kept = int((tmp_path / "second-0").read_text().split()[0]) - 1  # the step of the last checkpoint that was whole
+    assert 0 < kept < KILLED_AT and kept % STEPS_SAVED == 0
+    came: Counter[int] = Counter()
+    for path in tmp_path.glob("*-[01]"):
+        for line in path.read_text().splitlines():
+            step, *ids = map(int, line.split())
+            if path.name.startswith("second") or step <= kept:
+                came.update(ids)
+    assert came.keys() == set(range(TRAIN_ROWS)) and set(came.values()) <= {TRAIN_EPOCHS, TRAIN_EPOCHS - 1}
+    assert came.total() >= TRAIN_EPOCHS * (TRAIN_ROWS - 1), "of an odd number one may be left out"
