@@ -92,8 +92,6 @@ def test_what_a_mesh_does_not_divide_is_refused_by_its_batch_or_column(mesh: Any
         list(on_mesh(rows(), {"y": over(mesh, "data")}))
     with pytest.raises(PlanError, match=r"no column 'z'; a batch has \['x', 'y'\]"):
         list(on_mesh(rows().batch(8), {"z": over(mesh, "data")}))
-    with pytest.raises(PlanError, match=r"world_size=2\) needs rank="):
-        rows().batch(8).iter_batches(world_size=2)
 
 
 @pytest.mark.parametrize(

@@ -57,24 +57,6 @@ def test_all_training_workers_have_places_in_one_job_of_their_groups_own() -> No
     assert len(jobs) == 1 and jobs.isdisjoint(shard._options["job"] for shard in other)
 
 
-@pytest.mark.parametrize(
-    ("config", "call", "words"),
-    [
-        ({"rank": 1}, {}, "'rank'.*that is found by itself"),
-        ({"batch_size": 1}, {}, "make batches by the pipeline's .batch"),
-        ({"epoch": 1}, {}, "has no argument 'epoch'"),
-        ({"epochs": 0}, {}, r"epochs=...\) needs a whole number >= 1, but got 0"),
-        ({}, {"batch_size": 3}, r"iter_batches of a shard\(batch_size=...\) is not .*: make batches"),
-        ({}, {"order": "strict"}, "has no argument 'order': pass it to PecanDataConfig"),
-    ],
-)
-def test_what_a_config_or_a_shard_cannot_take_is_refused(
-    config: dict[str, Any], call: dict[str, Any], words: str
-) -> None:
-    with pytest.raises(PlanError, match=words):
-        shards(debug=True, **config)[0].iter_batches(**call)
-
-
 def test_loops_of_ray_train_and_trials_of_ray_tune_say_which_rank_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     session: Any = pytest.importorskip("ray.train._internal.session")
     monkeypatch.setattr(session, "_session", SimpleNamespace(world_rank=None))  # as Ray tells trials from workers
