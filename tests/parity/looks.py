@@ -5,14 +5,47 @@ from __future__ import annotations
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Callable
-from typing import Concatenate, ParamSpec
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Concatenate, ParamSpec, TypeAlias
 
 from tests.parity.chains import Chain
-from tests.parity.habit import Look, Make, Seen
-from tests.parity.seen import Facts, batch_of, labels, numbers
+from tests.parity.seen import Facts, Seen, batch_of, labels, numbers
 
 P = ParamSpec("P")
+Opener: TypeAlias = "Callable[[], Any]"
+"""Opens loaders of one pipeline: `run(*most)` begins a pass for each, and leaves it behind so many batches (None: at
+its end), `epochs(count)` begins all in one call; most loaders can be iterated over, too."""
+Make: TypeAlias = "Callable[[Chain], Opener]"
+"""Makes a pipeline of a chain."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """What people write."""
+
+    see: Callable[[Make], Seen | Facts]
+    chains: tuple[Chain, ...]
+    """The pipelines; a peer that can build them has the habit."""
+    needs: str = ""
+    """What a way must have: "iterator", or "length"."""
+    peers: Mapping[str, Callable[[], Seen | Facts]] | None = None
+    """What peers do, if it is not what the look sees of the peers in general."""
+    only: tuple[str, ...] = ()
+    """The ways that have this habit; none: all that have what the look needs."""
+    without: Mapping[str, str] = field(default_factory=dict)
+    """By way: why it does not have this habit."""
+    passes: tuple[int, ...] = ()
+    """The numbers of the passes that are seen."""
+    steps: int | None = None
+    """Batches of a pass, for libraries that must be told where they are not known."""
+    on_workers: tuple[str, ...] = ()
+    """The ways in which the short form of the tests has this row on a cluster too."""
+
+    def but(self, **fields: Any) -> Look:
+        return replace(self, **fields)
+
+
 ITERATOR, LENGTH = "iterator", "length"
 
 
@@ -168,5 +201,7 @@ def of_a_mixture(make: Make, chain: Chain, small: int) -> Facts:
     return {"comes again": again, "other draws": len({*draws[0], *draws[1]}) == len(draws[0]) + len(draws[1])}
 
 
-def ours(see: Callable[..., Seen | Facts], *chains: Chain) -> Look:
-    return Look(lambda make: see(*(make(chain)() for chain in chains)), chains)
+def ours(see: Callable[..., Seen | Facts], *chains: Chain, **fields: Any) -> Look:
+    """Look at loaders of ours, in ways that are named by `only`."""
+    fields = {"peers": {}, **fields}
+    return Look(lambda make: see(*(make(chain)() for chain in chains)), chains, **fields)

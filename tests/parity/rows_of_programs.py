@@ -16,10 +16,10 @@ import pytest
 
 from pecan_ray.pipeline import PecanPipeline
 from tests.parity.chains import LONG, PLAIN, RANDOM, SHUFFLED, N, rows
-from tests.parity.habit import Habit, Seen
 from tests.parity.looks import ours
+from tests.parity.ours import pipeline
 from tests.parity.peers import DataLoader, TfData, torch_loader
-from tests.parity.seen import Facts, Pass, batch_of
+from tests.parity.seen import Facts, Pass, Seen, batch_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -67,9 +67,13 @@ def awaited_at_once(pipe: PecanPipeline, options: Any) -> Seen:
     return Seen(asyncio.run(both()))
 
 
+def by_calls(pipe: PecanPipeline, loader: Any, **more: Any) -> Pass:
+    return list(map(batch_of, pipe.iter_batches(**{**loader.options, **more})))
+
+
 def another_way(loader: Any) -> Seen:
     first = loader.run(None)
-    return Seen([*first, list(map(batch_of, loader.pipe.iter_batches(**loader.options)))])
+    return Seen([*first, by_calls(loader.pipe, loader)])
 
 
 def left_in_the_second(loader: Any) -> Seen:
@@ -85,16 +89,12 @@ def closed_between(loader: Any) -> Seen:
 
 
 def configured_between(loader: Any) -> Seen:
-    options = loader.options
-    return Seen(
-        [list(map(batch_of, loader.pipe.with_config(error_budget=n / 10).iter_batches(**options))) for n in range(2)]
-    )
+    return Seen([by_calls(loader.pipe.with_config(error_budget=number / 10), loader) for number in range(2)])
 
 
 def unpickled(loader: Any) -> Seen:
     first = loader.run(None)
-    copy = pickle.loads(pickle.dumps(loader.pipe))
-    return Seen([*first, list(map(batch_of, copy.iter_batches(**loader.options)))])
+    return Seen([*first, by_calls(pickle.loads(pickle.dumps(loader.pipe)), loader)])
 
 
 def unpickled_loader() -> Seen:
@@ -104,8 +104,7 @@ def unpickled_loader() -> Seen:
 
 
 def of_number(loader: Any) -> Seen:
-    options = {**loader.options, "first_epoch": 3}
-    return Seen([list(map(batch_of, loader.pipe.iter_batches(**options))) for _ in range(2)])
+    return Seen([by_calls(loader.pipe, loader, first_epoch=3) for _ in range(2)])
 
 
 def set_epochs() -> Seen:
@@ -149,10 +148,7 @@ def program() -> list[Pass]:
 
 
 def restarted(loader: Any) -> Seen:
-    from tests.parity.ours import pipeline
-
-    here = list(map(batch_of, pipeline(RANDOM, seed=None).iter_batches(**loader.options)))
-    return Seen([here, program()[0]])
+    return Seen([by_calls(pipeline(RANDOM, seed=None), loader), program()[0]])
 
 
 def forked(_: Any) -> Seen:
@@ -160,108 +156,43 @@ def forked(_: Any) -> Seen:
     return Seen(program()[1:])
 
 
-OTHERS = (
-    Habit(
-        "a pass in one way to iterate, and one by `iter_batches`",
-        ours(another_way, RANDOM),
-        "all ways count together",
-        {"distinct": [N, N], "equal orders": "ab", "draws of an element": "other each time"},
-        peers={},
-        passes=(0, 1),
+BY_CALLS = ("iter_batches", "tensorflow engine")
+OTHERS = {
+    "a pass in one way to iterate, and one by `iter_batches`": ours(another_way, RANDOM, passes=(0, 1)),
+    "`iter_batches(epochs=None)`, left in its second pass": ours(
+        left_in_the_second, RANDOM, only=BY_CALLS, passes=(0, 1, 2)
     ),
-    Habit(
-        "`iter_batches(epochs=None)`, left in its second pass",
-        ours(left_in_the_second, RANDOM),
-        "the next pass is the third",
-        {"distinct": [N, 8, N], "equal orders": "abc"},
-        peers={},
-        only=("iter_batches", "tensorflow engine"),
-        passes=(0, 1, 2),
-    ),
-    Habit(
-        "`to_tf_dataset().take(2)`, three times",
-        ours(lambda loader: looked_at(loader.data), LONG),
-        "the first batches of three passes",
-        {"batches": [[8, 8]] * 3, "equal orders": "aaa"},
+    "`to_tf_dataset().take(2)`, three times": ours(
+        lambda loader: looked_at(loader.data),
+        LONG,
         peers={"tf.data": lambda: looked_at(TfData().produced(LONG)().again())},
         only=("to_tf_dataset",),
     ),
-    Habit(
-        "`to_tf_dataset().repeat(2)`",
-        ours(lambda loader: repeated(loader.data), SHUFFLED),
-        "two passes",
-        {"distinct": [N, N], "equal orders": "ab"},
+    "`to_tf_dataset().repeat(2)`": ours(
+        lambda loader: repeated(loader.data),
+        SHUFFLED,
         peers={"tf.data": lambda: repeated(TfData().produced(SHUFFLED)().again())},
         only=("to_tf_dataset",),
     ),
-    Habit(
-        "`DataLoader(data, num_workers=2)` over `to_torch()`",
-        ours(lambda loader: in_two_processes(loader.data), PLAIN),
-        "an error: pecan_ray has workers of its own",
-        {"error": "PlanError"},
+    "`DataLoader(data, num_workers=2)` over `to_torch()`": ours(
+        lambda loader: in_two_processes(loader.data),
+        PLAIN,
         peers={"DataLoader": lambda: in_two_processes(torch_stream())},
-        differs={"DataLoader": "everything comes twice: each process would begin a job of its own"},
         only=("to_torch",),
     ),
-    Habit(
-        "two loops by `async for` at once",
-        ours(lambda loader: awaited_at_once(loader.pipe, loader.options), SHUFFLED),
-        "two passes",
-        {"distinct": [N, N], "equal orders": "ab"},
-        peers={},
-        only=("async",),
+    "two loops by `async for` at once": ours(
+        lambda loader: awaited_at_once(loader.pipe, loader.options), SHUFFLED, only=("async",)
     ),
-    Habit(
-        "`close()` between two passes",
-        ours(closed_between, RANDOM),
-        "the next pass",
-        {"equal orders": "ab", "draws of an element": "other each time"},
-        peers={},
-        only=("to_torch", "to_keras", "Ray Train"),
-        passes=(0, 1),
+    "`close()` between two passes": ours(
+        closed_between, RANDOM, only=("to_torch", "to_keras", "Ray Train"), passes=(0, 1)
     ),
-    Habit(
-        "`with_config(...)` between two passes",
-        ours(configured_between, RANDOM),
-        "the next pass of one pipeline",
-        {"equal orders": "ab", "draws of an element": "other each time"},
-        peers={},
-        only=("iter_batches",),
-        passes=(0, 1),
+    "`with_config(...)` between two passes": ours(configured_between, RANDOM, only=("iter_batches",), passes=(0, 1)),
+    "a pickled pipeline": ours(
+        unpickled, SHUFFLED, peers={"DataLoader": unpickled_loader}, only=BY_CALLS, passes=(0, 0)
     ),
-    Habit(
-        "a pickled pipeline",
-        ours(unpickled, SHUFFLED),
-        "an unpickled one counts from 0",
-        {"equal orders": "aa"},
-        peers={"DataLoader": unpickled_loader},
-        differs={"DataLoader": "a copy goes on where its generator was: a task shall not depend on what came before"},
-        only=("iter_batches", "tensorflow engine"),
-        passes=(0, 0),
+    "`sampler.set_epoch(3)`, `iter_batches(first_epoch=3)`": ours(
+        of_number, SHUFFLED, peers={"DataLoader": set_epochs}, only=BY_CALLS, passes=(3, 3)
     ),
-    Habit(
-        "`sampler.set_epoch(3)`, `iter_batches(first_epoch=3)`",
-        ours(of_number, SHUFFLED),
-        "pass 3",
-        {"equal orders": "aa"},
-        peers={"DataLoader": set_epochs},
-        only=("iter_batches", "tensorflow engine"),
-        passes=(3, 3),
-    ),
-    Habit(
-        "the program is run again, no seed is given",
-        ours(restarted, RANDOM),
-        "the same order and the same random numbers",
-        {"equal orders": "aa", "draws of an element": "the same"},
-        peers={},
-        only=("iter_batches",),
-    ),
-    Habit(
-        "`os.fork()` between two passes",
-        ours(forked, RANDOM),
-        "parent and child both go on with the next pass (in debug mode: a child cannot run a job)",
-        {"equal orders": "aa", "draws of an element": "the same"},
-        peers={},
-        only=("iter_batches",),
-    ),
-)
+    "the program is run again, no seed is given": ours(restarted, RANDOM, only=("iter_batches",)),
+    "`os.fork()` between two passes": ours(forked, RANDOM, only=("iter_batches",)),
+}

@@ -6,10 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.parity.chains import LONG, LONG_SHUFFLED, PLAIN, RANDOM, SHUFFLED, Chain, N, rows
-from tests.parity.habit import Habit, Seen
-from tests.parity.looks import ours
+from tests.parity.looks import Look, ours
 from tests.parity.peers import TfData, torch_loader
-from tests.parity.seen import Facts
+from tests.parity.seen import Facts, Seen
 from tests.parity.trainers import RecordedInfo, hugging_face_train, keras_fit, keras_model, lightning_fit
 
 ON_TF_DATA, ON_LOADER, ON_DATA_SET = "Keras on tf.data", "Lightning on DataLoader", "Trainer on a data set"
@@ -57,47 +56,24 @@ def predictions(train: Any, rows_to_predict: Any) -> Facts:
     return {"rows": model.predict(rows_to_predict, verbose=0).tolist()}
 
 
-def on_keras(see: Callable[..., Seen | Facts], *chains: Chain) -> dict[str, Any]:
-    look = ours(lambda *loaders: see(*(loader.data for loader in loaders)), *chains)
-    return {"look": look, "peers": {ON_TF_DATA: lambda: see(*map(tf_pairs, chains))}, "only": ("to_keras",)}
+def on_keras(see: Callable[..., Seen | Facts], *chains: Chain) -> Look:
+    peers = {ON_TF_DATA: lambda: see(*map(tf_pairs, chains))}
+    return ours(lambda *loaders: see(*(one.data for one in loaders)), *chains, peers=peers, only=("to_keras",))
 
 
-KERAS = (
-    Habit(
-        "`fit(steps_per_epoch=2, epochs=3)`",
-        says="Keras keeps one iterator: its epochs go on in the pass, one behind the other",
-        stats={"batches": [[8, 8]] * 3, "equal elements": "abc", "in source order": [True] * 3},
-        **on_keras(steps, LONG),
-    ),
-    Habit(
-        "`fit(epochs=2)` twice",
-        says="the second call goes on with the next passes",
-        stats={"distinct": [N] * 4, "equal orders": "abcd", "draws of an element": "other each time"},
-        passes=(0, 1, 2, 3),
-        **on_keras(fits, RANDOM),
-    ),
-    Habit(
-        "`evaluate(steps=2)` three times",
-        says="the same batches each time",
-        stats={"batches": [[8, 8]] * 3, "equal orders": "aaa"},
-        **on_keras(evaluations, LONG),
-    ),
-    Habit(
-        "`fit(validation_steps=2)`",
-        says="the same batches behind each epoch",
-        stats={"batches": [[8, 8]] * 3, "equal orders": "aaa"},
-        on_workers=("to_keras",),
-        **on_keras(validations, SHUFFLED, LONG),
-    ),
-    Habit(
-        "`predict` behind `fit`",
-        ours(predictions_of_a_job, SHUFFLED, PLAIN),
-        "every row, in the order of the source",
-        {"rows": list(range(N))},
+KERAS = {
+    "`fit(steps_per_epoch=2, epochs=3)`": on_keras(steps, LONG),
+    "`fit(epochs=2)` twice": on_keras(fits, RANDOM).but(passes=(0, 1, 2, 3)),
+    "`evaluate(steps=2)` three times": on_keras(evaluations, LONG),
+    "`fit(validation_steps=2)`": on_keras(validations, SHUFFLED, LONG).but(on_workers=("to_keras",)),
+    "`predict` behind `fit`": ours(
+        predictions_of_a_job,
+        SHUFFLED,
+        PLAIN,
         peers={ON_TF_DATA: lambda: predictions(tf_pairs(SHUFFLED), tf_pairs(PLAIN))},
         only=("to_keras",),
     ),
-)
+}
 
 # --- Lightning -----------------------------------------------------------------------------------------------
 
@@ -117,35 +93,39 @@ def module(loader: Any, **pipes: Any) -> Any:
     return PecanDataModule(loader.pipe, options=loader.options, eval_options=loader.options, **pipes)
 
 
-LIGHTNING = (
-    Habit(
-        "`limit_train_batches=2`",
-        ours(lambda loader: limited(datamodule=module(loader)), LONG_SHUFFLED),
-        "each epoch of the trainer is a new pass, of which it uses two batches",
-        {"batches": [[8, 8]] * 3, "equal orders": "abc"},
+LIGHTNING = {
+    "`limit_train_batches=2`": ours(
+        lambda loader: limited(datamodule=module(loader)),
+        LONG_SHUFFLED,
         peers={ON_LOADER: lambda: limited(train_dataloaders=torch_loader(LONG_SHUFFLED))},
         only=("Lightning",),
         passes=(0, 1, 2),
     ),
-    Habit(
-        "the sanity check before training",
-        ours(lambda train, val: checked(datamodule=module(train, val=val.pipe)), SHUFFLED, PLAIN),
-        "each validation begins with the first batch",
-        {"batches": [[8], [8, 8], [8, 8]], "in source order": [True] * 3},
+    "the sanity check before training": ours(
+        lambda train, val: checked(datamodule=module(train, val=val.pipe)),
+        SHUFFLED,
+        PLAIN,
         peers={
             ON_LOADER: lambda: checked(train_dataloaders=torch_loader(SHUFFLED), val_dataloaders=torch_loader(PLAIN))
         },
         only=("Lightning",),
     ),
-)
+}
 
 # --- the Trainer of Hugging Face -----------------------------------------------------------------------------
 
 
-def hugging_face(loader: Any, **options: Any) -> RecordedInfo:
+def trained(loader: Any, **options: Any) -> Seen:
     from pecan_ray.integrations import PecanTrainer
 
-    return hugging_face_train(PecanTrainer, loader.pipe, options=loader.options, **options)
+    return Seen(hugging_face_train(PecanTrainer, loader.pipe, options=loader.options, **options).trained)
+
+
+def evaluated(loader: Any, val: Any, **options: Any) -> Seen:
+    from pecan_ray.integrations import PecanTrainer
+
+    more = {"options": loader.options, "eval_dataset": val.pipe, "eval_options": val.options}
+    return Seen(hugging_face_train(PecanTrainer, loader.pipe, **more, **options).validated)
 
 
 def their_trainer(**options: Any) -> RecordedInfo:
@@ -159,45 +139,21 @@ def their_trainer(**options: Any) -> RecordedInfo:
     return hugging_face_train(Trainer, torch_loader(rows(N)).dataset, data_collator=collate, **options)
 
 
-def evaluated(noted: RecordedInfo) -> Seen:
-    return Seen(noted.validated)
+def on_trainer(**options: Any) -> Look:
+    peers = {ON_DATA_SET: lambda: Seen(their_trainer(**options).trained)}
+    return ours(lambda loader: trained(loader, **options), SHUFFLED, peers=peers, only=("Trainer",))
 
 
-def trained(noted: RecordedInfo) -> Seen:
-    return Seen(noted.trained)
-
-
-TRAINER = (
-    Habit(
-        "an evaluation behind each epoch",
-        ours(
-            lambda train, val: evaluated(
-                hugging_face(train, epochs=2, eval_dataset=val.pipe, eval_options=val.options)
-            ),
-            SHUFFLED,
-            PLAIN,
-        ),
-        "each goes over everything, from the first batch on",
-        {"batches": [[8, 8, 4]] * 2, "in source order": [True, True]},
-        peers={ON_DATA_SET: lambda: evaluated(their_trainer(epochs=2, eval_dataset=torch_loader(rows(N)).dataset))},
+TRAINER = {
+    "an evaluation behind each epoch": ours(
+        lambda train, val: evaluated(train, val, epochs=2),
+        SHUFFLED,
+        PLAIN,
+        peers={
+            ON_DATA_SET: lambda: Seen(their_trainer(epochs=2, eval_dataset=torch_loader(rows(N)).dataset).validated)
+        },
         only=("Trainer",),
     ),
-    Habit(
-        "`max_steps` in the middle of an epoch",
-        ours(lambda loader: trained(hugging_face(loader, epochs=2, steps=4)), SHUFFLED),
-        "ends there",
-        {"batches": [[8, 8, 4], [8]], "distinct": [N, 8]},
-        peers={ON_DATA_SET: lambda: trained(their_trainer(epochs=2, steps=4))},
-        only=("Trainer",),
-    ),
-    Habit(
-        "`train()` twice",
-        ours(lambda loader: trained(hugging_face(loader, epochs=1, times=2)), SHUFFLED),
-        "the second call goes on with the next pass",
-        {"distinct": [N, N], "equal orders": "ab"},
-        peers={ON_DATA_SET: lambda: trained(their_trainer(epochs=1, times=2))},
-        differs={ON_DATA_SET: "its sampler is seeded anew, so both calls have one order: more training shall see more"},
-        only=("Trainer",),
-        passes=(0, 1),
-    ),
-)
+    "`max_steps` in the middle of an epoch": on_trainer(epochs=2, steps=4),
+    "`train()` twice": on_trainer(epochs=1, times=2).but(passes=(0, 1)),
+}

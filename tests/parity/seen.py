@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -12,6 +13,18 @@ Row: TypeAlias = "dict[str, float]"
 Batch: TypeAlias = "list[Row]"
 Pass: TypeAlias = "list[Batch]"
 Facts: TypeAlias = "dict[str, Any]"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Passes that were seen, each of which is cut into `parts` before they are compared."""
+
+    passes: Sequence[Pass]
+    parts: int = 1
+
+
+def facts_of(seen: Seen | Facts) -> Facts:
+    return facts(seen.passes, seen.parts) if isinstance(seen, Seen) else seen
 
 
 def batch_of(columns: Mapping[str, Any]) -> Batch:
