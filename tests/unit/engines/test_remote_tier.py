@@ -19,7 +19,6 @@ from pecan_ray import storage
 from pecan_ray.autocache.store_speed import SPEED, remote_speed
 from pecan_ray.cache_options import Cache
 from pecan_ray.caching.store import EntryStore
-from pecan_ray.cli import main
 from pecan_ray.engines import entry_objects, remote_tier
 from pecan_ray.engines.caching import SplitCache, entry_key
 from pecan_ray.engines.entry_format import EntryReader, EntryWriter
@@ -298,32 +297,6 @@ def test_a_stores_speed_is_measured_once_and_kept(tmp_path: Path) -> None:
         shutil.rmtree(tmp_path / "mounted")
         assert remote_speed(store, EntryObjects(url)) == speed
         assert json.loads(store.read_note(f"{SPEED} {url}") or "")["waiting"] == speed.waiting
-
-
-def test_the_command_looks_at_a_remote_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    url = str(tmp_path / "mounted" / "cache")
-
-    def run(*arguments: str) -> tuple[int, str]:
-        status = main(["cache", "--path", str(tmp_path / "here"), "--remote", url, *arguments])
-        out, err = capsys.readouterr()
-        return status, out + err
-
-    objects = EntryObjects(url)
-    assert run("du") == (0, f"0.0 MB in {url}\n")
-    for number in range(3):
-        objects.put(KIND, str(number), [bytes(1_000_000)], elements=1, seconds=1.0)
-    objects.name(KIND, "ours: autocache behind decode")
-    storage.write_file(f"{url}/others/file", b"of somebody else")
-    status, text = run("ls")
-    assert status == 0 and "ours: autocache behind decode" in text and "3.0" in text and "others" not in text
-    path = next(file.path for _, file in objects.entries(KIND))
-    storage.write_file(path, b"spoiled")
-    assert run("verify") == (1, "2 entries are whole, 1 were damaged and are dropped\n")
-    assert run("rm")[0] == 2
-    assert run("rm", "ffff") == (0, f"0 entries removed from {url}\n")
-    assert "us for an entry" in run("bench")[1]
-    assert run("rm", "--all") == (0, f"2 entries removed from {url}\n")
-    assert [file.path for file in storage.list_folder(url)] == [f"{url}/others/file"], "what is not ours stays"
 
 
 def test_a_place_that_cannot_be_is_refused_and_a_secret_in_a_url_not_repeated() -> None:
