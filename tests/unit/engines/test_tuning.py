@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import random
 import threading
@@ -18,9 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pecan_ray.engines.autotune import (
-    LOOK_AGAIN_S,
     State,
-    ThreadDecision,
     ThreadLimits,
     ThreadWindow,
     decide,
@@ -62,58 +61,6 @@ def holding_the_gil(threads: int) -> ThreadWindow:
     return ThreadWindow(threads, round(1000 * 0.99**threads), 1.0, threads, 1.0, 0.0, 1.02)
 
 
-def scaled(window: ThreadWindow, seconds: float, noise: float) -> ThreadWindow:
-    """Return what happens in so many seconds; `noise` multiplies the elements."""
-    return replace(
-        window,
-        elements=max(1, round(window.elements * seconds * noise)),
-        seconds=seconds,
-        busy_s=window.busy_s * seconds,
-        cpu_s=window.cpu_s * seconds,
-        queued_s=window.queued_s * seconds,
-        process_cpu_s=window.process_cpu_s * seconds,
-        blocked_s=window.blocked_s * seconds,
-    )
-
-
-def simulated(
-    workload: Workload,
-    limits: ThreadLimits,
-    *,
-    seconds: float = 10.0,
-    state: State | None = None,
-    noise: float = 0.0,
-    seed: int = 0,
-) -> tuple[State, list[tuple[float, int, str]]]:
-    """Run a workload for a while; return the state at the end and each change: when, to which number, and why."""
-    rng, now = random.Random(seed), 0.0
-    state = state or State(limits.cpus)
-    changes = []
-    while now < seconds:
-        seen = scaled(workload(state.threads), state.window_s, max(0.05, rng.gauss(1, noise)))
-        now += state.window_s
-        decision, after = decide(state, seen, limits)
-        assert decision.threads == after.threads
-        if after.threads != state.threads:
-            changes.append((now, after.threads, decision.reason))
-        state = after
-    return state, changes
-
-
-def limits(cpus: int, **others: float) -> ThreadLimits:
-    return ThreadLimits(cpus, 16 * cpus, **others)
-
-
-@pytest.mark.parametrize("noise", [0.0, 0.3])
-@pytest.mark.parametrize(("cpus", "taken"), [(1, 0), (8, 0), (64, 0), (4, 2), (4, 8)])
-def test_functions_that_compute_keep_one_thread_per_cpu_and_nothing_is_tried(
-    cpus: int, taken: int, noise: float
-) -> None:
-    """No CPU time is taken from other processes by more threads."""
-    state, changes = simulated(on_cpus(cpus, taken), limits(cpus), noise=noise)
-    assert (state.threads, changes) == (cpus, [])
-
-
 def at_most(most: int) -> Workload:
     """So many at a time can work: a quota lets no more, or Python's lock."""
 
@@ -125,76 +72,90 @@ def at_most(most: int) -> Workload:
 
 
 def remote_storage(threads: int) -> ThreadWindow:
-    rate = min(threads * 20, 250)
-    return ThreadWindow(threads, rate, 1.0, threads, 0.05, 0.0, 0.1)
+    return ThreadWindow(threads, min(threads * 20, 250), 1.0, threads, 0.05, 0.0, 0.1)
 
 
-@pytest.mark.parametrize(
-    ("workload", "cpus", "least", "most"),
-    [
-        (at_most(4), 64, 4, 16),
-        (at_most(5), 16, 5, 8),
-        (remote_storage, 4, 12, 32),  # a bound from elsewhere is left by no more than a step
-        (waiting(8, 0.005, 0.005), 8, 16, 20),  # they wait and compute
-        (lambda threads: replace(waiting(4)(4), threads=threads, busy_s=2.0), 4, 4, 4),  # they have no work
-        (lambda threads: replace(waiting(4)(threads), bytes_per_thread=10e6), 4, 10, 10),  # half of the memory is left
-    ],
-)
-def test_the_number_that_is_found_is_the_one_that_the_work_can_use(
-    workload: Workload, cpus: int, least: int, most: int
-) -> None:
-    bounds = limits(cpus, memory_bytes=200e6)
-    state, _ = simulated(workload, bounds, noise=0.02, seconds=20)
-    assert least <= state.threads <= most
-    decision, _ = decide(state, replace(workload(state.threads), bytes_per_thread=40e6), bounds)
-    assert decision.threads == min(state.threads, 5), "elements that turn out larger take threads away"
+def but(workload: Workload, **fields: float) -> Workload:
+    return lambda threads: replace(workload(threads), **fields)
 
 
-@pytest.mark.parametrize("cpus", [1, 8])
-def test_functions_that_wait_get_all_threads_in_three_seconds_and_those_that_hold_the_gil_one(cpus: int) -> None:
-    state, changes = simulated(waiting(cpus), limits(cpus), seconds=3, noise=0.1)
-    assert (state.threads, state.phase) == (16 * cpus, "settled")
-    assert all("more" in reason for _, _, reason in changes)
-    state, changes = simulated(holding_the_gil, limits(2 * cpus), noise=0.005)
-    assert (state.threads, state.phase) == (1, "settled")
-    assert "fewer" in changes[0][2]
+def scaled(window: ThreadWindow, seconds: float, noise: float) -> ThreadWindow:
+    """Return what happens in so many seconds; `noise` multiplies the elements."""
+    times = ("seconds", "busy_s", "cpu_s", "queued_s", "process_cpu_s", "blocked_s")
+    of_times = {name: getattr(window, name) * seconds for name in times}
+    return replace(window, elements=max(1, round(window.elements * seconds * noise)), **of_times)
 
 
-def test_nothing_is_tried_while_the_trainer_is_slower_and_a_pause_of_it_does_not_end_a_search() -> None:
-    def held_up(threads: int) -> ThreadWindow:
-        return replace(waiting(2)(threads), blocked_s=0.5)
-
-    bounds = limits(2)
-    state, changes = simulated(held_up, bounds, seconds=30)
-    assert (state.threads, state.phase, changes) == (2, "measuring", [])
-    assert decide(state, held_up(2), bounds)[0].reason == "the trainer takes batches more slowly than they are made"
-    state, _ = simulated(waiting(2), bounds, seconds=0.65)
-    assert state.phase == "trying"
-    pause = replace(scaled(waiting(2)(state.threads), 5.0, 0.01), blocked_s=4.9)
-    decision, after = decide(replace(state, skip=0), pause, bounds)
-    assert decision == ThreadDecision(state.threads, "the trainer paused")
-    assert simulated(waiting(2), bounds, state=after, seconds=3)[0].threads == 32
-
-
-def test_a_settled_number_stays_but_for_a_look_now_and_then() -> None:
-    bounds = limits(8)
-    state, _ = simulated(waiting(8, 0.005, 0.005), bounds, seconds=3)
-    assert state.phase == "settled"
-    _, changes = simulated(waiting(8, 0.005, 0.005), bounds, state=state, seconds=LOOK_AGAIN_S - 4, noise=0.05)
-    assert changes == []
-    _, changes = simulated(waiting(8, 0.005, 0.005), bounds, state=state, seconds=1800, noise=0.05)
-    assert len(changes) <= 20, "half an hour may see few trials"
+def simulated(
+    limits: ThreadLimits, *phases: tuple[float, Workload], noise: float = 0.0, seed: int = 0
+) -> tuple[State, list[str]]:
+    """Run workloads, each for so many seconds; return the state at the end and each decision that is another one."""
+    rng, now, end = random.Random(seed), 0.0, 0.0
+    state, told = State(limits.cpus), list[str]()
+    for seconds, workload in phases:
+        end += seconds
+        while now < end:
+            seen = scaled(workload(state.threads), state.window_s, max(0.05, rng.gauss(1, noise)))
+            now += state.window_s
+            decision, state = decide(state, seen, limits)
+            assert decision.threads == state.threads
+            line = f"{decision.threads} threads, {state.phase}: {decision.reason}"
+            if not told or not told[-1].endswith(line):
+                told.append(f"{now:.1f} s: {line}")
+    return state, told
 
 
-def test_another_throughput_that_lasts_begins_a_new_search_and_one_strange_window_none() -> None:
-    bounds = limits(4)
-    state, _ = simulated(on_cpus(4), bounds, seconds=10)
-    assert (state.threads, state.phase) == (4, "settled")
-    _, after = decide(state, scaled(on_cpus(4)(4), 1.0, 0.2), bounds)
-    assert after.phase == simulated(on_cpus(4), bounds, state=after, seconds=10)[0].phase == "settled"
-    state, changes = simulated(waiting(4, 0.01), bounds, state=state, seconds=12)
-    assert state.threads == 64
-    assert changes[0][0] < 6
+def limits(cpus: int, memory_bytes: float = math.inf) -> ThreadLimits:
+    return ThreadLimits(cpus, 16 * cpus, memory_bytes)
+
+
+SEARCHES: dict[str, tuple[ThreadLimits, float, list[tuple[float, Workload]]]] = {
+    "one that computes, on one CPU": (limits(1), 0.0, [(100, on_cpus(1))]),
+    "they compute": (limits(8), 0.3, [(10, on_cpus(8))]),
+    "they compute beside few others": (limits(4), 0.0, [(10, on_cpus(4, 2))]),
+    "they compute beside many others": (limits(4), 0.3, [(10, on_cpus(4, 8))]),
+    "a quota": (limits(64), 0.02, [(20, at_most(4))]),
+    "a quota of five": (limits(16), 0.02, [(20, at_most(5))]),
+    "a bound from elsewhere": (limits(4), 0.02, [(20, remote_storage)]),
+    "they wait and compute": (limits(8), 0.02, [(20, waiting(8, 0.005, 0.005))]),
+    "they have no work": (
+        limits(4),
+        0.0,
+        [(20, but(lambda threads: replace(waiting(4)(4), threads=threads), busy_s=2.0))],
+    ),
+    "large elements": (limits(4, 200e6), 0.02, [(10, but(waiting(4), bytes_per_thread=10e6))]),
+    "elements that turn out larger": (
+        limits(4, 200e6),
+        0.0,
+        [(5, but(waiting(4), bytes_per_thread=10e6)), (5, but(waiting(4), bytes_per_thread=40e6))],
+    ),
+    "they wait": (limits(1), 0.1, [(5, waiting(1))]),
+    "they wait, on eight CPUs": (limits(8), 0.1, [(5, waiting(8))]),
+    "they hold the GIL": (limits(16), 0.005, [(10, holding_the_gil)]),
+    "the trainer is slower": (limits(2), 0.0, [(30, but(waiting(2), blocked_s=0.5))]),
+    "the trainer pauses": (
+        limits(2),
+        0.0,
+        [(0.65, waiting(2)), (0.1, but(waiting(2), blocked_s=0.98, elements=2)), (5, waiting(2))],
+    ),
+    "half an hour": (limits(8), 0.05, [(1800, waiting(8, 0.005, 0.005))]),
+    "it changes": (limits(4), 0.0, [(10, on_cpus(4)), (12, waiting(4, 0.01))]),
+    "one strange window": (limits(4), 0.0, [(10, on_cpus(4)), (1, on_cpus(4, rate=40.0)), (10, on_cpus(4))]),
+}
+"""Limits, noise, and workloads with their seconds."""
+WRITTEN = Path(__file__).with_name("threads.txt")
+"""A paragraph for each search; `python -m tests.unit.engines.test_tuning` writes all anew."""
+
+
+def told_of(name: str) -> str:
+    bounds, noise, phases = SEARCHES[name]
+    return "\n".join((name, *simulated(bounds, *phases, noise=noise)[1]))
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_a_search_for_the_number_of_threads_decides_what_is_written_down(name: str) -> None:
+    written = WRITTEN.read_text().strip().split("\n\n")
+    assert told_of(name) == written[list(SEARCHES).index(name)]
 
 
 seconds = st.floats(0, 1000)
@@ -240,7 +201,7 @@ def test_what_is_settled_for_is_never_much_slower_than_a_thread_per_cpu(
     cpus: int, wait_s: float, cpu_s: float, noise: float, seed: int
 ) -> None:
     workload = waiting(cpus, wait_s, cpu_s)
-    state, _ = simulated(workload, limits(cpus), seconds=15, noise=noise, seed=seed)
+    state, _ = simulated(limits(cpus), (15, workload), noise=noise, seed=seed)
     assert workload(state.threads).elements >= 0.9 * workload(cpus).elements
 
 
@@ -401,3 +362,7 @@ def test_other_work_in_line_does_not_keep_the_reader_waiting() -> None:
         engines.append(engine)
         found = pool.submit(lambda: column(list(batches), "x")).result(DEADLINE_S)
     assert sorted(found) == list(range(400))
+
+
+if __name__ == "__main__":
+    WRITTEN.write_text("\n\n".join(map(told_of, SEARCHES)) + "\n")
