@@ -1,7 +1,8 @@
-"""Points at which the python engine keeps what splits give, whatever happens to the folder; and entries as bytes."""
+"""Points at which engines keep what splits give, whatever happens to the folder."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import shutil
@@ -9,35 +10,36 @@ import tempfile
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-import ml_dtypes
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.extra import numpy as arrays
 
 import pecan_ray as pecan
 from pecan_ray.cache_options import Cache
 from pecan_ray.caching.store import EntryStore
 from pecan_ray.engines import caching
-from pecan_ray.engines.contract import Produced
-from pecan_ray.engines.entry_format import EntryReader, EntryWriter
+from pecan_ray.engines.contract import EngineOptions, Produced
 from pecan_ray.engines.kept_elements import kept_tally
-from pecan_ray.engines.plain import NotPlainError
-from pecan_ray.errors import OpError, PlanError
+from pecan_ray.engines.registry import build_engine
+from pecan_ray.engines.slots import HeapSlots
+from pecan_ray.errors import ElementError, PlanError
+from pecan_ray.options import EngineName
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.splits import OUTPUT_BITS, Lease
 from tests.long_form import examples
-from tests.unit.engines.cache_rig import CALLING, CALLS, READS, Numbers, double, kept, sorted_numbers
+from tests.unit.engines.cache_rig import CALLING, CALLS, READS, Numbers, double, kept, run_on, sorted_numbers
 from tests.unit.engines.engine_leases import (
     FewSlots,
     ListedLeases,
     column,
     delivered,
-    exact,
     run_engine,
     running,
     whole_leases,
@@ -74,56 +76,83 @@ def drawn(value: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
     return {**value, "r": rng.random()}
 
 
-def flat(produced: list[Produced]) -> dict[str, list[Any]]:
-    names = produced[0].columns
-    return {
-        name: np.concatenate([one.columns[name] for one in produced if one.rows], axis=None).tolist() for name in names
-    }
+def drawn_in_graph(value: dict[str, Any], rng: Any) -> dict[str, Any]:
+    import tensorflow as tf
+
+    return {**value, "r": tf.random.stateless_uniform((), rng)}
 
 
-PIPES = {
-    "maps": lambda p: p.map(double).autocache().map(spoil).batch(4),
-    "nothing behind": lambda p: p.map(double).autocache().batch(4),
-    "filters": lambda p: p.filter(odd).map(double).autocache().filter(odd).batch(4),
-    "several outputs": lambda p: p.flat_map(twice).autocache().flat_map(twice, name="again").batch(4),
-    "splits without elements": lambda p: p.filter(lambda v: v["i"] >= 20, name="late").autocache().batch(4),
-    "nothing behind texts": lambda p: p.map(labelled).autocache().batch(4),
-    "two points": lambda p: p.autocache(name="idle").map(double).autocache(name="kept").map(spoil).batch(4),
-    "shuffled": lambda p: p.map(double).autocache().shuffle(9).batch(4),
-    "taken": lambda p: p.map(double).autocache().take(17).batch(4),
-    "random": lambda p: p.map(double).autocache().map(drawn).batch(4),
-    "nothing before": lambda p: p.autocache().map(spoil).batch(4),
-    "nothing behind filters": lambda p: p.filter(odd).autocache().batch(4),
-    "elements": lambda p: p.map(double).autocache().map(spoil),
-    "padded": lambda p: p.map(double).autocache().padded_batch(4),
-    "repeated": lambda p: p.map(double).autocache().batch(4).repeat(2),
-    "prefetched": lambda p: p.map(double).autocache().prefetch(3).map(spoil).batch(4),
-}  # fmt: skip
+def plus(value: dict[str, Any]) -> dict[str, Any]:
+    return {**value, "x": value["x"] + 1}
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize("shape", PIPES)
-def test_what_is_kept_is_what_would_have_been_computed(shape: str, threads: int, cache: Cache) -> None:
-    pipe = PIPES[shape](pecan.PecanPipeline(Numbers()))
+def columns(produced: list[Produced]) -> dict[str, tuple[Any, list[Any]]]:
+    """Dtype and values of each column, in the order of its rows."""
+    rows = [one for one in produced if one.rows]
+    joined = {name: np.concatenate([one.columns[name] for one in rows], axis=None) for name in rows[0].columns}
+    return {name: (column.dtype, column.tolist()) for name, column in joined.items()}
+
+
+PIPES: dict[EngineName, dict[str, Callable[[PecanPipeline], PecanPipeline]]] = {
+    "python": {
+        "maps": lambda p: p.map(double).autocache().map(spoil).batch(4),
+        "nothing behind": lambda p: p.map(double).autocache().batch(4),
+        "filters": lambda p: p.filter(odd).map(double).autocache().filter(odd).batch(4),
+        "several outputs": lambda p: p.flat_map(twice).autocache().flat_map(twice, name="again").batch(4),
+        "splits without elements": lambda p: p.filter(lambda v: v["i"] >= 20, name="late").autocache().batch(4),
+        "nothing behind texts": lambda p: p.map(labelled).autocache().batch(4),
+        "two points": lambda p: p.autocache(name="idle").map(double).autocache(name="kept").map(spoil).batch(4),
+        "shuffled": lambda p: p.map(double).autocache().shuffle(9).batch(4),
+        "random": lambda p: p.map(double).autocache().map(drawn).batch(4),
+        "nothing before": lambda p: p.autocache().map(spoil).batch(4),
+        "elements": lambda p: p.map(double).autocache().map(spoil),
+        "padded": lambda p: p.map(double).autocache().padded_batch(4),
+        "repeated": lambda p: p.map(double).autocache().batch(4).repeat(2),
+        "prefetched": lambda p: p.map(double).autocache().prefetch(3).map(spoil).batch(4),
+    },
+    "tensorflow": {
+        "maps": lambda p: p.autocache().map(plus).batch(4),
+        "nothing behind": lambda p: p.autocache().batch(4),
+        "filters": lambda p: p.autocache().filter(lambda i: i % 2 > 0, on="i").batch(4),
+        "random": lambda p: p.autocache().map(drawn_in_graph).batch(4),
+        "elements": lambda p: p.prefetch(2).autocache().map(plus),
+        "repeated": lambda p: p.autocache().map(plus).batch(4).repeat(2),
+        "two points": lambda p: p.autocache(name="kept").map(plus).autocache(name="idle").batch(4),
+    },
+}
+ENGINES = tuple(PIPES)
+
+
+@pytest.mark.parametrize(("engine", "shape"), [(engine, shape) for engine in ENGINES for shape in PIPES[engine]])
+def test_what_is_kept_is_what_would_have_been_computed_and_later_passes_read_nothing(
+    engine: EngineName, shape: str, cache: Cache
+) -> None:
+    pipe = PIPES[engine][shape](PecanPipeline(Numbers(), engine=engine))
     plan = kept(pipe, name="kept" if shape == "two points" else None)
-    plain = run_engine(pipe, threads=threads, order="strict")
+    plain = run_on(engine, pipe.plan, threads=3, order="strict")
     reads, calls = READS.copy(), CALLS.copy()
     assert reads and not cache.folder.exists(), "a point at which nothing is kept costs nothing"
-    accumulators = [kept_tally.sums]
-    for _ in range(2):
-        made = run_engine(plan, threads=threads, order="strict", cache=cache)
-        accumulators.append(kept_tally.sums)
-        assert shape == "taken" or delivered(made) == delivered(plain)
-        assert flat(made) == flat(plain)
-    again = READS - reads - reads
-    if shape == "taken":  # what it has read ahead, and not gone through, is not kept
-        assert again.keys() <= {3, 4, 5, 6}
-        return
-    assert not again, "the second pass has read nothing"
-    assert CALLS["double"] <= 2 * calls["double"]
-    if shape in ("maps", "nothing behind", "shuffled"):
-        counts = [(after[0] - before[0], after[1] - before[1]) for before, after in itertools.pairwise(accumulators)]
+    told = [kept_tally.sums]
+    for threads in (3, 1):
+        made = run_on(engine, plan, threads=threads, order="strict", cache=cache)
+        told.append(kept_tally.sums)
+        assert columns(made) == columns(plain) and delivered(made) == delivered(plain)
+    assert reads + reads >= READS and CALLS["double"] <= 2 * calls["double"], "the second pass has read nothing"
+    if engine == "python" and shape in ("maps", "nothing behind", "shuffled"):
+        counts = [(after[0] - before[0], after[1] - before[1]) for before, after in itertools.pairwise(told)]
         assert counts == [(0, 35), (35, 0)], "what is computed is told from what comes out of the cache"
+
+
+def test_columns_and_texts_of_files_come_out_of_entries_as_a_graph_reads_them(cache: Cache, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one\ntwo\n\nthree\n" * 9)
+    table = pa.table({"i": np.arange(40, dtype=np.int16), "f": np.arange(40.0), "s": [f"n{i}" for i in range(40)]})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=10)
+    for source in (pecan.sources.TextLines(tmp_path / "a.txt"), pecan.sources.Parquet(tmp_path / "a.parquet")):
+        pipe = PecanPipeline(source, engine="tensorflow").autocache().batch(3)
+        plain = run_on("tensorflow", pipe.plan, order="strict")
+        for _ in range(2):
+            made = run_on("tensorflow", kept(pipe), order="strict", cache=cache)
+            assert columns(made) == columns(plain) and delivered(made) == delivered(plain)
 
 
 @given(
@@ -156,46 +185,84 @@ def rows_of(produced: list[Produced]) -> list[tuple[Any, ...]]:
     return sorted(zip(*(column(produced, name) for name in names), strict=True))
 
 
-def test_batches_of_one_entry_and_of_several_get_by_with_two_slots(cache: Cache) -> None:
-    plan = kept(pecan.PecanPipeline(Numbers(20)).autocache().batch(2))
+@pytest.mark.parametrize("engine", ENGINES)
+def test_batches_of_one_entry_and_of_several_get_by_with_two_slots(engine: EngineName, cache: Cache) -> None:
+    plan = kept(PecanPipeline(Numbers(20), engine=engine).autocache().batch(2))
     leases = whole_leases(list(plan.sources()))
     for pass_, wanted in enumerate([True, False]):
         seen = list[int]()
-        with running(plan, slots=FewSlots(2), threads=3, cache=cache) as (engine, batches):
-            assert {engine.reads(0, lease.split) for lease in leases} == {wanted}, f"files are fetched in pass {pass_}"
-            for one in batches:
+        running = build_engine(engine, plan, EngineOptions(threads=3, cache=cache), FewSlots(2))
+        with contextlib.closing(running):
+            assert {running.reads(0, lease.split) for lease in leases} == {wanted}, f"files are fetched in pass {pass_}"
+            for one in running.batches(ListedLeases(leases)):
                 seen += one.columns["i"].tolist() if one.rows else []
                 if one.slot is not None:
                     one.slot.release()
         assert sorted(seen) == list(range(100))
 
 
-def test_a_part_of_a_split_makes_no_entry_and_other_keys_and_versions_of_a_file_have_others(cache: Cache) -> None:
-    plan = kept(pecan.PecanPipeline(Numbers(1)).map(double).autocache().batch(2))
-    split = next(Numbers(1).splits())
-    for lease, reads in ((Lease(0, split, ((0, 3 << OUTPUT_BITS),)), 1), (Lease(0, split), 2), (Lease(1, split), 2)):
-        found = sorted_numbers(run_engine(plan, [lease], cache=cache))
-        assert (found, READS[0]) == ([0, 1, 2, 3, 4][: 3 if reads == 1 else 5], reads)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_part_of_a_split_makes_no_entry_and_comes_from_that_of_the_whole(engine: EngineName, cache: Cache) -> None:
+    """A job that goes on in the middle of splits asks for the rest of each."""
+    pipe = PecanPipeline(Numbers(), engine=engine).autocache().map(plus).batch(4)
+    spans = ((2 << OUTPUT_BITS, 3 << OUTPUT_BITS), (4 << OUTPUT_BITS, 5 << OUTPUT_BITS))
+    rest = [replace(lease, spans=spans) for lease in whole_leases(list(pipe.plan.sources()))]
+    plain = run_on(engine, pipe.plan, rest, order="strict")
+    for leases, reads in ((rest, 7), (None, 7), (rest, 0)):
+        READS.clear()
+        made = run_on(engine, kept(pipe), leases, order="strict", cache=cache)
+        assert READS.total() == reads
+    assert columns(made) == columns(plain) and delivered(made) == delivered(plain)
+
+
+def test_other_keys_and_versions_of_a_file_have_other_entries(cache: Cache) -> None:
     for key, version, computed in (("a", "1", 7), ("a", "1", 0), ("b", "1", 7), ("a", "2", 7), ("b", "1", 0)):
         READS.clear()
         run_engine(kept(pecan.PecanPipeline(Numbers(version=version)).autocache().batch(4), key), cache=cache)
         assert READS.total() == computed
 
 
-def test_a_split_with_a_bad_element_makes_no_entry_and_the_element_is_told_in_each_epoch(cache: Cache) -> None:
-    def fails(value: dict[str, Any]) -> dict[str, Any]:
-        if value["i"] == 12:
-            raise ValueError("twelve")
-        return value
+def fails(value: dict[str, Any]) -> dict[str, Any]:
+    if value["i"] == 12:
+        raise ValueError("twelve")
+    return value
 
-    plan = kept(pecan.PecanPipeline(Numbers()).map(fails).autocache().batch(4))
+
+class Torn(Numbers):
+    def read(self, split: Any, start: int = 0) -> Iterator[Any]:
+        for value in super().read(split, start):
+            yield {**value, "x": "torn"} if value["i"] == 12 else value
+
+
+@pytest.mark.parametrize(
+    "pipe",
+    [PecanPipeline(Numbers()).map(fails), PecanPipeline(Torn(), engine="tensorflow")],
+    ids=lambda pipe: str(pipe.engine),
+)
+def test_a_split_with_a_bad_element_makes_no_entry_and_the_element_is_told_in_each_epoch(
+    pipe: PecanPipeline, cache: Cache
+) -> None:
+    plan = kept(pipe.autocache().map(plus).batch(4))
     for _ in range(3):
-        made = run_engine(plan, cache=cache, on_error="skip")
+        made = run_on(pipe.engine, plan, cache=cache, on_error="skip")
         assert [bad.where for one in made for bad in one.bad] == ["element 2 of 2.bin"]
         assert sorted_numbers(made) == [i for i in range(35) if i != 12]
     assert Counter({2: 3, **dict.fromkeys((0, 1, 3, 4, 5, 6), 1)}) == READS
-    with pytest.raises(OpError, match="twelve"):
-        run_engine(plan, cache=cache)
+    with pytest.raises(ElementError, match=r"element 2 of 2\.bin"):
+        run_on(pipe.engine, plan, cache=cache)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_epoch_that_is_left_in_the_middle_keeps_whole_splits_alone(engine: EngineName, cache: Cache) -> None:
+    plan = kept(PecanPipeline(Numbers(40), engine=engine).autocache().batch(5))
+    running = build_engine(engine, plan, EngineOptions(cache=cache, order="strict"), HeapSlots())
+    with contextlib.closing(running):
+        batches: Any = running.batches(ListedLeases(whole_leases(list(plan.sources()))))
+        next(batches)
+        batches.close()
+    assert sorted_numbers(run_on(engine, plan, cache=cache)) == list(range(200))
+    READS.clear()
+    assert sorted_numbers(run_on(engine, plan, cache=cache)) == list(range(200)) and not READS
 
 
 def test_what_cannot_be_kept_is_computed_in_each_epoch_and_said_once(
@@ -218,18 +285,6 @@ def test_what_cannot_be_kept_is_computed_in_each_epoch_and_said_once(
     assert set(said.values()) == {2}, "once in each pass"
     assert "column 'own', which holds a" in of_kinds and "computed in each epoch" in of_kinds
     assert "nothing is kept" in nowhere and "a split gives more than" in large
-
-
-def test_a_damaged_entry_is_computed_again(cache: Cache) -> None:
-    plan = kept(pecan.PecanPipeline(Numbers()).map(double).autocache().batch(4))
-    first = run_engine(plan, cache=cache, order="strict")
-    (segment,) = (cache.folder / "segments").iterdir()
-    data = bytearray(segment.read_bytes())
-    data[::1500] = bytes(byte ^ 0xFF for byte in data[::1500])
-    segment.write_bytes(data)
-    for _ in range(2):
-        assert flat(run_engine(plan, cache=cache, order="strict")) == flat(first)
-    assert max(READS.values()) == 2, "the second pass has mended it"
 
 
 def test_a_point_behind_what_is_not_of_one_split_and_a_version_or_a_share_that_is_none_are_refused() -> None:
@@ -349,124 +404,3 @@ def test_a_folder_that_is_harmed_in_the_middle_of_an_epoch_costs_nothing_but_tim
         assert epoch(cache) == ALL
         reads = READS.copy()
         assert epoch(cache) == ALL and reads == READS, "the next job has a folder again, and fills it"
-
-
-def test_two_jobs_that_fill_the_same_folder_at_once_keep_each_entry_once(cache: Cache) -> None:
-    """One goes through an epoch between two batches of the other one."""
-    assert epoch(cache, lambda: epoch(cache)) == ALL
-    with EntryStore(cache.folder, max_bytes=cache.max_bytes) as store:
-        assert store.verify() == (SPLITS, ())
-    CALLS.clear()
-    assert epoch(cache) == ALL and not CALLS
-
-
-WIDTH = 1 << OUTPUT_BITS
-
-
-def there_and_back(*values: dict[str, Any], length: int | None = None) -> list[dict[str, Any]]:
-    writer = EntryWriter()
-    for number, value in enumerate(values):
-        writer.add(number, 0, WIDTH, value)
-    entry = EntryReader(b"".join(writer.finish(len(values) if length is None else length)))
-    assert len(entry) == len(values)
-    return [one.value for one in entry]
-
-
-PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary()
-ARRAYS = arrays.arrays(
-    st.sampled_from(["u1", "<i4", ">f4", "f8", "c8", "?", "M8[s]", "S3", "U2"]),
-    arrays.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4),
-)
-SCALARS = arrays.arrays(st.sampled_from(["u1", "f4", "?"]), ()).map(lambda array: array[()])
-VALUES = PLAIN | ARRAYS | SCALARS | st.lists(PLAIN, max_size=3) | st.dictionaries(st.text(), PLAIN, max_size=2)
-
-
-@given(rows=st.lists(st.fixed_dictionaries({"a": VALUES, "é b": VALUES}), max_size=6))
-@examples(300)
-def test_whatever_is_plain_comes_back_as_it_was(rows: list[dict[str, Any]]) -> None:
-    assert exact(there_and_back(*rows)) == exact(rows)
-
-
-SINGLE: list[Any] = [
-    np.arange(6, dtype=np.float32).reshape(2, 3).T,
-    np.zeros((0, 5), np.uint8),
-    float("nan"),
-    np.array([1.5, 2.5], ml_dtypes.bfloat16),
-    np.array(["a", "bcd"], object),
-    np.array([b"a", b""], object),
-    2**70,
-    "\ud800 surrogate",
-    (1, [2, {"three": 3}]),
-]
-MIXED: list[list[Any]] = [
-    [np.zeros(3, "f4"), np.zeros(3, "f8"), None, "a", 5, np.float32(2), 2**65, 7],
-    [np.zeros(3, "f4"), None, np.ones(3, "f4")],
-    [np.zeros((0, 2), "f4"), np.zeros((3, 1), "f4"), np.zeros((2, 2), "f4")],
-    [5, "five", None, 2**65, True, 5.5],
-    [True, None, False, True, 1],
-    [b"1", None, b"", "1", b"\0"],
-]
-
-
-def test_a_column_of_one_type_or_of_several_keeps_each() -> None:
-    for values in [*([value] * 2 for value in SINGLE), *MIXED]:
-        rows = [{"x": value} for value in values]
-        assert exact(there_and_back(*rows)) == exact(rows)
-
-
-def test_arrays_are_copied_when_they_are_added_and_may_be_written_into_when_they_are_read() -> None:
-    array = np.arange(5)
-    writer = EntryWriter()
-    writer.add(0, 0, WIDTH, {"x": array})
-    array[:] = 9
-    (one,) = EntryReader(b"".join(writer.finish(1)))
-    assert one.value["x"].tolist() == [0, 1, 2, 3, 4]
-    one.value["x"][0] = 7
-    (again,) = EntryReader(b"".join(writer.finish(1)))
-    assert again.value["x"][0] == 0
-
-
-def test_origins_and_the_length_of_the_split_are_kept() -> None:
-    writer, source_refs = EntryWriter(), [(3, 0, WIDTH // 2), (3, WIDTH // 2, WIDTH // 2), (7, 0, WIDTH)]
-    for origin in source_refs:
-        writer.add(*origin, {"x": 1})
-    entry = EntryReader(b"".join(writer.finish(9)))
-    assert entry.length == 9 and [(one.element, one.output, one.width) for one in entry] == source_refs
-    assert list(EntryReader(b"".join(EntryWriter().finish(4)))) == []
-
-
-class Own:
-    pass
-
-
-def test_what_is_not_plain_or_has_other_columns_is_refused_by_name() -> None:
-    masked = np.ma.masked_array([1, 2], [False, True])
-    for value in (Own(), [Own()], np.array([Own()], object), masked):
-        with pytest.raises(NotPlainError, match="column 'x', which holds a"):
-            there_and_back({"y": 1, "x": value})
-    with pytest.raises(NotPlainError, match=r"\['b'\] and \['a'\]"):
-        there_and_back({"a": 1}, {"b": 1})
-
-
-def test_what_is_no_entry_is_a_value_error() -> None:
-    writer, large = EntryWriter(), EntryWriter()
-    for number in range(5):
-        writer.add(number, 0, WIDTH, {"x": np.arange(number), "y": "text", "z": [number]})
-    large.add(0, 0, WIDTH, {"x": np.zeros(100_000, np.uint8)})
-    whole, head = b"".join(writer.finish(5)), b"".join(large.finish(1))
-    for cut in range(0, len(whole) - 64, 7):
-        with pytest.raises(ValueError, match=r"no entry|format|damaged"):
-            EntryReader(whole[:cut])
-    assert len(EntryReader(head)) == 1
-    for entry in (b"something else", head[:0], head[:7], head[:100], head[:-60_000]):
-        with pytest.raises(ValueError, match="no entry"):  # though one that begins alike was whole
-            EntryReader(entry)
-
-
-def test_entries_that_begin_alike_are_read_each_by_itself() -> None:
-    first, second = np.arange(12, dtype=np.int16), np.arange(12, 24, dtype=np.int16)
-    for one in (first, second, first):
-        (value,) = there_and_back({"x": one, "name": f"{one[0]:4}", "even": bool(one[0] % 24)})
-        assert np.array_equal(value["x"], one)
-        assert value["name"] == f"{one[0]:4}"
-        assert value["even"] is bool(one[0] % 24)
