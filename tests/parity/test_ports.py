@@ -237,10 +237,11 @@ def test_fixmatch_has_a_labelled_part_beside_an_unlabelled_one_of_seven_times_it
         images, labels = (np.array([one[name] for one in elements]) for name in ("image", "label"))
         return {"image": images[:size], "label": labels[:size], "weak": images[size:]}
 
-    sides = [loaded(Photographs(), EpochSampler(lambda epoch, at=at: parts(epoch)[at])) for at in range(2)]
+    one = loaded(Photographs(), EpochSampler(lambda epoch: parts(epoch)[0]))
+    other = loaded(Photographs(), EpochSampler(lambda epoch: parts(epoch)[1]))
     theirs = [
         {"image": labelled["image"], "label": labelled["label"], "weak": unlabelled["image"]}
-        for labelled, unlabelled in zip(*sides, strict=True)
+        for labelled, unlabelled in zip(one, other, strict=True)
     ]
     found = ported(Photographs(), lambda epoch: [[*a, *b] for a, b in zip(*parts(epoch), strict=True)], split)
     assert plain(found) == plain(theirs) and len(found) == steps * EPOCHS

@@ -73,7 +73,8 @@ def test_every_position_is_in_exactly_one_batch_of_columns_or_of_elements(plan: 
     one_by_one = PLANS[plan](PecanPipeline(items, name="numbers", engine="tensorflow"))
     batches, *found = run(pipe, threads=2), *(run(one, order="strict", threads=2) for one in (pipe, one_by_one))
     assert delivered(batches) == delivered(found[0]) == delivered(found[1]) == all_of(pipe)
-    assert np.array_equal(*(np.hstack([[], *(one.columns["i"].ravel() for one in each if one.rows)]) for each in found))
+    values = [np.hstack([[], *(one.columns["i"].ravel() for one in each if one.rows)]) for each in found]
+    assert np.array_equal(values[0], values[1])
     if plan in ("map", "filter", "unbatch", "shuffle"):
         plain = PLANS[plan](PecanPipeline(pecan.sources.Arrays(i=np.arange(ROWS), split_rows=7)))
         theirs = Counter(int(i) for batch in plain.iter_batches(debug=True) for i in np.ravel(batch["i"]))

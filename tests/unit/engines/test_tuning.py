@@ -75,7 +75,7 @@ def remote_storage(threads: int) -> ThreadWindow:
     return ThreadWindow(threads, min(threads * 20, 250), 1.0, threads, 0.05, 0.0, 0.1)
 
 
-def but(workload: Workload, **fields: float) -> Workload:
+def but(workload: Workload, **fields: Any) -> Workload:
     return lambda threads: replace(workload(threads), **fields)
 
 
