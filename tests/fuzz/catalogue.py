@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from pecan_ray.sources import Csv, JsonLines, Parquet, TextLines, TFRecords, WebDataset
+from pecan_ray.sources import JsonLines, Parquet, TextLines, TFRecords, WebDataset
 from tests.fuzz import damage, formats, values
 from tests.fuzz.formats import Format, TextCsv
 from tests.fuzz.packed import ENDINGS, from_packed, packed
@@ -58,14 +58,6 @@ FORMATS: dict[str, Format] = {
     **{f"text-{kind}": in_pack(kind, TEXT) for kind in ENDINGS},
     "tar-gzip": in_pack("gzip", TAR),
     "tfrecord-gzip": in_pack("gzip", RECORDS),
-    "csv-inferred": Format(
-        ".csv",
-        formats.typed_file,
-        Csv,
-        lambda element: tuple(map(formats.value_of, element.values())),
-        formats.inferred_reference,
-        (*damage.ANY, *(formats.typed_tokens,) * 24),
-    ),
     "example-values": Format(
         ".tfrecord",
         values.examples_file,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import random
 import traceback
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 
 from tests.fuzz.catalogue import FORMATS
 from tests.fuzz.formats import Format, Reading
@@ -21,18 +21,12 @@ class Failure:
     text: str
 
 
-@dataclass(frozen=True)
-class Case:
-    format: str
-    seed: int
-
-    def data(self) -> bytes:
-        return FORMATS[self.format].damaged(random.Random(f"{self.format}:{self.seed}"))
-
-    def run(self, folder: Path) -> Failure | None:
-        form, data = FORMATS[self.format], self.data()
-        made = form.make(random.Random(f"{self.format}:{self.seed}")) if as_it_is in form.damages else None
-        return judge(self.format, data, folder, is_whole=data == made)
+def run_case(name: str, seed: int, folder: Path) -> Failure | None:
+    """Make the file of a format and a seed, and judge what is read of it."""
+    form, text = FORMATS[name], f"{name}:{seed}"
+    data = form.damaged(Random(text))
+    is_whole = as_it_is in form.damages and data == form.make(Random(text))
+    return judge(name, data, folder, is_whole=is_whole)
 
 
 def judge(name: str, data: bytes, folder: Path, *, is_whole: bool = False) -> Failure | None:
