@@ -143,10 +143,6 @@ class Audit:
             ]
         return self._sequences[epoch]
 
-    def say(self, trainer: TrainerModel, text: str) -> None:
-        """Note that a trainer said why it waits."""
-        must(bool(text.strip()) and "{" not in text, f"{trainer.name} says {text!r}")
-
     def waited(self, trainer: TrainerModel, since: float) -> None:
         """Note that a wait is over."""
         if self.world.clock.now - since > MUST_SAY_S and trainer.frozen_until < since:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from pecan_ray.job.bad_elements import digest_of
@@ -351,12 +352,11 @@ def check_each_worker(audit: Audit, job: JobModel, epochs: int) -> None:
     must(fits or bool(audit.left), f"{of_all} elements are missing of all workers, and {counted} are counted")
 
 
-def _within(piece: ModelPiece, spans: object, scenario: Scenario) -> bool:
+def _within(piece: ModelPiece, spans: Iterable[tuple[LeaseKey, int, int]], scenario: Scenario) -> bool:
     """Tell whether some of an output's positions are in one of some intervals."""
     key, element, output = piece
     branch, _, index = key
     outputs = scenario.sources[branch][index].outputs[element]
     begin = (element << OUTPUT_BITS) + output * (WIDTH // outputs)
     end = begin + WIDTH // outputs
-    assert isinstance(spans, (list, tuple))
     return any(other == key and start < end and stop > begin for other, start, stop in spans)

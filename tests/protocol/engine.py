@@ -108,13 +108,8 @@ class Fatal:
     hangs_at: Origin | None = None
 
 
-@dataclass(frozen=True)
-class AllMade:
-    """The engine has made everything of its leases."""
-
-
-Step: TypeAlias = Made | NeedsLease | Fatal | AllMade
-"""What an engine does next."""
+Step: TypeAlias = Made | NeedsLease | Fatal | None
+"""What an engine does next; None: it has made everything of its leases."""
 
 
 class EngineModel:
@@ -184,7 +179,7 @@ class EngineModel:
             if needed is not None:
                 return self._need(needed), work_done
             self._tail = deque(self._ending())
-        return (self._tail.popleft() if self._tail else AllMade()), work_done
+        return (self._tail.popleft() if self._tail else None), work_done
 
     def _ending(self) -> Iterator[Made]:
         """Yield what comes when all leases were worked on: positions that yield nothing, and what fills no batch."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from pecan_ray.job import events, instructions, worker_events
+from pecan_ray.job import events, instructions, trainer_events, worker_events
 from pecan_ray.job.active_clock import LONGEST_GAP_S, TICK_S, ActiveClock
 from pecan_ray.job.journal import entries, handled, journal_header, packed, pages, replay, snapshot
 from pecan_ray.job.ledger_check import check_ledger
@@ -190,7 +190,8 @@ class JobModel(Party):
         self.handle(events.TrainerReported(report))
         if self.alive:
             self._notices.mark_sent(trainer.rank)
-            self.world.links.send(trainer, trainer.answered, report.number, self.state.trainer_update(trainer.rank))
+            answer = trainer_events.ReportAccepted(report.number, self.state.trainer_update(trainer.rank))
+            self.world.links.send(trainer, trainer.handle, answer)
 
     def listened(self, trainer: TrainerModel, event: events.TrainerWaiting, poll: int) -> None:
         """Keep a trainer's call until there are orders for it that are newer than those that it knows."""

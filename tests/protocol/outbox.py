@@ -53,19 +53,14 @@ class Stream:
 
     def close(self) -> None:
         """Read no more; the worker notices it."""
-        self.over = True
-        self._clock.after(self._links.delay(), self.worker, self.worker.outbox.detach, self)
+        if not self.over:
+            self.over = True
+            self._clock.after(self._links.delay(), self.worker, self.worker.outbox.detach, self)
 
-    def send(self, message: StreamMessage) -> None:
-        """Send a message on its way behind those before."""
-        self._put(message.nbytes / BYTES_PER_S, message)
-
-    def end(self) -> None:
-        """Say that nothing more comes."""
-        self.ended = True
-        self._put(0.0, None)
-
-    def _put(self, seconds: float, message: StreamMessage | None) -> None:
+    def send(self, message: StreamMessage | None) -> None:
+        """Send a message on its way behind those before; None: nothing more comes."""
+        self.ended = message is None
+        seconds = 0.0 if message is None else message.nbytes / BYTES_PER_S
         self._arrival = max(self._arrival, self._clock.now + self._links.delay()) + seconds
         self._clock.after(self._arrival - self._clock.now, self.trainer, self.trainer.receive, self, message)
 
@@ -158,7 +153,7 @@ class OutboxModel:
         if self._worker.state.over:
             for stream in self._attached:
                 if not stream.ended and not any(rank in (None, stream.trainer.rank) for rank, _ in self._batches):
-                    stream.end()
+                    stream.send(None)
 
     def _send_one(self) -> bool:
         """Send a message to the rank that was given least, of those that may have one."""

@@ -101,8 +101,7 @@ class TrainerModel(Party):
         """The process is gone."""
         self.alive = False
         for stream in self.streams.values():
-            if not stream.over:
-                stream.close()
+            stream.close()
 
     def handle(self, event: told.TrainerEvent) -> None:
         """Let the state machine take an event, and do what it says."""
@@ -140,17 +139,19 @@ class TrainerModel(Party):
         elif isinstance(instruction, told.Discard):
             self._batches.pop(instruction.batch.id, None)
         elif isinstance(instruction, told.EndOfData):
-            self._end("end")
+            self.end("end")
         elif isinstance(instruction, told.RaiseError):
             self.error = instruction.error
-            self._end(type(instruction.error).__name__)
+            self.end(type(instruction.error).__name__)
         elif isinstance(instruction, told.SendReport):
             self._report(instruction.report)
         elif isinstance(instruction, told.Quarantine):
             self.quarantined += instruction.elements
         elif isinstance(instruction, told.TrainerLog):
             self.message.append(instruction.text)
-            world.audit.say(self, instruction.text)
+            must(
+                bool(instruction.text.strip()) and "{" not in instruction.text, f"{self.name} says {instruction.text!r}"
+            )
 
     def _report(self, report: TrainerReport) -> None:
         job = self.world.job
@@ -161,10 +162,6 @@ class TrainerModel(Party):
 
     def _job_gone(self) -> None:
         self.world.clock.after(0.0, self, self.handle, told.TrainerFailed(ClusterError("the controller is gone")))
-
-    def answered(self, number: int, orders: TrainerUpdate) -> None:
-        """Take the answer to a report."""
-        self.handle(told.ReportAccepted(number, orders))
 
     # --- orders --------------------------------------------------------------------------------------------
 
@@ -205,7 +202,7 @@ class TrainerModel(Party):
         self.largest_message = max(self.largest_message, message.nbytes)
         received = []
         for made in message.batches:
-            number = self.world.number()
+            number = next(self.world.numbers)
             self._batches[number] = made
             nbytes = made.rows * self.world.scenario.row_bytes
             mine = number, name, made.epoch, made.spans, made.rows, nbytes, made.without_data, made.row_range
@@ -229,7 +226,7 @@ class TrainerModel(Party):
             return
         enough = self.world.scenario.stop_after
         if enough is not None and self.state.yielded >= enough:
-            self._end("enough")
+            self.end("enough")
             return
         self._leave_epoch()
         self.waits_since = self.world.clock.now
@@ -286,17 +283,13 @@ class TrainerModel(Party):
             self.waits.append(self.world.clock.now - self.waits_since)
         self.waits_since = None
 
-    def _end(self, how: str) -> None:
+    def end(self, how: str) -> None:
+        """End the training loop, unless it has."""
         if self.ended is None:
             self._stop_waiting()
             self.ended, self.ended_at = how, self.world.clock.now
             self.world.progressed()
             self.world.clock.after(0.05 * self.world.clock.random.random(), self, self._close)
-
-    def give_up(self) -> None:
-        """Stop waiting: a user's patience is at an end."""
-        if self.ended is None:
-            self._end("gave up")
 
     def _close(self) -> None:
         if not self._left:
@@ -305,8 +298,7 @@ class TrainerModel(Party):
                 self.world.missed.append(self.world.clock.now)
             self._left = True
             for stream in self.streams.values():
-                if not stream.over:
-                    stream.close()
+                stream.close()
             self._leave()
 
     def _leave(self) -> None:

@@ -16,7 +16,7 @@ from pecan_ray.job.worker import WorkerState
 from pecan_ray.job.worker_channels import RUN
 from pecan_ray.plan.splits import AtWork, Lease, Origin
 from tests.protocol.clock import Party
-from tests.protocol.engine import AllMade, EngineModel, Fatal, Made, NeedsLease, Step, unreadable
+from tests.protocol.engine import EngineModel, Fatal, Made, NeedsLease, Step, unreadable
 from tests.protocol.outbox import OutboxModel, Stream
 from tests.protocol.scenario import HUNG_AFTER_S
 
@@ -50,7 +50,7 @@ class WorkerModel(Party):
         """Elements that its process has worked on."""
         self._hangs: tuple[float, Origin | None] | None = None
         """Since when, and at which element."""
-        self._hang_for: float | None = None
+        self.hang_for: float | None = None
         """At whatever it does next, for so many seconds."""
 
     def handle(self, event: told.WorkerEvent) -> None:
@@ -124,10 +124,6 @@ class WorkerModel(Party):
         self._told_to_end = True
         if self._has_started:
             self._pass_time()
-
-    def hang(self, seconds: float) -> None:
-        """Let it hang at whatever it does next, for so long."""
-        self._hang_for = seconds
 
     def _hang_at(self, origin: Origin | None) -> None:
         self._hangs = self.world.clock.now, origin
@@ -216,8 +212,8 @@ class WorkerModel(Party):
         """Tell what the engine has come to, unless it hangs for a while, or was stopped."""
         if engine is not self._engine:
             return
-        if self._hang_for is not None:
-            seconds, self._hang_for = self._hang_for, None
+        if self.hang_for is not None:
+            seconds, self.hang_for = self.hang_for, None
             self._hang_at(None)
             if seconds < math.inf:
                 self.world.clock.after(seconds, self, self._hung, engine, step)
@@ -230,7 +226,7 @@ class WorkerModel(Party):
             self._meet(step)
         else:
             self._busy = False
-            if isinstance(step, AllMade):
+            if step is None:
                 self._busy = True  # until there is another stretch
                 self.handle(told.AssignmentFinished({}))
             else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import count
 from random import Random
 from typing import Any
 
@@ -85,12 +86,8 @@ class World:
         self.announced = AnnouncedEnds(self)
         self.controller_frozen_s = 0.0
         """For so long together the job's process has stood still."""
-        self._numbers = 0
-
-    def number(self) -> int:
-        """Return a number that nothing else has."""
-        self._numbers += 1
-        return self._numbers
+        self.numbers = count(1)
+        """Of batches that have come: none comes twice."""
 
     def progressed(self) -> None:
         """Note that the job has come further."""
@@ -149,7 +146,7 @@ class World:
             late = self.scenario.late_s * self.clock.random.random() if trainer.rank else 0.0
             self.clock.after(late, trainer, trainer.begin)
             if self.scenario.absent:
-                self.clock.after(GIVES_UP_S, trainer, trainer.give_up)
+                self.clock.after(GIVES_UP_S, trainer, trainer.end, "gave up")
         if self.scenario.order_s is not None:
             self.clock.after(self.scenario.order_s, None, self._order_known)
         for fault in self.scenario.faults:
@@ -261,7 +258,7 @@ class World:
             case "freeze trainer":
                 self.longest_freeze = max(self.longest_freeze, self._freeze(one, fault.seconds))
             case "hang worker":
-                one.hang(fault.seconds)
+                one.hang_for = fault.seconds
                 if fault.seconds < math.inf:
                     self._progress = max(self._progress, self.clock.now + fault.seconds)
             case "fail order":
