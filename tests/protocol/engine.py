@@ -183,17 +183,22 @@ class EngineModel:
 
     def _ending(self) -> Iterator[Made]:
         """Yield what comes when all leases were worked on: positions that yield nothing, and what fills no batch."""
-        (rest, skipped_positions), held = self.rest(), self._held
+        scenario, rest, skipped_positions, held = self._scenario, self._produced, self._skipped_positions, self._held
+        if scenario.serial:
+            for lease in self._given:
+                skipped_positions.spans.setdefault(lease.key, []).extend(lease.spans)
+        if scenario.serial or not (scenario.apart or self._buckets):
+            rest.carry(skipped_positions)
         if held is not None:
             if not rest.rows:
                 held.carry(rest)
             yield held
-        if (self._scenario.serial or self._scenario.in_order) and not rest.rows:
+        if (scenario.serial or scenario.in_order) and not rest.rows:
             skipped_positions.carry(rest)
         if skipped_positions.spans or skipped_positions.left_out:
             yield skipped_positions
         for made in self.tail() if self._buckets else [rest]:
-            made.partial = self._scenario.tail != "drop" or made.rank is None
+            made.partial = scenario.tail != "drop" or made.rank is None
             if made.spans or made.left_out:
                 yield made
 
@@ -244,16 +249,6 @@ class EngineModel:
                 made.carry(self._skipped_positions)
                 return made, work_done
         return None, work_done
-
-    def rest(self) -> tuple[Made, Made]:
-        """Return what fills no batch once all leases have been worked on, and positions that yield nothing."""
-        made, skipped_positions = self._produced, self._skipped_positions
-        if self._scenario.serial:
-            for lease in self._given:
-                skipped_positions.spans.setdefault(lease.key, []).extend(lease.spans)
-        if self._scenario.serial or not (self._scenario.apart or self._buckets):
-            made.carry(skipped_positions)
-        return made, skipped_positions
 
     # --- rounds --------------------------------------------------------------------------------------------
 
