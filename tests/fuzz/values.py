@@ -1,12 +1,10 @@
-"""Whole files of random types and values: pyarrow, TensorFlow and Python say which values a file holds."""
+"""Whole files of random types and values: pyarrow and Python say which values a file holds."""
 
 from __future__ import annotations
 
 import io
 import json
-import math
 import random
-import struct
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,6 @@ import pyarrow as pa
 from pyarrow import parquet as pq
 
 from tests.fuzz.formats import Reading, each_line
-from tests.sample_files import framed
 from tests.unit.sources.test_every_type import COUNTED, LEAVES, NS, worded
 
 MOST_ROWS = 30
@@ -155,74 +152,3 @@ def _floats_where_mixed(value: Any) -> Any:
     if not isinstance(value, list):
         return value
     return [float(one) if type(one) is int and float(one) == one else _floats_where_mixed(one) for one in value]
-
-
-# --- Examples --------------------------------------------------------------------------------------------------
-
-
-def _length_bytes(number: int) -> bytes:
-    number &= (1 << 64) - 1
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes((*out, number))
-
-
-def _field(number: int, data: bytes) -> bytes:
-    return _length_bytes(number << 3 | 2) + _length_bytes(len(data)) + data
-
-
-def _feature(rng: random.Random) -> bytes:
-    """Return a Feature, its numbers packed or not, or both, in one message or in two that are merged."""
-    kind, count = rng.choice((1, 2, 3)), rng.choice((0, 1, 1, 2, 3, 40))
-    out = b""
-    for _ in range(rng.choice((1, 1, 2))):
-        if kind == 1:
-            out += _field(1, b"".join(_field(1, rng.randbytes(rng.choice((0, 3)))) for _ in range(count)))
-            continue
-        if kind == 2:
-            edges = (0.5, -0.0, math.inf, 3.4e38, 1e-45, -7.25)
-            values = [struct.pack("<f", rng.choice(edges)) for _ in range(count)]
-        else:
-            values = [_length_bytes(rng.choice((0, 1, -1, 2**63 - 1, -(2**63), 2**53 + 1))) for _ in range(count)]
-        cut = rng.choice((0, count, rng.randrange(count + 1)))
-        head = _length_bytes(1 << 3 | (5 if kind == 2 else 0))
-        out += _field(kind, b"".join(head + one for one in values[:cut]) + _field(1, b"".join(values[cut:])))
-    return out
-
-
-def examples_file(rng: random.Random) -> bytes:
-    """Return records of Examples, whose features now and then stand in two parts, or twice."""
-    records = []
-    for _ in range(rng.randrange(1, 9)):
-        entries = [
-            _field(1, _field(1, rng.choice((b"a", "é".encode(), b"c"))) + _field(2, _feature(rng)))
-            for _ in range(rng.randrange(4))
-        ]
-        cut = rng.randrange(len(entries) + 1)
-        records.append(_field(1, b"".join(entries[:cut])) + _field(1, b"".join(entries[cut:])))
-    return b"".join(map(framed, records))
-
-
-def example_reference(path: Path) -> Reading:
-    """Read records with TensorFlow, and let its own class of Examples parse them."""
-    import tensorflow as tf
-
-    reading = Reading()
-    for record in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
-        features = tf.train.Example.FromString(record).features.feature
-        kinds = {name: features[name].WhichOneof("kind") for name in sorted(features)}
-        held = {name: list(getattr(features[name], kind).value) for name, kind in kinds.items() if kind}
-        reading.elements.append(repr(held))
-    return reading
-
-
-def listed(element: dict[str, Any]) -> str:
-    """Return an Example's features as lists."""
-    return repr(
-        {
-            name: worded(value) if isinstance(value, np.ndarray) else [worded(value)]
-            for name, value in sorted(element.items())
-        }
-    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,8 @@ import pytest
 
 from pecan_ray.errors import CorruptSourceError
 from pecan_ray.sources import TFRecords
-from tests.sample_files import example, framed
-from tests.source_contract import check_contract
+from tests.sample_files import example, field, framed
+from tests.source_contract import check_contract, elements_of, plain
 
 RECORDS = [bytes([n]) * (n * 7 % 50) for n in range(30)]
 DATA = b"".join(map(framed, RECORDS))
@@ -81,3 +82,16 @@ def test_parsing_examples_agrees_with_tensorflow(tmp_path: Path) -> None:
         **{"boxes": np.array([0.5, 1.5], np.float32), "ids": np.array([1, 2**40]), "none": np.array([], np.float32)},
     }
     check_contract(TFRecords(path, parse=True), [expected], splits=1)
+
+
+def test_features_in_several_parts_and_numbers_that_are_not_packed_are_those_of_tensorflow(tmp_path: Path) -> None:
+    tf = pytest.importorskip("tensorflow")
+    whole = field(3, b"\x08\x01\x08\x02") + field(3, field(1, b"\x03\x04"))  # 1 and 2 apart, then 3 and 4 packed
+    halves = field(2, b"\x0d" + struct.pack("<f", 0.5) + field(1, struct.pack("<f", -0.0)))
+    entries = [field(1, field(1, b"i") + field(2, one)) for one in (field(3, b"\x08\x07"), whole)]  # the last counts
+    record = field(1, b"".join(entries)) + field(1, field(1, field(1, b"f") + field(2, halves)))
+    features = tf.train.Example.FromString(record).features.feature
+    (tmp_path / "a").write_bytes(framed(record))
+    (element,) = elements_of(TFRecords(str(tmp_path / "a"), parse=True))
+    assert plain(element) == {"i": [1, 2, 3, 4], "f": [0.5, -0.0]}
+    assert plain(element) == {"i": [*features["i"].int64_list.value], "f": [*features["f"].float_list.value]}
