@@ -124,17 +124,22 @@ def test_actors_and_tasks_are_made_in_one_place() -> None:
     assert files == {"runtime/actors.py"}, "make these there: a placement group would capture them"
 
 
+def group(name: str, state: str, *bundles: tuple[str, str, float]) -> dict[str, Any]:
+    """Return a placement group as Ray tells of it; of each bundle a node, a resource, and how much of it."""
+    return {
+        "name": name,
+        "state": state,
+        "bundles": {number: {resource: much} for number, (_, resource, much) in enumerate(bundles)},
+        "bundles_to_node_id": {number: node for number, (node, _, _) in enumerate(bundles) if node},
+    }
+
+
 def test_reserved_cpus_are_those_of_the_nodes_in_question() -> None:
     table = {
-        "a1": {
-            "name": "trial",
-            "state": "CREATED",
-            "bundles": {0: {"CPU": 1.0}, 1: {"CPU": 2.0}, 2: {"GPU": 1.0}},
-            "bundles_to_node_id": {0: "head", 1: "other", 2: "head"},
-        },
-        "b2": {"name": "", "state": "CREATED", "bundles": {0: {"CPU": 0.5}}, "bundles_to_node_id": {0: "head"}},
-        "c3": {"name": "gone", "state": "REMOVED", "bundles": {0: {"CPU": 4.0}}, "bundles_to_node_id": {0: "head"}},
-        "d4": {"name": "waits", "state": "PENDING", "bundles": {0: {"CPU": 4.0}}, "bundles_to_node_id": {}},
+        "a1": group("trial", "CREATED", ("head", "CPU", 1.0), ("other", "CPU", 2.0), ("head", "GPU", 1.0)),
+        "b2": group("", "CREATED", ("head", "CPU", 0.5)),
+        "c3": group("gone", "REMOVED", ("head", "CPU", 4.0)),
+        "d4": group("waits", "PENDING", ("", "CPU", 4.0)),
     }
     assert reserved_cpus(table, {"head"}) == {"trial": 1.0, "b2": 0.5}
     assert reserved_cpus(table, {"other"}) == {"trial": 2.0}
@@ -143,8 +148,6 @@ def test_reserved_cpus_are_those_of_the_nodes_in_question() -> None:
 NODES = [{"market": "spot", "zone": "a"}, {"market": "ondemand", "zone": "a"}, {"zone": "b"}]
 REMOTE = {"pecan-role": "remote"}
 SPOT = PriceTier("spot", 0.1, 4)
-
-
 DEAR = PriceTier("far", 2.0, 4, {"zone": "b"})
 ALL_TIERS = (DEAR, PriceTier("ondemand", 0.3, 1), SPOT)
 

@@ -334,22 +334,18 @@ NAME = "a job/ü"
 
 
 @pytest.fixture
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def bucket(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, FlakyProxy]]:
+    """A folder of a bucket, and what it is reached by; copies come soon."""
     monkeypatch.setattr(journal_copy, "EVERY_S", 0.01)
     monkeypatch.setattr(journal_copy, "AGAIN_S", 0.05)
-
-
-@pytest.fixture
-def bucket(s3_endpoint: str, soon: None) -> Iterator[tuple[str, FlakyProxy]]:
     with reaching_s3(s3_endpoint) as proxy, s3_bucket(s3_endpoint) as url:
-        yield url, proxy
+        yield f"{url}/journals/", proxy
         proxy.outage = None
-        proxy.faults.clear()
 
 
 @pytest.fixture
 def root(bucket: tuple[str, FlakyProxy]) -> str:
-    return f"{bucket[0]}/journals/"
+    return bucket[0]
 
 
 def copied_job(folder: Path, root: str, actor: str = "a1", plan: bytes | None = PLAN) -> JournaledJob:
@@ -359,8 +355,7 @@ def copied_job(folder: Path, root: str, actor: str = "a1", plan: bytes | None = 
 def replay_result(root: str) -> RestoredJob:
     kept = read_copy(bucket_folder(root, NAME))
     assert kept is not None and job_of(kept.job, kept.where)[1] == PLAN
-    found = (entry for entry, _ in entries(kept.journal))
-    return replay(found, SPEC, [page for page, _ in pages(kept.listings)])
+    return replay((entry for entry, _ in entries(kept.journal)), SPEC, [page for page, _ in pages(kept.listings)])
 
 
 def names(root: str) -> list[str]:
