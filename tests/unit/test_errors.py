@@ -82,5 +82,5 @@ SHOWN = {
 
 
 def test_messages_show_no_user_information_and_no_query() -> None:
-    assert {text: str(PecanError(text)) for text in SHOWN} == SHOWN
-    assert {text: PecanError(text).message for text in SHOWN} == SHOWN
+    for text, shown in SHOWN.items():
+        assert str(PecanError(text)) == PecanError(text).message == shown

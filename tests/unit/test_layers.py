@@ -44,7 +44,6 @@ PLANTED: dict[str, tuple[str, str]] = {
     "sampling runs a loop of events": ("pecan_ray/sampling", "import asyncio.events"),
     "the job prints": ("pecan_ray/job", "print('here')"),
     "the job imports Ray by text": ("pecan_ray/job", "ray = __import__('ray')"),
-    "an engine imports by text": ("pecan_ray/engines", "import importlib\nR = importlib.import_module('ray')"),
     "a decision imports Ray": ("cache", "import ray"),
     "the job imports Ray in a function": ("pecan_ray/job", "def f():\n    import ray.util"),
     "the plan imports types of Ray": (
@@ -71,10 +70,7 @@ PLANTED: dict[str, tuple[str, str]] = {
     "torch is imported with its user": ("pecan_ray/runtime", "try:\n    import torch\nexcept ImportError:\n    pass"),
     "a decision looks at the clock": ("placement", "from time import monotonic"),
     "the plan knows the time of day": ("pecan_ray/plan", "import datetime"),
-    "a decision knows paths": ("autoscaler", "from pathlib import Path"),
-    "a cache's policy keeps a database": ("cache", "import sqlite3"),
     "the job starts a process": ("pecan_ray/job", "from subprocess import run"),
-    "a decision imports by text": ("placement", "import importlib\nR = importlib.import_module('ray')"),
     "an engine imports Ray by text": (
         "pecan_ray/engines",
         "from importlib import import_module\nR = import_module('ray')",

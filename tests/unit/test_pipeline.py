@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import inspect
 import os
@@ -19,8 +18,6 @@ from pecan_ray.errors import PlanError
 from pecan_ray.peer_names import ARGUMENTS, METHODS
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.sources import Arrays, Items
-
-OPS, NAME = "ops", "name"
 
 
 def numbers(rows: int = 10, name: str = "i", **options: Any) -> PecanPipeline:
@@ -44,10 +41,9 @@ def test_every_method_returns_a_new_pipeline_and_leaves_the_old_one() -> None:
     steps.append(base.mix(numbers(), weights=[1, 1]))
     assert names(base) == [] and len(base) == 10
     assert all(step.plan is not base.plan and step.name == base.name for step in steps)
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        setattr(base.plan, OPS, ())
-    with pytest.raises(AttributeError):
-        setattr(base, NAME, "other")
+    for frozen, name in ((base.plan, "ops"), (base, "name")):
+        with pytest.raises(AttributeError):  # which FrozenInstanceError is
+            setattr(frozen, name, None)
 
 
 def test_operators_are_named_by_their_functions_and_names_are_unique() -> None:
@@ -67,32 +63,22 @@ def test_operators_are_named_by_their_functions_and_names_are_unique() -> None:
 WRONG: list[tuple[Any, str]] = [
     (lambda p: type(p)([1, 2]), r"needs a source of pecan_ray\.sources, but got list\. Wrap Python objects"),
     (lambda p: numbers(engine="torch"), "engine must be 'python' or 'tensorflow', but got 'torch'"),
-    (lambda p: numbers(seed=-1), "seed needs a whole number >= 0, but got -1"),
     (lambda p: p.map("f"), "map needs a function, but got str"),
     (lambda p: p.batch(2.0), r"batch needs a whole number >= 1, but got 2\.0"),
-    (lambda p: p.repeat(0), "repeat needs a whole number >= 1, but got 0"),
-    (lambda p: p.take(-1), "take needs a whole number >= 0, but got -1"),
     (lambda p: p.bucket_by_length([], sizes=1, length="i"), r"boundaries must rise, but got \[\]"),
     (lambda p: p.bucket_by_length([3], sizes=[1], length="i"), "1 boundaries make 2 buckets, but sizes has 1"),
-    (lambda p: p.bucket_by_length([3], sizes=[1, 0], length="i"), "bucket_by_length needs a whole number >= 1"),
-    (lambda p: p.group_by("i", 0), r"group_by\(size=\.\.\.\) needs a whole number >= 1, but got 0"),
     (lambda p: p.group_by("i", 2, tail="pad"), r"tail=\.\.\.\) must be one of 'keep', 'fill', .* but got 'pad'"),
     (lambda p: p.group_by(3, 2), r"group_by\(key=\.\.\.\) needs a function, but got int"),
     (lambda p: p.zip(), "zip needs at least one other pipeline"),
     (lambda p: p.concat([1, 2]), "concat needs pipelines, but got list"),
     (lambda p: p.concat(numbers(engine="tensorflow")), r"pipelines of different engines \(python, tensorflow\)"),
     (lambda p: p.mix(p, weights=[1]), r"mix\(weights=\.\.\.\) needs one number >= 0 .* \(2\), .*, but got \[1\]"),
-    (lambda p: p.mix(p, weights=[1, float("nan")]), r"mix\(weights=\.\.\.\) .* each is a number, but got \[1, nan\]"),
     (lambda p: p.mix(p, weights=[1, 1], stop="last"), "mix: stop must be 'first' or 'all', but got 'last'"),
-    (lambda p: p.peek(0), "peek needs a whole number >= 1, but got 0"),
-    (lambda p: p.iter_batches(debug="no"), "debug must be True or False, but got 'no'"),
     (lambda p: type(p)(Items([]), name=5), r"PecanPipeline\(name=\.\.\.\) must be a text or None, but got 5"),
     (lambda p: type(p)(Items([]), config={"reorder": "off"}), r"must be Config\(\.\.\.\) or None, but got {"),
     (lambda p: p.map(len, on=5), r"map\(on=\.\.\.\) must be a text or None, but got 5"),
-    (lambda p: p.map(len, processes="no"), r"map\(processes=\.\.\.\) must be True or False, but got 'no'"),
     (lambda p: p.batch(2, 1), r"batch\(drop_remainder=\.\.\.\) must be True or False, but got 1"),
     (lambda p: p.padded_batch(2, shapes=[3]), r"padded_batch\(shapes=\.\.\.\) must be a mapping from a text to a list"),
-    (lambda p: p.bucket_by_length(3, sizes=1, length="i"), r"boundaries=\.\.\.\) must be a list .*, but got 3"),
     (lambda p: p.shuffle(4, seed="0"), r"shuffle\(seed=\.\.\.\) must be a whole number or None, but got '0'"),
 ]
 
@@ -123,7 +109,7 @@ def test_peek_returns_the_first_element_or_batch_or_an_error_and_reads_no_furthe
         numbers().filter(lambda e: False).batch(2).peek()
 
 
-def test_debug_runs_in_this_process_and_thread_in_the_order_of_the_source() -> None:
+def test_debug_runs_in_this_process_and_thread_in_the_order_of_the_source_and_reports() -> None:
     where: set[tuple[int, int]] = set()
 
     def noted(i: Any) -> Any:
@@ -132,8 +118,16 @@ def test_debug_runs_in_this_process_and_thread_in_the_order_of_the_source() -> N
 
     with numbers(7).map(noted, on="i", processes=True).batch(3).iter_batches(epochs=2, debug=True) as batches:
         found = [batch["i"].tolist() for batch in batches]
+        report = batches.report()
+        with pytest.raises(PlanError, match="scale: there are no workers in debug mode"):
+            batches.scale(local=2, remote=0)
     assert found == [[0, 1, 2], [3, 4, 5], [6]] * 2
     assert where == {(os.getpid(), threading.get_ident())}
+    assert (report.batches, report.elements) == (6, 14)
+    said = "pecan job pipeline (debug, in this process): 6 batches, 14 elements of 2 finished epochs in"
+    assert str(report).startswith(said)
+    with pytest.raises(pecan.errors.ClusterError, match="move it to tests/ray"):
+        numbers().batch(2).iter_batches(workers=pecan.Workers())  # unit tests cannot start Ray
 
 
 def fails(i: Any) -> Any:
@@ -154,24 +148,7 @@ def test_debug_raises_the_functions_own_exception_with_a_note() -> None:
     assert "OpError" not in text and "The above exception was the direct cause" in text
 
 
-def test_the_report_of_a_debug_run_counts_batches_and_elements_and_there_are_no_workers_to_scale() -> None:
-    batches = numbers(7).batch(3).map(dict).iter_batches(epochs=2, debug=True)
-    assert len(list(batches)) == 6
-    report = batches.report()
-    assert (report.batches, report.elements) == (6, 14)
-    said = "pecan job pipeline (debug, in this process): 6 batches, 14 elements of 2 finished epochs in"
-    assert str(report).startswith(said)
-    elements = numbers(7).take(4).iter_batches(debug=True)
-    assert len(list(elements)) == 4
-    with pytest.raises(PlanError, match="scale: there are no workers in debug mode"):
-        elements.scale(local=2, remote=0)
-    with pytest.raises(pecan.errors.ClusterError, match="move it to tests/ray"):
-        numbers().batch(2).iter_batches(workers=pecan.Workers())  # unit tests cannot start Ray
-
-
 TENS = numbers(100).batch(10)
-
-
 PIPE: Any = numbers(8).batch(2)
 
 
@@ -187,7 +164,6 @@ PIPE: Any = numbers(8).batch(2)
         (lambda: PIPE.map(print, other=4), TypeError, "unexpected keyword argument 'other'"),
         (lambda: PIPE.iter_batches(workers=0), PlanError, r"workers=0: .*debug=True"),
         (lambda: PIPE.iter_batches(workers=True), PlanError, "workers=True"),
-        (lambda: PIPE.iter_batches(workers=-1), PlanError, r"local=.*>= 0, but got -1"),
         (lambda: PIPE.iter_batches(workers="4"), PlanError, "workers must be"),
     ],
 )

@@ -184,18 +184,12 @@ def check_same(got: Any, wanted: Any) -> None:
 HARMFUL: list[Any] = [
     {"array": ["|O", [1], "0011223344556677"]},
     {"array": ["<i4", [1 << 62], ""]},
-    {"array": ["<i4", [-1], ""]},
     {"array": ["<i4,<i4", [1], "0011223344556677"]},
-    {"array": ["<U0", [1 << 40], ""]},
-    {"array": "x"},
     {"blobs": [[1], "ffffffffffffffff", ""]},
     {"texts": [[1], "0100000000000000", "ff"]},
     {"objects": [[5], [1]]},
-    {"dict": [[[1], 2]]},
     {"pickle": "80"},
-    {"float": "x"},
     {"bytes": "zz"},
-    {"a": 1, "b": 2},
     {},
 ]
 

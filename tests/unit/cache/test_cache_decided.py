@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
@@ -20,19 +21,23 @@ from pecan_ray.cache import (
     OperatorCost,
     ProbedJob,
     SourceCost,
+    StoredEntry,
     StoreModel,
     SubstitutionSampler,
     allocate,
+    benefit,
     choose_caching,
     choose_execution,
+    entries_to_evict,
+    silod_perf,
 )
 from pecan_ray.cache.fetch_claims import FetchClaims, Fetcher
 from pecan_ray.cache.readers import Readers
 from pecan_ray.cache.rendezvous_hash import RendezvousHash
+from tests.unit.refused import refusal, refused_fields
 
 WRITTEN = Path(__file__).with_name("decided.txt")
 """A paragraph for each case; `python -m tests.unit.cache.test_cache_decided` writes all anew."""
-CASES = 42
 
 
 def power(draw: random.Random, low: float, high: float) -> float:
@@ -164,18 +169,55 @@ def readers_of_a_node(draw: random.Random) -> Iterator[str]:
     yield f"{len(readers)} datasets are read, {len(claims)} blocks are fetched"
 
 
+def refusals(_: random.Random) -> Iterator[str]:
+    """Yield what is refused."""
+    job, probed, store = JobDemand("j", 1.0, 10.0, "x"), ProbedJob("a", "x", 2.0, 1.0), StoreModel()
+    cluster, source, point = ClusterResources(2.0, 1.0, 8), SourceCost(1.0, 1.0), CachePoint("p", "decode")
+    profile = ExecutionProfile(source, (OperatorCost("decode", 1.0, 1e5),), (point,), 1000)
+    entry, sampler = StoredEntry("a", 1, 0.0, 0.0), SubstitutionSampler(5, 2, 0)
+    values = (job, cluster, probed, source, profile.ops[0], point, profile, DeliveryCost(), store, entry)
+    yield from refused_fields(values)
+    wrong: Any = "fair"
+    calls: list[Callable[[], object]] = [
+        lambda: silod_perf(1.0, 1.0, 1.0, 0.0),
+        lambda: allocate([replace(job, name=name) for name in "abc"], cluster),
+        lambda: allocate([job, job], cluster),
+        lambda: allocate([job, replace(job, name="b", dataset_bytes=20.0)], cluster),
+        lambda: allocate([job], cluster, wrong),
+        lambda: entries_to_evict([entry, entry], 1),
+        lambda: entries_to_evict([], 1, wrong),
+        lambda: entries_to_evict([], -1),
+        lambda: replace(profile, points=(CachePoint("p", "x"),)),
+        lambda: replace(profile, points=(point, point)),
+        lambda: choose_execution(profile, store, max_bytes=0),
+        lambda: choose_execution(profile, store, measured={("full", "p"): math.nan}),
+        lambda: StoreModel.fit([(1.0, 1, 1.0), (0, 1, 1.0)]),
+        lambda: StoreModel.fit([(1.0, 1, 1.0), wrong]),
+        lambda: StoreModel.fit([]),
+        lambda: SubstitutionSampler(0, 1, 0),
+        lambda: SubstitutionSampler(5, 6, 0),
+        lambda: sampler.next_batch(1, wrong),
+        lambda: sampler.items_of(2),
+        lambda: benefit(0.0, 1.0),
+        lambda: choose_caching([probed], {"y": 1.0}, 1.0),
+        lambda: choose_caching([], {"y": 0.0}, 1.0),
+    ]
+    yield from map(refusal, calls)
+
+
 def decided(case: int) -> str:
     """Return what is decided in a case."""
     draw = random.Random(case)
-    kinds = (allocations, executions, executions, shared_choices)
-    kind = kinds[case % len(kinds)] if case < CASES - 2 else readers_of_a_node
-    return "\n".join((f"case {case}", *kind(draw)))
+    return "\n".join((f"case {case}", *KINDS[case](draw)))
 
 
-@pytest.mark.parametrize("case", range(CASES))
+KINDS = [*[allocations, executions, executions, shared_choices] * 10, readers_of_a_node, readers_of_a_node, refusals]
+
+
+@pytest.mark.parametrize("case", range(len(KINDS)))
 def test_what_is_cached_in_a_case_is_what_is_written_down(case: int) -> None:
     assert decided(case) == WRITTEN.read_text().strip().split("\n\n")[case]
 
 
 if __name__ == "__main__":
-    WRITTEN.write_text("\n\n".join(map(decided, range(CASES))) + "\n")
+    WRITTEN.write_text("\n\n".join(map(decided, range(len(KINDS)))) + "\n")

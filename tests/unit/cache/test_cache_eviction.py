@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from fractions import Fraction
-from typing import cast, get_args
+from typing import get_args
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pecan_ray.cache import EvictionPolicy, StoredEntry, entries_to_evict
 from pecan_ray.cache.eviction import entries_over_quota
-from pecan_ray.errors import PlanError
 from tests.long_form import examples
 
 
@@ -72,18 +69,3 @@ def test_the_least_worth_goes_and_nothing_goes_for_nothing(
     entries: list[StoredEntry], max_bytes: int, policy: EvictionPolicy
 ) -> None:
     assert list(entries_to_evict(entries, max_bytes, policy)) == expected_to_go(entries, max_bytes, policy)
-
-
-@pytest.mark.parametrize(
-    ("makes", "says"),
-    [
-        (lambda: entries_to_evict([entry("a", 1), entry("a", 2)], 1), "two entries have the same key"),
-        (lambda: entries_to_evict([], 1, cast(EvictionPolicy, "oldest")), "benefit, but got 'oldest'"),
-        (lambda: entries_to_evict([], -1), "max_bytes=.* must be a whole number >= 0, but got -1"),
-        (lambda: entry("a", 1, saved=float("nan")), "entry 'a': seconds_saved must be a finite number >= 0"),
-        (lambda: entry("a", 1, used=float("nan")), "entry 'a': last_used must be a number"),
-    ],
-)
-def test_nonsense_is_refused_by_name(makes: Callable[[], object], says: str) -> None:
-    with pytest.raises(PlanError, match=says):
-        makes()

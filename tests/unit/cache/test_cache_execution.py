@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -25,7 +23,6 @@ from pecan_ray.cache import (
     choose_execution,
 )
 from pecan_ray.cache.execution import ExecutionPlace, shared_seconds
-from pecan_ray.errors import PlanError
 from tests.long_form import examples
 
 
@@ -210,28 +207,3 @@ def test_what_measurements_do_not_tell_apart_is_a_time_per_byte_then_latency() -
     assert two.error is None, "two points lie on every line"
     of_one_size = StoreModel.fit([(100.0 * n, n, 1e-3 + 1e-5 * n) for n in (1, 10, 100, 1000)])
     assert of_one_size.per_element_s == 0 and of_one_size.read_seconds(5e4, 500) == pytest.approx(6e-3)
-
-
-def measuring(*read: float) -> StoreModel:
-    return StoreModel.fit([(1.0, 1.0, 1.0), read])  # type: ignore[list-item] # what a caller may get wrong
-
-
-@pytest.mark.parametrize(
-    ("makes", "says"),
-    [
-        (lambda: OperatorCost("", 1, 1), "OperatorCost(name=...) must be a non-empty string"),
-        (lambda: OperatorCost("a", math.nan, 1), "operator 'a': seconds must be a finite number >= 0, but got nan"),
-        (lambda: SourceCost(1, 1, waiting=2), "SourceCost(waiting=...) must be a share from 0 to 1, but got 2"),
-        (lambda: replace(pipeline(1), points=(CachePoint("p", "x"),)), "stands behind 'x', which is no operator here"),
-        (lambda: replace(pipeline(1), points=(CachePoint("p"),) * 2), "two autocache points are named 'p'"),
-        (lambda: choose_execution(pipeline(1), StoreModel(), max_bytes=0), "max_bytes=...) must be a whole number"),
-        (lambda: choose_execution(pipeline(1), StoreModel(), measured={("full", "behind_a"): math.nan}), "measured"),
-        (lambda: CachePoint("here", "crop", 1.5), "refresh must be a share"),
-        (lambda: measuring(0, 1, 1.0), "measurement 1 of the store: nbytes must be a finite number > 0, but got 0"),
-        (lambda: measuring(1, 1), "must be (bytes, elements, seconds), but got (1, 1)"),
-        (lambda: StoreModel.fit([]), "needs at least one"),
-    ],
-)
-def test_nonsense_is_refused_by_name(makes: Callable[[], object], says: str) -> None:
-    with pytest.raises(PlanError, match=re.escape(says)):
-        makes()

@@ -5,12 +5,8 @@ Every item comes once an epoch, cached ones first, at random within a chunk, and
 
 from __future__ import annotations
 
-import math
-import re
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -21,7 +17,6 @@ from benchmarks.reproduction.quiver_figures import fetched_together
 from benchmarks.reproduction.reported_caches import QUIVER_DATASETS, QUIVER_TABLE3
 from pecan_ray.cache import ProbedJob, SubstitutionSampler, benefit, choose_caching
 from pecan_ray.cache.benefit import chunk_bytes
-from pecan_ray.errors import PlanError
 from tests.long_form import examples
 
 JOBS = [
@@ -118,24 +113,3 @@ def test_items_come_in_any_order_equally_often() -> None:
 
 def test_jobs_with_a_fifth_of_the_data_cached_fetch_it_once_for_all() -> None:
     assert 1.0 <= fetched_together(jobs=4) <= 1.15
-
-
-@pytest.mark.parametrize(
-    ("asks", "says"),
-    [
-        (lambda: SubstitutionSampler(0, 1, 0), "num_items"),
-        (lambda: SubstitutionSampler(5, 6, 0), "no more than 5 items"),
-        (lambda: SubstitutionSampler(5, 2, 0).next_batch(1, cast(Any, [1, 2])), "item numbers, but got list"),
-        (lambda: SubstitutionSampler(5, 2, 0).items_of(2), "from 0 to 1"),
-        *((lambda seconds=seconds: benefit(seconds, 1.0), "miss_s") for seconds in (0.0, math.nan)),
-        (lambda: ProbedJob("a", "x", 1.0, 1.0, math.nan), "'a': shared_s"),
-        (
-            lambda: choose_caching([ProbedJob("a", "x", 2.0, 1.0)], {"y": 1.0}, 1.0),
-            "job 'a' reads dataset 'x', whose size is not said",
-        ),
-        (lambda: choose_caching([], {"y": 0.0}, 1.0), "dataset 'y'"),
-    ],
-)
-def test_nonsense_is_refused(asks: Callable[[], object], says: str) -> None:
-    with pytest.raises(PlanError, match=re.escape(says)):
-        asks()

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pecan_ray.placement.control import LEAP, begin, control
-from pecan_ray.placement.looks import LOOK_S, Observation
+from pecan_ray.placement.looks import Observation
 from pecan_ray.placement.trial_history import MAX_QUIET_S, ControlState
 from pecan_ray.plan.prices import Prices
 from pecan_ray.plan.windows import Deployment
@@ -183,31 +183,10 @@ def test_workers_settle_at_what_is_needed_and_change_no_more(what: str) -> None:
     assert run.waited <= wanted.waits * run.now + 4
 
 
-@given(exponent=st.floats(0.4, 1.0), demand=st.floats(500.0, 6000.0), start=st.integers(1, 16))
-@examples(25)
-def test_it_comes_from_its_own_side_where_supply_grows_slower_than_linearly(
-    exponent: float, demand: float, start: int
-) -> None:
-    """With a concave supply no step passes what is needed, so that it never turns round."""
-    run = Run(Fluid(demand=lambda _: demand, local=lambda n: 600.0 * n**exponent, row_s=None))
-    run.requested = Deployment(start, 0)
-    run._order()
-    run.go(120)
-    counts = [after.local - before.local for _, before, after in run.changes]
-    assert all(step > 0 for step in counts) or all(step < 0 for step in counts) or len(counts) <= 2
-
-
 def test_a_demand_that_grows_is_met_within_seconds() -> None:
     run = Run(Fluid(demand=lambda now: 1500.0 if now < 60 else 6000.0)).go(60)
     assert run.requested.local <= 5
     assert run.go(10).running.local >= 12
-
-
-def test_nothing_is_judged_while_workers_are_awaited() -> None:
-    run = Run(PRICED, 1).go(30)
-    asked = run.requested
-    assert asked.remote > 0 and run.running.remote == 0, "they are on their way"
-    assert run.go(8).requested == asked and run.running.remote == 0
 
 
 def test_a_hiccup_of_storage_brings_no_workers() -> None:
@@ -322,11 +301,6 @@ def test_beside_a_small_wait_fewer_remote_workers_are_tried() -> None:
     assert run.requested.remote >= 15
     run.meet(remote=500.0, shared=5800.0).go(1500)
     assert 7 <= run.requested.remote <= 9
-
-
-def test_a_trial_with_fewer_workers_that_was_wrong_is_undone_soon() -> None:
-    (tried, _, _), (undone, _, back) = Run(replace(BOUND, seen=sample_is_wrong)).go(300).changes
-    assert undone - tried <= 3 * LOOK_S and back == Deployment(16, 0)
 
 
 def test_units_do_not_matter() -> None:

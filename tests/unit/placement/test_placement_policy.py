@@ -28,7 +28,7 @@ def decisions(mode: str, seed: int, restart_every: int | None) -> list[Decision]
         if restart_every is not None and number % restart_every == restart_every - 1:
             policy = pickle.loads(pickle.dumps(policy))
         if number == 100:
-            policy.restrict(remote=max(1, plant.max_remote // 2))
+            policy.restrict(local=at.local // 2, remote=max(1, at.remote // 2))
         found.append(policy.decide(meter.window(at), at))
         at = found[-1].target
     return found
@@ -76,6 +76,7 @@ def test_bounds_follow_from_the_hosts_and_one_worker_remains_whatever_the_share(
     assert AutoPlacement(max_local=0, max_remote=4).restrict(remote=0) == DeploymentLimits(0, 1)
     assert AutoPlacement(max_local=4, max_remote=4).restrict(0, 0) == DeploymentLimits(1, 0)
     assert AutoPlacement(max_local=4, max_remote=4, min_remote=2).restrict(0, 0) == DeploymentLimits(1, 2, 0, 2)
+    assert AutoPlacement().limits == DeploymentLimits(16, 64)
     for prices in (Prices(0.0, 0.42), Prices(0.0, 0.0)):
         costs = AutoPlacement(prices=prices).setting.per_hour(Deployment(0, 0))
         assert costs > 10 * prices.remote_worker, "a host without a price is not left to starve"

@@ -78,10 +78,21 @@ JOINS: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
 
 
 def drawn(draw: random.Random, most: int, joins: float) -> tuple[str, PecanPipeline]:
-    """Draw a pipeline, and how it is written; steps that are refused are left out."""
+    """Draw a pipeline, and how it is written."""
     rows = draw.choice((5, 10, 10, 10, None))
     source = TextLines(__file__) if rows is None else Arrays(x=np.arange(rows), split_rows=4)
-    text, pipe = f"{rows or 'lines'}", PecanPipeline(source)
+    return extended(draw, f"{rows or 'lines'}", PecanPipeline(source), most, joins)
+
+
+def in_step(draw: random.Random) -> tuple[str, PecanPipeline]:
+    """Draw a zip whose inputs may be read in step, with steps behind it."""
+    first, second = draw.choice(((5, 10), (10, 10), (10, 5)))
+    left, right = (PecanPipeline(Arrays(x=np.arange(rows), split_rows=4)).map(same) for rows in (first, second))
+    return extended(draw, f"{first}.map(same).zip({second}.map(same))", left.zip(right), 2, 0.0)
+
+
+def extended(draw: random.Random, text: str, pipe: PecanPipeline, most: int, joins: float) -> tuple[str, PecanPipeline]:
+    """Draw the next steps of a pipeline; those that are refused are left out."""
     for _ in range(draw.randint(most // 2, most)):
         joined = draw.random() < joins
         kind, values, options = draw.choice(JOINS if joined else STEPS)
@@ -109,17 +120,17 @@ def shape_of(plan: Plan, engine: str, on_error: str) -> str:
 
 def plan(draw: random.Random) -> Iterator[str]:
     """Yield what is told from a plan."""
-    text, pipe = drawn(draw, 5, 0.2)
+    text, pipe = drawn(draw, 5, 0.2) if draw.random() < 0.8 else in_step(draw)
     yield text
     one = pipe.plan
     engine, on_error = draw.choice((*["python"] * 4, "tensorflow")), draw.choice((*["raise"] * 4, "skip"))
     yield f"with {engine}, on_error={on_error}: {shape_of(one, engine, on_error)}"
     yields = "batches" if yields_batches(one) else "elements"
     yield f"{num_batches(one)} {yields}, kept at {[*kept_points(one)]}, identity lost at '{identity_lost_at(one)}'"
-    behind = plan_behind(one, 3)
-    if behind is not None:
-        left = [getattr(op, "count", op.name) for op in behind.plan.all_ops()]
-        yield f"behind 3 of these: {behind.elements} elements, {left}"
+    for outputs in (0, 3):
+        if (behind := plan_behind(one, outputs)) is not None:
+            left = [getattr(op, "count", op.name) for op in behind.plan.all_ops()]
+            yield f"behind {outputs} of these: {behind.elements} elements, {left}"
     for run in element_runs(one):
         begins = "behind the source" if run.behind_source else "later"
         yield f"at {run.place}, {begins}: {names(run.ops)}"

@@ -49,19 +49,6 @@ def test_without_noise_a_batch_takes_the_longer_of_step_and_supply(
     assert pace(flow) == pytest.approx(max(step_s, clients / supply), rel=0.02, abs=longest)
 
 
-def test_a_program_that_runs_ahead_is_no_faster_and_catches_up_where_it_waits_for_the_accelerators() -> None:
-    ahead, behind = (quiet_flow(Trainer(step_s=0.1, run_ahead=n), [0.01], 8) for n in (10, 0))
-    assert ahead.advance(NEVER, 20)
-    assert behind.advance(NEVER, 20)
-    assert ahead.clients[0].got < behind.clients[0].got - 0.5
-    assert pace(ahead) == pytest.approx(pace(behind))
-    flow = quiet_flow(Trainer(step_s=0.1, run_ahead=10, sync_every=100), [0.01], 8)
-    assert flow.advance(NEVER, 100)
-    assert flow.clients[0].requested_at == flow.done
-    assert flow.clients[0].requested_at - flow.clients[0].got == pytest.approx(1.1)
-    assert flow.starved < 0.1
-
-
 def test_what_a_worker_takes_to_start_is_no_trainers_wait() -> None:
     """As live: a step is from one batch in hand to the next, and the first ones count for nothing."""
     flow = quiet_flow(Trainer(step_s=0.1), [], clients=2)

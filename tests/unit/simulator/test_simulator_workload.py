@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -86,12 +85,8 @@ def test_a_workload_is_found_by_name_and_by_path_and_only_known_parameters_are_c
     assert from_json(to_json(workload)).prices.tiers == tiers
 
 
-def test_epochs_cost_what_the_paper_says_and_workers_that_disturb_nobody_slow_nothing() -> None:
-    workload = changed(load("simclr"), trainer__disturbance=0.0, trainer__overload=0.0, host__receive_cpu_s=0.0)
-    times = step_times(workload, 0, range(1, 30)).batch_s
-    assert all(after <= before * (1 + 1e-9) for before, after in pairwise(times))
+def test_an_epoch_costs_its_time_at_the_prices_of_host_and_workers() -> None:
     workload = load("retinanet")
-    (cost,) = epoch_costs(workload, 0, 2)
-    (batch_s,) = step_times(workload, 0, 2).batch_s
+    (cost,), (batch_s,) = epoch_costs(workload, 0, 2), step_times(workload, 0, 2).batch_s
     hours = workload.batches_per_epoch * batch_s / 3600
     assert cost == pytest.approx(hours * (workload.prices.accelerator_host + 2 * workload.prices.remote_worker))
