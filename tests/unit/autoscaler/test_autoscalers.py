@@ -184,10 +184,6 @@ def test_no_sequence_of_utilizations_drives_it_out_of_bounds(seen: list[tuple[fl
         lambda: HorizontalPodAutoscaler(tolerance=1.0),
         lambda: HorizontalPodAutoscaler(stabilization_windows=0),
         lambda: HorizontalPodAutoscaler().decide(busy(0.5), -1),
-        lambda: Autoscaler(max_workers=3, min_workers=4),
-        lambda: Autoscaler(threshold=1.0),
-        lambda: Autoscaler(patience=0),
-        lambda: ScalingRule(look_every=0),
         lambda: Autoscaler().decide(window(0.1), -1),
     ],
 )

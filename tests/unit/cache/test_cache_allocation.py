@@ -101,18 +101,6 @@ def test_the_cache_table_of_silods_first_experiment(policy: AllocationPolicy) ->
     assert {given.hit_share for given in cold.values()} == {0.0}, "a cache that is not filled yet serves nobody"
 
 
-def test_what_the_other_caches_do_with_that_experiment() -> None:
-    """CoorDL spends half of the cache on BERT, Quiver leaves 0.7 TB empty, an LRU has next to no hits."""
-    coordl, quiver, lru = (allocate(SILOD_8, V100S, policy) for policy in ("coordl", "quiver", "alluxio"))
-    assert coordl["bert"].cache_bytes == pytest.approx(1 * TB)
-    assert {given.cache_bytes / TB for name, given in coordl.items() if name != "bert"} == {0.25}
-    assert [given.cache_bytes / TB for given in quiver.values()] == [1.3, 0, 0, 0, 0]
-    assert sum(given.cache_bytes for given in lru.values()) == pytest.approx(2 * TB, rel=1e-3)
-    assert max(given.hit_share for given in lru.values()) < 0.1
-    totals = [sum(given.bytes_per_s for given in found.values()) for found in (lru, coordl, quiver)]
-    assert max(totals) < 0.9 * sum(job.ideal_bytes_per_s for job in SILOD_8)
-
-
 @given(some_jobs(6, sharing=True), clusters, st.sampled_from(POLICIES))
 @examples(400)
 def test_nobody_is_given_what_is_not_there(

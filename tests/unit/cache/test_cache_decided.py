@@ -31,6 +31,8 @@ from pecan_ray.cache import (
     entries_to_evict,
     silod_perf,
 )
+from pecan_ray.cache.allocation import sjf_scores
+from pecan_ray.cache.division import Demands
 from pecan_ray.cache.fetch_claims import FetchClaims, Fetcher
 from pecan_ray.cache.readers import Readers
 from pecan_ray.cache.rendezvous_hash import RendezvousHash
@@ -62,6 +64,7 @@ def allocations(draw: random.Random) -> Iterator[str]:
         for number, name in enumerate(names)
     ]
     cluster = ClusterResources(power(draw, 1.5, 4), power(draw, 0, 1.7), draw.choice((None, 40)))
+    yield f"scores for sjf: {', '.join(f'{score:.4g}' for score in sjf_scores(Demands.of(jobs), cluster))}"
     for policy in get_args(AllocationPolicy):
         given = allocate(jobs, cluster, policy).values()
         cells = (

@@ -17,14 +17,6 @@ def entry(key: str, nbytes: int, used: float = 0.0, saved: float = 0.0, *, in_us
     return StoredEntry(key, nbytes, used, saved, in_use)
 
 
-def test_of_equally_dense_entries_the_least_recently_used_goes_and_what_fits_beside_the_rest_stays() -> None:
-    entries = [entry("large", 100, used=9, saved=20), entry("dense", 10, used=1, saved=10), entry("thin", 50, saved=4)]
-    assert entries_to_evict(entries, 110) == ("thin",)
-    assert entries_to_evict(entries, 60) == ("large",), "thin comes back, it fits beside dense"
-    kept = [entry("a", 50, used=1, saved=50), entry("b", 50, used=2, saved=50)]
-    assert entries_to_evict([*kept, entry("new", 50, used=3, saved=1)], 100) == ("new",)
-
-
 def test_each_kind_keeps_to_its_room_and_those_without_have_what_is_left() -> None:
     kinds = {
         "a": [entry("a1", 4, used=1), entry("a2", 4, used=2)],

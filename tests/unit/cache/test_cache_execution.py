@@ -135,26 +135,6 @@ def test_the_choice_is_nearly_the_best_and_never_worse_than_computing(
     assert all(a >= b or math.isclose(a, b) for a, b in itertools.pairwise(work)), "later points leave less to compute"
 
 
-@pytest.mark.parametrize(
-    ("remote", "readers", "used"),
-    [
-        (None, 1, False),
-        (StoreModel(per_byte_s=5e-9), 1, True),
-        (StoreModel(per_byte_s=2e-8), 1, False),
-        (StoreModel(per_byte_s=1.09e-8), 1, False),  # it would save 1 %
-        (StoreModel(per_byte_s=2e-8, waiting=1.0), 4, True),  # four wait side by side
-    ],
-)
-def test_what_has_no_room_here_is_read_from_the_remote_store_where_that_is_sooner(
-    remote: StoreModel | None, readers: int, used: bool
-) -> None:
-    ops, points = (OperatorCost("decode", 0.01, 1e6),), (CachePoint("here", "decode"),)
-    profile = ExecutionProfile(SourceCost(0.001, 1e5), ops, points, elements=1000, readers=readers)
-    choice = choose_execution(profile, StoreModel(per_byte_s=1e-9), max_bytes=250_000_000, remote=remote)
-    assert choice.remote == used == ("all of it in the remote store" in choice.reason)
-    assert choice.seconds == pytest.approx(0.25 * 1 + 0.75 * ((5 if readers == 1 else 20 / 4) if used else 11))
-
-
 # --- the model of a store --------------------------------------------------------------------------------------
 
 
@@ -194,16 +174,3 @@ def test_measurements_give_the_model_back_whether_a_fifth_was_disturbed_or_none(
     assert max(misses) < bound and found.measurements == 30
     assert min(found.latency_s, found.per_element_s, found.per_byte_s) >= 0
     assert found.error is not None and found.error < bound, "the error is that of the undisturbed"
-
-
-def test_what_measurements_do_not_tell_apart_is_a_time_per_byte_then_latency() -> None:
-    one = StoreModel.fit([(1e6, 100, 0.01)])
-    assert (one.latency_s, one.per_element_s, one.waiting, one.error) == (0, 0, 0, None)
-    assert one.read_seconds(5e6, 1) == pytest.approx(0.05)
-    two = StoreModel.fit([(1e6, 10, 0.011), (100e6, 1000, 0.11)])
-    assert two.read_seconds(50.5e6, 505) == pytest.approx(0.0605)
-    assert two.read_seconds(0, 0) == pytest.approx(0.01)
-    assert two.read_seconds(2e6, 20, reads=2) == pytest.approx(0.022), "latency counts for each read"
-    assert two.error is None, "two points lie on every line"
-    of_one_size = StoreModel.fit([(100.0 * n, n, 1e-3 + 1e-5 * n) for n in (1, 10, 100, 1000)])
-    assert of_one_size.per_element_s == 0 and of_one_size.read_seconds(5e4, 500) == pytest.approx(6e-3)

@@ -88,15 +88,6 @@ def test_it_begins_with_as_many_local_workers_as_a_sample_asks_for(row_s: float 
     assert begin(row_s, 256, room) == local
 
 
-@pytest.mark.parametrize(("each", "row_s", "within_s"), [(500.0, 0.002, 1), (125.0, 0.0007, 15), (500.0, None, 8)])
-def test_the_rate_is_there_soon_after_the_workers_with_and_without_a_sample(
-    each: float, row_s: float | None, within_s: float
-) -> None:
-    """All sixteen CPUs are needed, also by workers that sleep for most of their time."""
-    run = Run(replace(BOUND, local=lambda count: each * count, row_s=row_s)).go(135)
-    assert run.requested == Deployment(16, 0) and run.late_changes(within_s) == 0
-
-
 @dataclass(frozen=True)
 class Settled:
     """Where a job ends after some seconds, and how often its workers change once it should have settled."""

@@ -6,11 +6,15 @@ import math
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import pairwise
+from functools import partial
+from itertools import pairwise, product
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from pecan_ray.autoscaler import Autoscaler, ScalingRule
+from pecan_ray.autoscaler.search import DeploymentLimits
 from pecan_ray.placement import AutoPlacement, Prices, PriceTier
 from pecan_ray.placement.cut import LinkCosts, TailOp, choose_cut
 from pecan_ray.placement.looks import Observation
@@ -23,6 +27,7 @@ from pecan_ray.placement.trial_history import Known
 from pecan_ray.plan.windows import Deployment, Window
 from tests.unit.placement.fluid import Fluid, Run
 from tests.unit.placement.plants import Meter, random_plant
+from tests.unit.refused import refusal, refused_fields
 
 WRITTEN = Path(__file__).with_name("decided.txt")
 """A paragraph for each case; `python -m tests.unit.placement.test_placement_decided` writes all anew."""
@@ -91,8 +96,8 @@ def search(seed: int) -> Iterator[str]:
 def cut(seed: int) -> Iterator[str]:
     """Yield where pipelines are cut that make large rows of smaller ones."""
     draw = random.Random(seed)
-    for _ in range(5):
-        sizes = [draw.choice((1e3, 5e4, 150_528.0)) for _ in range(draw.randint(1, 3))] + [602_112.0]
+    for _ in range(8):
+        sizes = [draw.choice((1e3, 5e4, 150_528.0, 550_000.0)) for _ in range(draw.randint(1, 2))] + [602_112.0]
         ops = [TailOp(f"op{n}", *bounds, 10 ** draw.uniform(-5, -2.5)) for n, bounds in enumerate(pairwise(sizes))]
         link = LinkCosts(draw.choice((125e6, 1.25e9, 12.5e9)), *draw.choice(((), (0.02, 0.4, 5.0), (0.0, 0.4, 5.0))))
         found = choose_cut(ops, link, always=draw.random() < 0.2)
@@ -140,7 +145,17 @@ def ranking(seed: int) -> Iterator[str]:
             yield f"  {measured}, {one.cost_increase:+.2%}, waits {waited}{', ' if one.miss else ''}{one.miss}"
 
 
-KINDS: dict[Callable[[int], Iterator[str]], int] = {job: 24, search: 14, cut: 3, pool: 5, ranking: 2}
+def refusals(_: int) -> Iterator[str]:
+    """Yield which nonsense is refused of prices, workers, windows, rules and autoscalers."""
+    tier = PriceTier("spot", 0.1, 4)
+    yield from refused_fields([Prices(4.96, 0.42), tier, Deployment(1, 1), DeploymentLimits(4, 4), ScalingRule()])
+    yield refusal(lambda: Prices(4.96, 0.42, (tier, tier)))
+    made: Any = Autoscaler
+    for name, wrong in product(("threshold", "max_workers", "min_workers", "patience"), (-1, 0, math.nan)):
+        yield f"Autoscaler({name}={wrong}): {refusal(partial(made, **{name: wrong})) or 'taken'}"
+
+
+KINDS: dict[Callable[[int], Iterator[str]], int] = {job: 24, search: 14, cut: 3, pool: 5, ranking: 2, refusals: 1}
 CASES = [(kind, seed) for kind, count in KINDS.items() for seed in range(count)]
 
 

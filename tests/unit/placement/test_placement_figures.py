@@ -6,10 +6,9 @@ from statistics import fmean
 
 import pytest
 
-from benchmarks.placement_plant import PlacementPlant, PlantJob, pace_of
-from benchmarks.placement_simulation import HOUR, JOBS, MORE, cheapest_at, compare, row_of
+from benchmarks.placement_plant import PlantJob
+from benchmarks.placement_simulation import HOUR, JOBS, MORE, compare, row_of
 from benchmarks.placement_steady import SteadyJob
-from pecan_ray.plan.windows import Deployment
 from pecan_ray.simulator.policy_driver import placement
 from pecan_ray.simulator.random_workloads import draw
 from pecan_ray.simulator.workload import load
@@ -92,17 +91,3 @@ def test_it_ends_with_the_cheapest_deployment_where_it_had_ended_beside(
     job = SteadyJob(draw(seed, family), ordered=False)
     end, changed = job.go(placement(job.workload, "auto"), 1500.0)
     assert job.cost[end] <= (1 + excess) * job.cost[job.best] and changed <= changes
-
-
-def test_the_plant_gives_what_its_physics_say() -> None:
-    job = PlantJob("a plant", cv=0.0, drift=0.0, demand=60_000, local_start_s=(0.0, 0.0))
-    alone, all_of_them = pace_of(job, 1, [], 0.0), pace_of(job, 16, [], 0.0)
-    assert alone.supply == pytest.approx(1 / job.cpu_s)
-    assert all_of_them.supply < 16 * alone.supply, "hyper-threads, and the trainer's own CPU"
-    plant = PlacementPlant(job, 0)
-    plant.order(4, 0)
-    seen = [plant.tick() for _ in range(8)]
-    assert sum(one.produced for one in seen) == pytest.approx(4 * pace_of(job, 4, [], 0.0).supply)
-    assert all(one.waited > 0 and one.blocked == pytest.approx(0.0, abs=1e-9) for one in seen)
-    best, rate = cheapest_at(PlantJob("enough", demand=900.0), 0.0)
-    assert best == Deployment(2, 0) and rate == pytest.approx(900.0, rel=0.02)

@@ -16,7 +16,6 @@ from pecan_ray.placement.pool import (
     Demand,
     WorkerValue,
     allocate,
-    decreasing_steps,
     estimate_worker_value,
     min_required_workers,
     relative_times,
@@ -58,13 +57,6 @@ def test_the_slowest_job_is_helped_before_savings_count() -> None:
     assert allocate([cheap, slower], 2) == {"cheap": 0, "slower": 2}, "the slowest one first"
     assert relative_times([math.inf, 6.0, 3.0, 2.0], 3) == (math.inf, 3.0, 1.5)
     assert relative_times([2.0], 0) == ()
-
-
-def test_savings_are_made_to_fall() -> None:
-    """A second worker without which the first is of no use: both together save 3 each."""
-    assert decreasing_steps([10.0, 10.0, 4.0, 3.0]) == (3.0, 3.0, 1.0)
-    assert decreasing_steps([10.0, 10.0, 4.0, 3.0, 3.0, 5.0]) == (3.0, 3.0, 1.0), "the next one is worth nothing"
-    assert decreasing_steps([]) == decreasing_steps([1.0]) == ()
 
 
 SAVINGS = st.lists(st.floats(0.01, 10.0), max_size=4).map(lambda each: tuple(sorted(each, reverse=True)))

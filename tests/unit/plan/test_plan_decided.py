@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from pecan_ray.errors import PlanError
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.behind import plan_behind
+from pecan_ray.plan.columns_read import columns_read
 from pecan_ray.plan.element_identity import identity_lost_at
 from pecan_ray.plan.empty_pass import endless_behind, endless_passes
 from pecan_ray.plan.exact_arrays import exact_array
@@ -29,7 +31,6 @@ from pecan_ray.sources import Arrays, TextLines
 
 WRITTEN = Path(__file__).with_name("decided.txt")
 """A paragraph for each case; `python -m tests.unit.plan.test_plan_decided` writes all anew."""
-PLANS, ARRAYS = 64, 2
 
 
 def same(value: Any) -> Any:
@@ -77,10 +78,10 @@ JOINS: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
 ]
 
 
-def drawn(draw: random.Random, most: int, joins: float) -> tuple[str, PecanPipeline]:
+def drawn(draw: random.Random, most: int, joins: float, column: str = "x") -> tuple[str, PecanPipeline]:
     """Draw a pipeline, and how it is written."""
     rows = draw.choice((5, 10, 10, 10, None))
-    source = TextLines(__file__) if rows is None else Arrays(x=np.arange(rows), split_rows=4)
+    source = TextLines(__file__) if rows is None else Arrays({column: np.arange(rows)}, split_rows=4)
     return extended(draw, f"{rows or 'lines'}", PecanPipeline(source), most, joins)
 
 
@@ -98,7 +99,7 @@ def extended(draw: random.Random, text: str, pipe: PecanPipeline, most: int, joi
         kind, values, options = draw.choice(JOINS if joined else STEPS)
         given = [*(getattr(one, "__name__", str(one)) for one in values), *map(str, options.values())]
         if joined:
-            other, right = drawn(draw, 2, joins / 2)
+            other, right = drawn(draw, 2, joins / 2, "y" if kind == "zip" else "x")
             values, given = (right,), [other, *given]
         with suppress(PlanError):
             pipe = getattr(pipe, kind)(*values, **options)
@@ -179,16 +180,47 @@ def arrays(draw: random.Random) -> Iterator[str]:
             yield f"{text}: {error}"
 
 
+def functions(_: random.Random) -> Iterator[str]:
+    """Yield which columns functions read, and nothing else, of their element."""
+    reading: dict[str, Callable[..., Any]] = {
+        "two columns": lambda element: element["b"] + element["a"] * element["b"],
+        "a partial": functools.partial(lambda element, more: element["a"] + more, more=1),
+        "a partial by place": functools.partial(lambda more, element: element["a"] + more, 1),
+        "a method": Counting().counted,
+        "the element itself": lambda element: (element["a"], element),
+        "a column by its number": lambda element: element[0],
+        "an element held by an inner function": lambda element: [lambda: element["a"]],
+        "one that looks at variables": lambda element: (element["a"], locals()),
+        "a generator": Counting.each,
+        "one without an element": lambda: 1,
+        "one that is not Python's": len,
+    }
+    yield from (f"{what}: {columns_read(fn)}" for what, fn in reading.items())
+
+
+class Counting:
+    """Reads columns of elements in methods."""
+
+    def counted(self, element: Any) -> Any:
+        return element["a"]
+
+    @staticmethod
+    def each(element: Any) -> Iterator[Any]:
+        yield element["a"]
+
+
+CASES = [*[plan] * 64, *[arrays] * 2, functions]
+
+
 def decided(case: int) -> str:
     """Return what is told in a case."""
-    draw = random.Random(case)
-    return "\n".join((f"case {case}", *(plan(draw) if case < PLANS else arrays(draw))))
+    return "\n".join((f"case {case}", *CASES[case](random.Random(case))))
 
 
-@pytest.mark.parametrize("case", range(PLANS + ARRAYS))
+@pytest.mark.parametrize("case", range(len(CASES)))
 def test_what_is_told_in_a_case_is_what_is_written_down(case: int) -> None:
     assert decided(case) == WRITTEN.read_text().strip().split("\n\n")[case]
 
 
 if __name__ == "__main__":
-    WRITTEN.write_text("\n\n".join(map(decided, range(PLANS + ARRAYS))) + "\n")
+    WRITTEN.write_text("\n\n".join(map(decided, range(len(CASES)))) + "\n")
