@@ -1,4 +1,4 @@
-"""Bad elements and splits that nobody can open: each counted once, by elements, and left out by name."""
+"""Bad elements: each counted once, by elements, and kept for a trainer within bounds."""
 
 from __future__ import annotations
 
@@ -7,19 +7,14 @@ from dataclasses import replace
 import pytest
 
 from pecan_ray.errors import ErrorBudgetError
-from pecan_ray.job import bad_elements, events
+from pecan_ray.job import bad_elements
 from pecan_ray.job.bad_elements import BadElements, QuarantineQueue
-from pecan_ray.job.job_requests import MOST_LOGGED
-from pecan_ray.job.lease_sizes import elements_in
-from pecan_ray.job.messages import AskLeases, LeftOutElement, SplitOpenFailure, TrainerProgress
-from pecan_ray.job.split_open_failures import PLACE_S
+from pecan_ray.job.messages import LeftOutElement, TrainerProgress
 from pecan_ray.observe.report import Report
-from pecan_ray.options import Workers
-from pecan_ray.plan.splits import Lease, Split
 from pecan_ray.sampling.budget import BadCount, over_budget
 from tests.protocol.scenario import Scenario, SplitModel
 from tests.unit.job.job_histories import played
-from tests.unit.job.job_rig import JobRig, said
+from tests.unit.job.job_rig import JobRig
 
 
 def bad(number: int, count: int = 1) -> LeftOutElement:
@@ -47,16 +42,6 @@ def test_memory_is_bounded_and_the_newest_are_remembered() -> None:
     known.add(bad(number) for number in range(most + 5))
     assert known.add([bad(most + 4), bad(5)]) == []
     assert known.add([bad(0)]) == [bad(0)]
-
-
-def test_only_the_first_bad_elements_are_told_one_by_one() -> None:
-    rig = JobRig(error_budget=1.0)
-    rig.begin()
-    assert "left out element 0" in said(rig.report(left_out=(bad(0, count=10 * MOST_LOGGED),))), "however many it had"
-    done = rig.report(left_out=tuple(bad(number) for number in range(1, 3 * MOST_LOGGED)))
-    assert said(done).count("left out") == MOST_LOGGED - 1
-    assert rig.job.stats(0.0).bad_elements == 13 * MOST_LOGGED - 1
-    assert rig.job.trainer_update(0).quarantine == (), "nothing is to be kept"
 
 
 def test_what_waits_for_a_trainer_is_bounded() -> None:
@@ -106,76 +91,3 @@ def test_what_a_remote_worker_cannot_open_a_local_one_reads(unseen: float, told:
     state = played(replace(TWO_NODES, unseen=unseen)).job.state
     assert state.error is None and state.bad.count == 0 and state.rows == 2 * 12 * 7
     assert sum("is taken out" in event.text for event in state.story) == told
-
-
-class TwoWorkers:
-    """A job of two workers, on two nodes, with some splits of 100 bytes."""
-
-    def __init__(self, splits: int, elements: int | None = None) -> None:
-        self.rig = JobRig(workers=Workers(1, 1), on_error="skip", error_budget=1.0)
-        self.local, self.remote = self.rig.come(("here", 4.0), remote=(4.0,))
-        self.rig.list_splits([Split(n, f"/{n}.txt", 0, 100, elements=elements) for n in range(splits)])
-
-    def refuse(self, worker: str, *leases: Lease) -> str:
-        """Let a worker say that it cannot open splits, and return what was logged."""
-        told = []
-        for lease in leases:
-            held, open_end = elements_in(lease) or 1, lease.split.elements is None
-            error = LeftOutElement(lease.key, "read", lease.split.where(0), "no such file.", held, open_end=open_end)
-            told.append(SplitOpenFailure(lease.key, lease.spans, error))
-        return said(self.rig.ask(worker, AskLeases(self.rig.job.ledger.epoch, 0, 1, split_open_failures=tuple(told))))
-
-
-def test_what_no_worker_can_open_is_left_out_with_its_node_and_its_size() -> None:
-    two = TwoWorkers(3)
-    rig = two.rig
-    rig.place(two.local, "here")
-    rig.place(two.remote, "there")
-    rig.assign(two.local)
-    rig.assign(two.remote)
-    (first,) = rig.take(two.local)
-    (other,) = rig.take(two.remote)
-    assert two.refuse(two.remote, other) == ""
-    rig.ask(two.local, AskLeases(0, 0, 1, lengths=((first.key, 50),)))
-    again = rig.job.ledger.workers[two.local].pending_leases[other.key].lease
-    text = two.refuse(two.local, again)
-    assert f"left out element 0 of {other.split.path}" in text
-    assert f"({two.remote} on node there could not open it) About 50 elements are left out" in text
-    assert rig.job.bad.count == 50
-
-
-def test_a_split_is_left_out_when_the_last_worker_that_could_try_is_gone() -> None:
-    two = TwoWorkers(1)
-    rig = two.rig
-    rig.place(two.remote, "there")
-    rig.assign(two.remote)
-    two.refuse(two.remote, *rig.take(two.remote))
-    rig.handle(events.WorkerPending(two.local, "there is no CPU"))
-    assert rig.job.bad.count == 0
-    rig.handle(events.TimePassed(), after=1.0)
-    done = rig.handle(events.TimePassed(), after=10.0)
-    assert "1 split(s) that no worker that runs can open wait" in said(done) and rig.job.bad.count == 0
-    done = rig.handle(events.TimePassed(), after=PLACE_S)
-    assert "left out element 0 of /0.txt" in said(done) and rig.job.bad.count == 1
-
-
-@pytest.mark.parametrize(("elements", "count"), [(400, "397"), (None, "at least 0")])
-def test_of_a_split_that_nobody_can_open_any_more_only_what_did_not_come_is_counted(
-    elements: int | None, count: str
-) -> None:
-    two = TwoWorkers(1, elements)
-    rig = two.rig
-    rig.place(two.remote, "there")
-    rig.assign(two.remote)
-    two.refuse(two.remote, *rig.take(two.remote))
-    rig.place(two.local, "here")
-    rig.assign(two.local)
-    (lease,) = rig.take(two.local)
-    rig.acknowledge(two.local, lease, 0, 3)
-    rig.handle(events.WorkerLost(two.local, "process", "it died"))
-    rig.report(settled=(two.local,))
-    for worker in rig.job.worker_table.workers:
-        rig.handle(events.WorkerPending(worker, "there is no CPU"))
-    done = rig.handle(events.TimePassed(), after=2 * PLACE_S)
-    assert "left out element 0 of /0.txt" in said(done)
-    assert (str(rig.job.bad.bad_count), rig.job.ledger.queues.waiting()) == (count, False), "elements 0 to 2 came"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,6 @@ import pytest
 
 from pecan_ray import PecanPipeline
 from pecan_ray.errors import PlanError
-from pecan_ray.job import events
 from pecan_ray.job.empty_pass_watchdog import EmptyPassWatchdog
 from pecan_ray.job.ledger import Ledger
 from pecan_ray.job.ledger_shape import LedgerShape
@@ -108,16 +106,6 @@ def test_once_there_was_an_element_or_may_be_many_passes_in_vain_end_the_job() -
         assert (rig.job.error is not None) is ends, "a filter that draws may keep nothing for some passes"
 
 
-def test_what_is_left_out_with_a_lost_worker_is_no_empty_pass() -> None:
-    rig, (lost, other) = rig_of(replace(ENDLESS, visitation="at_most_once"), workers=2)
-    (lease,) = rig.take(lost)
-    rig.handle(events.WorkerLost(lost, "process"))
-    rig.report(settled=(lost,))
-    drop_splits(rig, other, 4 * SPLITS)
-    assert lease.key not in rig.job.ledger.workers[other].pending_leases
-    assert rig.job.error is None
-
-
 def test_a_run_that_goes_on_from_a_state_in_the_middle_does_not_count_from_the_beginning() -> None:
     ledger = Ledger(ENDLESS, ResumePoint(0, (BranchPoint(Cursor(500, 1)),), passes=0))
     ledger.join("worker")
@@ -129,14 +117,3 @@ def test_a_run_that_goes_on_from_a_state_in_the_middle_does_not_count_from_the_b
         assert isinstance(lease, Lease) and lease.pass_index >= 500
         ledger.consumed("worker", 0, {lease.key: lease.spans})
         assert watch.too_many() is None
-
-
-def test_where_every_worker_sees_all_data_each_of_them_must_have_had_a_pass() -> None:
-    rig, (one,) = rig_of(replace(ENDLESS, serial=True))
-    drop_passes(rig, one, 1)
-    assert rig.job.error is not None, "there is one"
-    rig, (one, other) = rig_of(replace(ENDLESS, sharding="off"), workers=2)
-    drop_passes(rig, one, 2)
-    assert rig.job.error is None
-    drop_passes(rig, other, 1)
-    assert rig.job.error is not None

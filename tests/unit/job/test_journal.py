@@ -1,18 +1,13 @@
-"""The journal: a job is made again from it, in any process; one that is damaged or another job's is refused."""
+"""The journal: a job is made again from it; one that is damaged or another job's is refused."""
 
 from __future__ import annotations
 
 import json
-import math
-import os
 import pickle
 import random
-import subprocess
-import sys
 import zlib
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -36,8 +31,6 @@ from pecan_ray.job.spec import JobSpec
 from pecan_ray.job.state import JobState
 from pecan_ray.options import Workers
 from pecan_ray.plan.splits import Split
-from tests.protocol.draw import draw
-from tests.protocol.scenario import Fault, Scenario
 
 SPEC = JobSpec("kept", LedgerShape(world_size=2), Workers(2, 1))
 PAGE = events.SplitPageReceived(0, (Split(0, "é\n"), Split(1, "b")))
@@ -138,49 +131,3 @@ def test_what_is_no_entry_or_one_of_another_version_is_refused(body: bytes) -> N
     if body != pickle.dumps(PAGE):
         with pytest.raises(JournalError, match="entry 1 of a journal"):
             list(pages(whole(body)))
-
-
-ROOT = Path(__file__).resolve().parents[3]
-
-
-def endless(seed: int) -> Scenario:
-    """A scenario with a journal that nobody goes on from."""
-    return replace(draw(seed), faults=(*draw(seed).faults, Fault(math.inf, "kill controller")))
-
-
-PLAY = """
-import sys
-from pathlib import Path
-from pecan_ray.job.journal import entries, pages, replay
-from tests.protocol.draw import draw
-from tests.protocol.world import World, play, spec_of
-from tests.unit.job.test_journal import endless
-
-folder = Path(sys.argv[1])
-for seed in range(10):
-    one = play(draw(seed))
-    print(seed, one.events, one.seconds, one.batches, one.endings)
-for seed in sys.argv[2:]:
-    if (folder / seed).exists():
-        listed = [page for page, _ in pages((folder / f"{seed}.listings").read_bytes())]
-        replay((entry for entry, _ in entries((folder / seed).read_bytes())), spec_of(endless(int(seed))), listed)
-    else:
-        world = World(endless(int(seed)))
-        world.run()
-        (folder / f"{seed}.listings").write_bytes(b"".join(world.job.listings))
-        (folder / seed).write_bytes(b"".join(world.job.journal))
-"""
-
-
-def test_a_process_with_another_order_of_sets_makes_the_same_histories_and_the_same_jobs(tmp_path: Path) -> None:
-    """Events must not be handled in the order of a set of names, which differs from process to process."""
-    seeds = [seed for seed in range(100) if draw(seed).ranks > 1 and draw(seed).faults][:5]
-    told = []
-    for order in ("1", "2"):
-        command = [sys.executable, "-W", "ignore", "-c", PLAY, str(tmp_path), *map(str, seeds)]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": order}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr[-3000:]
-        told.append(done.stdout)
-    assert told[0] == told[1] and len(told[0].splitlines()) == 10
-    assert len(list(tmp_path.iterdir())) == 2 * len(seeds)

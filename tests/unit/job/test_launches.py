@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from pecan_ray.errors import ClusterError, JournalError, PecanError, RankTakenError, StaleJobError
+from pecan_ray.errors import PecanError, StaleJobError
 from pecan_ray.job import events
 from pecan_ray.job.active_clock import TICK_S
 from pecan_ray.job.instructions import EndJob, FindRoom, RejectTrainer
 from pecan_ray.job.ledger_shape import LedgerShape
-from pecan_ray.job.registration import NoResponse, Registration, Rejected, Retry, StopWithError
+from pecan_ray.job.registration import NoResponse, Registration, Rejected, StopWithError
 from pecan_ray.job.spec import JobSpec
 from pecan_ray.job.start_worker import StartWorker
 from pecan_ray.job.state import JobState
@@ -211,50 +211,3 @@ def test_a_launch_leaves_one_that_is_heard_alone_and_says_so(first: int, second:
             assert process.joined is None
             assert isinstance(process.error, PecanError) and not isinstance(process.error, StaleJobError)
             assert "gives way when" in str(process.error) or "5 s gives way" in str(process.error)
-
-
-# --- what keeps a trainer from registering --------------------------------------------------------------------
-
-
-BEGAN = 100.0
-STALE, TAKEN = StaleJobError("ends"), RankTakenError("rank 1")
-
-
-def decided(hindrance: Rejected | NoResponse, after_s: float, world_size: int = 2) -> Retry | StopWithError:
-    """What is done about a hindrance that is met so many seconds after the beginning."""
-    return Registration("resnet", world_size, BEGAN).decide(hindrance, BEGAN + after_s)
-
-
-@pytest.mark.parametrize(
-    ("hindrance", "world_size", "patience_s", "anew"),
-    [
-        (Rejected(STALE), 2, 60.0, True),
-        (Rejected(TAKEN), 1, 8.0, True),
-        (NoResponse("taken", "exists"), 1, 8.0, True),
-        (NoResponse("restarting", "process died"), 2, 60.0, False),
-        (NoResponse("gone", "killed"), 2, 60.0, True),
-    ],
-)
-def test_what_may_be_over_soon_is_waited_for_and_then_raised(
-    hindrance: Rejected | NoResponse, world_size: int, patience_s: float, anew: bool
-) -> None:
-    again = decided(hindrance, patience_s, world_size)
-    assert isinstance(again, Retry) and again.say and again.restart == anew
-    over = decided(hindrance, patience_s + 0.1, world_size)
-    assert isinstance(over, StopWithError) and isinstance(over.error, ClusterError)
-    if isinstance(hindrance, Rejected):
-        assert over.error is hindrance.error
-    assert over.kill == (isinstance(hindrance, Rejected) and world_size == 1), "nobody else can want it"
-
-
-@pytest.mark.parametrize("world_size", [1, 2])
-def test_any_other_error_and_a_controller_that_cannot_be_made_are_raised_at_once(world_size: int) -> None:
-    error = JournalError("damaged")
-    assert decided(Rejected(error), 0.1, world_size) == StopWithError(error, kill=world_size == 1)
-    for hindrance in (
-        NoResponse("unstarted", "no module x"),
-        *([NoResponse("gone", "no module x")] * (world_size == 1)),
-    ):
-        over = decided(hindrance, 0.1, world_size)
-        assert isinstance(over, StopWithError) and isinstance(over.error, ClusterError) and not over.kill
-        assert "could not be started: no module x. " in str(over.error) and "--working-dir" in str(over.error)

@@ -10,6 +10,7 @@ import pytest
 from tests.protocol.draw import draw
 from tests.protocol.going_on import play_in_pieces
 from tests.protocol.scenario import Scenario
+from tests.protocol.trainer import TrainerModel
 from tests.protocol.world import HistoryOutcome, World
 from tests.unit.job.job_histories import CASES
 
@@ -42,11 +43,16 @@ def outcome(name: str, scenario: Scenario) -> str:
         ", ".join(f"{what} {value}" for what, value in counts.items()),
         f"epochs end at {_seconds(stats['epoch_ends'])}; held up for {_seconds(stats['held_up'])}; ran "
         + ", ".join(f"{at:.1f} s: {one}" for at, one in stats["deployments"]),
-        *(f"rank {one.rank}: {one.ended}, {one.state.yielded} batches" for one in world.trainers),
+        *map(_loop, world.trainers),
         *(f"{one.seconds:.1f} s, {one.kind}: {one.text}" for one in told[:MOST_TOLD]),
         f"{len(told)} events told, {len(list(state.story))} in all",
     ]
     return "\n".join(lines)
+
+
+def _loop(trainer: TrainerModel) -> str:
+    longest_s = max(trainer.waits[1:], default=0.0)  # behind the first batch
+    return f"rank {trainer.rank}: {trainer.ended}, {trainer.state.yielded} batches, waits of {longest_s:.1f} s at most"
 
 
 def _ending(end: HistoryOutcome) -> str:

@@ -90,20 +90,6 @@ def test_a_buffers_elements_cost_at_most_a_byte_each_in_however_many_files_they_
     assert SavedState.from_json(json.loads(written)) == state
 
 
-def test_a_thousand_of_a_million_files_that_are_half_read_leave_a_state_of_less_than_64_kib() -> None:
-    """Of 32 workers with 32 files open each; one element of each, in another thread, is not ready."""
-    random, files = Random(0), 1_000_000
-    places = tuple((start, start + 5) for start in range(0, files, files // 1024))
-    begun = [random.randrange(10, 1000) for _ in range(1024)]
-    remaining_parts = [
-        Rest(index, 0, (*elements([count // 2]), (count * WIDTH, END)))
-        for index, count in zip(sorted(random.sample(range(files), 1024)), begun, strict=True)
-    ]
-    cursor = Cursor(0, files, places, tuple((n, n * 1250) for n in range(60)))
-    state = a_state(BranchPoint(cursor, tuple(remaining_parts)))
-    assert len(json.dumps(state.to_json())) < 64 << 10
-
-
 def test_a_state_that_a_version_before_has_saved_is_read() -> None:
     """Written by the version with format 1, of the values that stand above."""
     found = SavedState.from_json(json.loads(OF_FORMAT_1))

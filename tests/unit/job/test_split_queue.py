@@ -76,49 +76,6 @@ def splitmix(state: int) -> int:
     return word ^ word >> 31
 
 
-def test_a_split_that_is_not_named_by_its_place_is_refused() -> None:
-    listing = Listing()
-    add(listing, 2)
-    with pytest.raises(ValueError, match=r"split 5 of part-5 was listed at place 2"):
-        listing.add([Split(5, path="part-5")])
-    assert len(listing) == 2
-
-
-@pytest.mark.parametrize("seed", [None, 3])
-def test_what_came_back_goes_first_the_latest_before_the_others_until_the_pass_begins_anew(seed: int | None) -> None:
-    queue = queue_of(4, seed)
-    for lease in [queue.take(), queue.take()]:
-        assert lease is not None
-        queue.put_back(lease)
-    order = in_order(range(4), seed) if seed else [0, 1, 2, 3]
-    assert len(queue) == 4 and drain(queue) == [order[1], order[0], *order[2:]]
-    queue.put_back(Lease(0, Split(2)))
-    queue.begin(0, 1)
-    assert len(queue) == 5
-    queue.clear()
-    assert sorted(drain(queue)) == [0, 1, 2, 3]
-
-
-@pytest.mark.parametrize("seed", [None, SEED])
-@pytest.mark.parametrize("pages", [(100,), (1, 99), (3, 20, 77)])
-def test_a_queue_goes_on_in_the_same_order_however_the_listing_comes(seed: int | None, pages: tuple[int, ...]) -> None:
-    order = None if seed is None else SplitOrder(seed)
-    listing, again, found = Listing(), Listing(), list[int]()
-    queue, other = SplitQueue(listing, 0, order), SplitQueue(again, 0, order)
-    for count in (10, 20, 70):
-        add(listing, count)
-        drain(queue, 5)
-    listing.complete = True
-    cursor = queue.cursor()
-    assert cursor.taken == 15
-    other.go_on(0, BranchPoint(cursor))
-    for count in pages:
-        add(again, count)
-        found += drain(other, 2)
-    again.complete = True
-    assert found + drain(other) == drain(queue)
-
-
 def epoch_of(queue: SplitQueue, at_hand: Callable[[int], bool]) -> list[int]:
     """Take all splits as a worker does that says which of those offered it has at hand."""
     order: list[int] = []
