@@ -1,4 +1,4 @@
-"""Photographs in pipelines of a few operators, and what AutoOrder makes of them."""
+"""Pictures in pipelines of a few operators, and what AutoOrder makes of them."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from pecan_ray.options import EngineName
 from pecan_ray.plan.op_sequences import op_sequences
 from pecan_ray.plan.operators import Plan
 from pecan_ray.reorder import Mode
+from tests.unit.autoorder.test_autoorder_decided import COUNT, PICTURES
 
-ELEMENTS = 48
+ELEMENTS = COUNT
 FEW = 12
 """They suffice where nothing depends on times, as in mode "pecan"."""
-SIDE = 256
 
 
 def order(pipe: pecan.PecanPipeline, mode: Mode = "safe", elements: int = ELEMENTS, **options: Any) -> OpSequenceOrder:
@@ -52,27 +52,12 @@ def gain(monkeypatch: pytest.MonkeyPatch, speedup: float) -> None:
 
 
 def images(**options: Any) -> pecan.PecanPipeline:
-    """Parts of photographs, of one size and each of another place, and some columns beside them."""
-    photographs = [cv2.imread(str(path)) for path in parent_photographs()]
-    items = []
-    for number in range(ELEMENTS):
-        whole = photographs[number % len(photographs)]
-        assert whole is not None
-        top, left = (97 * number % (size - SIDE) for size in whole.shape[:2])
-        items.append({"image": whole[top : top + SIDE, left : left + SIDE], "number": number})
-    return pecan.PecanPipeline(pecan.sources.Items(items), name="images", **options)
+    """Pictures, and a number beside each."""
+    return pecan.PecanPipeline(pecan.sources.Items(PICTURES), name="images", **options)
 
 
 def tone(image: Any) -> Any:
-    """Work that takes its time with every pixel."""
-    for _ in range(6):
-        made = np.rint(image * np.float32(0.7))
-    return made.astype(image.dtype)
-
-
-def half(image: Any) -> Any:
-    """Work that makes all that follows cheaper."""
-    return cv2.resize(image, (image.shape[1] // 2, image.shape[0] // 2))
+    return np.rint(image * np.float32(0.7)).astype(image.dtype)
 
 
 def push_down(plan: Plan, engine: EngineName) -> tuple[Plan, tuple[Pushed, ...]]:

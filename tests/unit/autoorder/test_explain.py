@@ -17,10 +17,12 @@ from pecan_ray.cli import main
 from pecan_ray.cli.user_pipeline import find_pipeline
 from pecan_ray.errors import PlanError
 from pecan_ray.observe.read_script import load
-from tests.unit.autoorder.sampled_orders import half, tone
+from tests.unit.autoorder.sampled_orders import tone
+from tests.unit.autoorder.test_autoorder_decided import half
 
 ROOT = Path(__file__).resolve().parents[3]
 ELEMENTS = 32
+pytestmark = pytest.mark.usefixtures("on_the_meter")
 PROGRAM = """
 import numpy as np
 import pecan_ray as pecan
@@ -48,7 +50,7 @@ def pipeline(engine="python"):
 
 def pipeline(**options: Any) -> pecan.PecanPipeline:
     """One move, and one operator that keeps its place."""
-    noise = np.random.default_rng(0).integers(0, 255, (ELEMENTS, 128, 128, 3), np.uint8)
+    noise = np.random.default_rng(0).integers(0, 255, (ELEMENTS, 64, 64, 3), np.uint8)
     source = pecan.sources.Items([{"image": image} for image in noise])
     config = pecan.Config(sample_elements=ELEMENTS, sample_seconds=60.0, **options)
     pipe = pecan.PecanPipeline(source, name="noise", config=config)

@@ -18,16 +18,18 @@ from pecan_ray.autoorder.order_request import JobSize
 from pecan_ray.cli import main
 from pecan_ray.errors import PlanError, StateError
 from pecan_ray.images import Decode, Resize
-from tests.unit.autoorder.sampled_orders import half, tone
+from tests.unit.autoorder.sampled_orders import tone
+from tests.unit.autoorder.test_autoorder_decided import half
 
 ELEMENTS = 32
+pytestmark = pytest.mark.usefixtures("on_the_meter")
 
 
 def flip(image: Any) -> Any:
     return image[:, ::-1].copy()
 
 
-def images(seed: int | None = None, *, side: int = 200, **options: Any) -> pecan.PecanPipeline:
+def images(seed: int | None = None, *, side: int = 64, **options: Any) -> pecan.PecanPipeline:
     noise = np.random.default_rng(0).integers(0, 255, (ELEMENTS, side, side, 3), np.uint8)
     config = pecan.Config(sample_elements=ELEMENTS, **{"reorder": "safe", "sample_seconds": 60.0, **options})
     pipe = pecan.PecanPipeline(pecan.sources.Arrays(image=noise), name="noise", seed=seed, config=config)
@@ -69,7 +71,7 @@ def test_an_order_is_found_once_run_by_all_later_jobs_and_shown_until_it_is_aske
 
 
 def test_orders_are_kept_for_the_pipeline_and_the_data_that_they_were_found_for(tmp_path: Path) -> None:
-    others = (images(), images(reorder="strict"), images(side=64), images().map(flip, on="image"))
+    others = (images(), images(reorder="strict"), images(side=32), images().map(flip, on="image"))
     keys = {job_order(pipe)._key for pipe in others}
     assert len(keys) == 4
     assert job_order(images())._key in keys, "and one that is written alike the same one"
@@ -251,7 +253,7 @@ def runs_under(pipe: pecan.PecanPipeline, order: Any, *decoders: str, cuts_eleme
 
 @pytest.mark.parametrize("order", [("tone", "half"), ("half", "tone")])
 def test_a_state_pins_its_order_whatever_is_kept_or_a_look_would_find(tmp_path: Path, order: Any) -> None:
-    pipe = images(side=64, order_folder=tmp_path)
+    pipe = images(order_folder=tmp_path)
     keep_order(tmp_path / f"{pipe._order._key}.json", KeptOrder((order[::-1],)), instead=True)
     ordered = runs_under(pipe, (order,))
     assert ordered.order == (order,) and (ordered.plan is None) == (order == ("tone", "half"))
@@ -275,7 +277,7 @@ def test_an_order_of_a_state_that_a_file_contradicts_or_the_pipeline_cannot_have
     tmp_path: Path,
 ) -> None:
     KeptOrder((("half", "tone"),)).save(tmp_path / "order.json")
-    pipe = images(side=64, order_file=tmp_path / "order.json")
+    pipe = images(order_file=tmp_path / "order.json")
     state = (("tone", "half"),)
     assert runs_under(pipe, state).order == (("half", "tone"),), "no element is partly delivered"
     assert runs_under(pipe, (("half", "tone"),), cuts_elements=True).order == (("half", "tone"),)

@@ -204,10 +204,6 @@ def scale(element: Element) -> Element:
     return {**element, "x": (element["x"] - np.float32(0.5)) / np.float32(2)}
 
 
-def centre(element: Element) -> Element:
-    return {**element, "x": element["x"] - element["x"].mean()}
-
-
 def clip(element: Element) -> Element:
     return {**element, "x": np.clip(element["x"], -1, 1)}
 
@@ -268,27 +264,6 @@ def test_maps_of_tiny_elements_are_chosen_and_told(columns: bool) -> None:
     kept = KeptOrder.from_json(json.loads(KeptOrder.of(found, "tiny").to_text()))
     again = kept.ordering(pipeline(scale, clip, half, columns=columns).plan, "strict")
     assert again is not None and again.decoders == found.decoders and again.sequences[0].taken_over.pushed
-
-
-@pytest.mark.usefixtures("whatever_it_gains")
-def test_a_map_that_needs_each_element_keeps_all_of_them_one_by_one() -> None:
-    found = ordered(pipeline(scale, centre, clip, half))
-    assert found.decoders == ()
-    assert "they stay one by one (rule rows at once): centre: it uses 'mean'" in explain("tiny", found)
-
-
-@pytest.mark.usefixtures("whatever_it_gains")
-def test_functions_that_draw_or_hold_state_stay_as_they_are() -> None:
-    def drawing(element: Element) -> Element:
-        return {**element, "s": element["s"] + np.float32(np.random.random())}
-
-    def with_rng(element: Element, rng: np.random.Generator) -> Element:
-        return {**element, "s": element["s"] + np.float32(rng.random())}
-
-    for fn in (drawing, with_rng, schedule_of_a_closure()):
-        found = ordered(pipeline(scale, clip, fn))  # type: ignore[arg-type]  # one takes rng
-        assert not found.decoders
-    assert "it sets 'calls', which lives longer than a call" in explain("tiny", found)
 
 
 class Schedule:
