@@ -34,10 +34,10 @@ from pecan_ray.job.next_step import next_step
 from pecan_ray.job.notification_schedule import NotificationSchedule
 from pecan_ray.job.own_ranks import OwnRanks, RowsToGive, run_begin
 from pecan_ray.job.placement_comparison import compare
-from pecan_ray.job.policy_runner import PlacementStep
+from pecan_ray.job.policy_runner import PlacementStep, begin
 from pecan_ray.job.registration import NoResponse, Registration, Rejected
 from pecan_ray.job.report_pace import Need, ReportPace
-from pecan_ray.job.room import HostUse
+from pecan_ray.job.room import HostUse, Room
 from pecan_ray.job.row_order import row_order
 from pecan_ray.job.run_time import RunTime
 from pecan_ray.job.sharing import STALE_S, PoolBid, Sharing
@@ -227,6 +227,18 @@ def windows(draw: Random) -> Iterator[str]:
             yield f"{totals[0].batches} batches: {words(window)}, {window.invalid_reason() or 'valid'}"
         else:
             yield f"{totals[0].batches} batches: {meter.still_missing} are missing"
+    options = AutoWorkers(mode=draw.choice(("pecan", "cachew")), window_batches=10, patience_s=9.0)
+    papers, ran, sums = begin(options, Room((4.0,), (8.0,)), 1.0, "exactly_once", 1), Deployment(0, 1), StepTotals()
+    for _ in range(70):
+        papers.meter.add(0, sums)
+        step = papers.decide(ran, sums.seconds, draw.choice((0, 0, 0, 2)))
+        if step is not None:
+            yield f"{sums.batches} batches: {words(step.decision)}"
+            if step.decision.target != ran:
+                papers.meter.touch()
+            ran = step.decision.target
+        for _ in range(10):
+            sums = sums.step(usual / (1 + ran.remote), usual * draw.choice((0.1, 0.2)), 0)
 
 
 def calls(draw: Random) -> Iterator[str]:
