@@ -160,7 +160,7 @@ def reasons(draw: Random) -> Iterator[str]:
     facts = JobStats("job", 20.0, timeline=tuple(timeline), comparison=found, prices=prices)
     facts = replace(facts, deployments=((0.0, HERE),), epoch_ends=(10.0, 20.0), op_seconds=(("map", 1.0),))
     yield explain_with_next_step(facts)
-    yield f"the newest window is {words(latest_window(timeline, ()))}"
+    yield f"the newest window is {words(latest_window(tuple(timeline), ()))}"
     yield str(Report.of_job(facts, TrainerProgress(elapsed_s=20.0, waited_s=5.0), 1.0, over=draw.random() < 0.3))
     yield str(next_step(HERE, timeline[-1].decision, decides=draw.random() < 0.9, stopped=draw.random() < 0.1))
 
