@@ -20,6 +20,7 @@ from pecan_ray.errors import ClusterError, SourceError
 from pecan_ray.job.events import Event, JobFailed, ListingEnded, PoolRequestsReceived, SplitPageReceived, WorkerLost
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.messages import LeftOutElement, TrainerUpdate
+from pecan_ray.job.notification_schedule import MANY_TRAINERS
 from pecan_ray.job.spec import JobSpec
 from pecan_ray.options import Config, IterOptions, Workers
 from pecan_ray.plan.shape import plan_shape
@@ -113,20 +114,29 @@ def test_a_worker_whose_node_was_lost_before_it_was_made_is_no_crash_of_its_proc
     assert isinstance(lost, WorkerLost) and (lost.worker, lost.cause) == ("remote-0", "node")
 
 
+RANKS = MANY_TRAINERS + 20
+"""So many that what can wait is told a little later."""
+
+
 def board_of(orders: Callable[[int], TrainerUpdate]) -> UpdateCalls:
     return UpdateCalls(orders, JobTasks(must_not_fail))
 
 
-def test_a_rank_that_listens_is_answered_once_it_is_told_and_no_other() -> None:
+def test_ranks_that_listen_are_answered_once_they_are_told_but_for_one_that_has_heard_with_its_report() -> None:
     async def run() -> None:
         orders = TrainerUpdate(number=1)
         board = board_of(lambda rank: orders)
-        told, other = (asyncio.ensure_future(board.listen(rank, 1)) for rank in range(2))
+        calls = [asyncio.ensure_future(board.listen(rank, 1)) for rank in range(RANKS)]
         await asyncio.sleep(0)
         orders = replace(orders, number=2)
-        board.tell((0,))
-        assert pickle.loads(await told)[0].number == 2 and not other.done()
-        other.cancel()
+        board.tell((0,), only_limit_raised=True)
+        board.tell((1, 2))
+        board.pickled_update(1)
+        for rank in (2, 0):
+            assert pickle.loads(await calls[rank])[0].number == 2
+        assert [rank for rank, call in enumerate(calls) if call.done()] == [0, 2]
+        for call in calls:
+            call.cancel()
 
     asyncio.run(run())
 
