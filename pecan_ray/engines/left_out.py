@@ -142,6 +142,8 @@ def _estimated_length(
     by_bytes = None if nbytes is None else skipped_positions.length_of_bytes(lease.branch, nbytes)
     if by_bytes is not None:
         return max(number + 1, round(by_bytes)), f"its {nbytes} bytes, by those of other splits"
+    if lease.split.about is not None:
+        return max(number + 1, lease.split.about), f"its {nbytes} bytes, by the beginning of the first file"
     mean = skipped_positions.mean_length(lease.branch)
     return None if mean is None else (max(number + 1, round(mean)), "the mean length of other splits")
 

@@ -57,7 +57,7 @@ class DroppedData:
         elements = open_ends = 0
         for lease in leases:
             place = lease.branch, lease.split.index
-            length = self._lengths.get(place) if lease.split.elements is None else lease.split.elements
+            length = self._lengths.get(place) if lease.split.counted is None else lease.split.counted
             touched, rest = _elements(lease, length)
             elements += touched
             if rest is not None:

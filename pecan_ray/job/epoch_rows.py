@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
+from pecan_ray.job.blocks import place_of
 from pecan_ray.job.last_round import LastRound
 from pecan_ray.job.lease_rows import rows_of
 from pecan_ray.job.lease_sizes import elements_in
@@ -56,11 +57,22 @@ class EpochRows:
         if goes_on:
             parts.append((begun, begun))
         self._bounds = parts[0][0], MANY if goes_on else parts[-1][1]
+        if any(one.split.about is not None for one in queue.returned):
+            parts = self._places(queue.pass_index * len(listing) + taken if goes_on else None)
         # Decision 135: with gaps between the rows that are left no run of numbered rows can follow.
         has_gaps = any(end != first for (_, end), (first, _) in itertools.pairwise(parts))
         if self._shape.joined and not has_gaps:
             self._fill_places(queue.pass_index * len(listing) + taken if goes_on else 0)
         return has_gaps
+
+    def _places(self, behind: int | None) -> list[Span]:
+        """Return which places are left, where rows are only estimated; `behind`: the first split that is not begun."""
+        queue, count = self._queues.common[0], len(self._queues.listings[0])
+        left = [
+            (lease.pass_index * count + lease.split.index, span) for lease in queue.returned for span in lease.spans
+        ]
+        parts = sorted((place_of(number, start), place_of(number, stop)) for number, (start, stop) in left)
+        return parts if behind is None else [*parts, (place_of(behind, 0), place_of(behind, 0))]
 
     def _fill_places(self, behind: int) -> None:
         """Let nothing be missing between the places of what a run before this one has left, nor up to a split.
@@ -69,7 +81,8 @@ class EpochRows:
         """
         queue, listing = self._queues.common[0], self._queues.listings[0]
         left = {lease.pass_index * len(listing) + lease.split.index: lease for lease in queue.returned}
-        first = min((number for number, lease in left.items() if elements_in(lease)), default=behind)
+        wanted = (number for number, lease in left.items() if lease.split.about is not None or elements_in(lease))
+        first = min(wanted, default=behind)
         while first - 1 in left:  # of which nothing is missing but what may lie behind its last element
             first -= 1
         left = {number: lease for number, lease in left.items() if number >= first}
@@ -81,7 +94,8 @@ class EpochRows:
                 number, replace(left[first], split=listing[index], pass_index=pass_index, spans=((0, END),))
             )
             (start, stop) = lease.spans[0][0], lease.spans[-1][1]
-            ends = stop >> OUTPUT_BITS >= (lease.split.elements or 0)
+            known = END if lease.split.about is not None else lease.split.elements or 0
+            ends = stop == END or stop >> OUTPUT_BITS >= known
             queue.returned.append(replace(lease, spans=((start, END if ends else stop),)))
 
     def number(self, lease: Lease) -> Lease:

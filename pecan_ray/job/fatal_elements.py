@@ -363,9 +363,9 @@ def split_into_parts(leases: Sequence[Lease]) -> list[Bundle]:
     begin, end = lease.spans[-1]
     if end != END:
         pieces = _cut(lease.spans)
-    elif lease.split.elements is not None:
+    elif lease.split.counted is not None:
         # What is behind the last element goes with it.
-        stop = max(begin + 1, lease.split.elements << OUTPUT_BITS)
+        stop = max(begin + 1, lease.split.counted << OUTPUT_BITS)
         pieces = _cut((*lease.spans[:-1], (begin, stop)))
         pieces[-1][-1] = (pieces[-1][-1][0], END)
     else:

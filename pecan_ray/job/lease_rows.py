@@ -15,7 +15,8 @@ def rows_of(lease: Lease) -> Span:
     (start, _), (_, stop) = lease.spans[0], lease.spans[-1]
     elements = lease.split.elements or 0
     last = elements if stop == END else min(elements, stop >> OUTPUT_BITS)
-    return lease.row + (start >> OUTPUT_BITS), lease.row + last
+    # A split may be longer than it told: no row of it has the number of one of the next split.
+    return lease.row + min(elements, start >> OUTPUT_BITS), lease.row + last
 
 
 def has_row(lease: Lease, row: int) -> bool:

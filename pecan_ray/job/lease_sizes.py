@@ -83,15 +83,23 @@ def elements_in(lease: Lease) -> int | None:
     return sum(known) if len(known) == len(counts) else None
 
 
+def may_be_cut(lease: Lease, elements: int) -> bool:
+    """Tell whether a lease may have more than so many elements: one that ends with an estimated split always may."""
+    open_end = lease.split.about is not None and lease.spans[-1][1] == END
+    return open_end or elements < (elements_in(lease) or 0)
+
+
 def cut(lease: Lease, elements: int) -> tuple[Lease, Lease]:
-    """Cut a lease of known length behind so many of its elements, which are fewer than it has."""
+    """Cut a lease behind so many of its elements, of which it may have more."""
     mine: list[Span] = []
     rest: list[Span] = []
     for span in lease.spans:
         count = _elements(lease, span) or 0
+        # Behind the estimated end of a split may lie any number of elements.
+        is_open = span[1] == END and lease.split.about is not None
         if rest:
             rest.append(span)
-        elif count <= elements:
+        elif count <= elements and not is_open:
             mine.append(span)
             elements -= count
         else:

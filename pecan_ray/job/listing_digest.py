@@ -54,7 +54,7 @@ class ListingDigest:
         files: list[int] = []
         for split in page:
             # The repr of texts and numbers is the same in every process, as a hash or a pickle need not be.
-            told = repr((split.path, split.start, split.stop, split.elements, split.version)).encode()
+            told = repr((split.path, split.start, split.stop, split.counted, split.version)).encode()
             self._open += told
             if split.files:
                 self._open += repr((split.files, split.versions)).encode()

@@ -28,7 +28,9 @@ Share: TypeAlias = tuple[int, int]
 class Listing:
     """What is known of a source's splits; several queues read it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, by_estimates: bool = False) -> None:
+        """`by_estimates`: where it is not known how many elements a split holds, its estimate is taken."""
+        self._by_estimates = by_estimates
         self.complete = False
         self._elements_before = array("q", [0])
         """Of each split, as far as all tell how many they hold, and of what comes next."""
@@ -38,7 +40,7 @@ class Listing:
 
     def __getstate__(self) -> dict[str, Any]:
         # Without the splits: a million of them would stop the job for seconds, and the journal has them already.
-        return {"complete": self.complete, "_rows": [], "_elements_before": array("q", [0])}
+        return {**vars(self), "_rows": [], "_elements_before": array("q", [0])}
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -53,8 +55,9 @@ class Listing:
                 raise ValueError(f"split {split.index} of {split.path or 'the source'} was listed at place {place}")
         # Asked before the rows grow, because it compares their number with that of the sums.
         counted = self.has_counts
-        self._rows.extend(map(_values, page))
-        for split in page if counted else ():
+        splits = [split.by_estimate for split in page] if self._by_estimates else page
+        self._rows.extend(map(_values, splits))
+        for split in splits if counted else ():
             if split.elements is None:
                 break
             self._elements_before.append(self._elements_before[-1] + split.elements)

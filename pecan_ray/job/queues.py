@@ -27,7 +27,7 @@ class Queues:
         """`start`: go on there, with data that belongs to no worker alone."""
         self._shape = shape
         self._epoch = shape.first_epoch if start is None else start.epoch
-        self.listings = [Listing() for _ in range(shape.branches)]
+        self.listings = [Listing(by_estimates=shape.joined) for _ in range(shape.branches)]
         # There each worker has queues of its own, and the common one holds only what comes back.
         share = NOTHING_FRESH if shape.static or shape.sharding == "off" else (0, 1)
         self._shared = [[queue] for queue in self._of_share(share)]

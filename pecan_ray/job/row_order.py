@@ -93,6 +93,9 @@ def why_row_unknown(options: IterOptions, shape: PlanShape) -> str:
     """Return why it is not known beforehand which row of an epoch an element becomes; empty where it is."""
     if shape.unordered_reason:
         return shape.unordered_reason
+    # Decision 228: one worker keeps the order by itself, and has no runs to seek.
+    if shape.estimated and (options.world_size > 1 or _one_worker(options)):
+        return shape.estimated
     # Decision 175: with elements left out rows have no fixed numbers, so they would have to be joined.
     if options.on_error != "raise" and shape.unjoinable:
         return f"on_error={options.on_error!r} leaves bad elements out, and {shape.unjoinable}"
@@ -109,7 +112,13 @@ def why_row_unknown(options: IterOptions, shape: PlanShape) -> str:
 def _must_join(options: IterOptions, shape: PlanShape) -> bool:
     """Tell whether it is not known beforehand which row an element becomes."""
     # Decision 175: an element that is left out leaves no gap if rows are known by places and not by numbers.
-    return shape.joined or options.on_error != "raise"
+    return shape.rows_unknown or options.on_error != "raise"
+
+
+def _one_worker(options: IterOptions) -> bool:
+    """Tell whether it is one worker that runs, until the user asks for more."""
+    workers = options.workers
+    return isinstance(workers, Workers) and workers.local + workers.remote == 1
 
 
 def joins_rows(options: IterOptions, shape: PlanShape, engine: EngineName) -> bool:
@@ -123,10 +132,9 @@ def divides_batches(options: IterOptions, shape: PlanShape, engine: EngineName) 
     """Tell whether several workers make the rows of one batch, of which it is known beforehand which rows it has."""
     if _must_join(options, shape) or not runs_in_order(options, shape):
         return False
-    workers = options.workers
-    alone = isinstance(workers, Workers) and workers.local + workers.remote == 1
     # Rows on which no function runs take next to nothing, and the tensorflow engine builds its graph for each run.
-    return options.world_size == 1 and not (alone or shape.unjoinable) and shape.computes and engine == "python"
+    several = options.world_size == 1 and not _one_worker(options)
+    return several and shape.computes and not shape.unjoinable and engine == "python"
 
 
 def runs_in_order(options: IterOptions, shape: PlanShape) -> bool:

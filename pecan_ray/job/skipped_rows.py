@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pecan_ray.job.fatal_elements import FatalElementTracker
-from pecan_ray.job.lease_sizes import cut, elements_in
+from pecan_ray.job.lease_sizes import cut, may_be_cut
 from pecan_ray.plan.splits import OUTPUT_BITS, Lease, LeaseKey
 
 
@@ -37,7 +37,7 @@ class SkippedRows:
             return lease, ()
         before, rest = element - (lease.spans[0][0] >> OUTPUT_BITS), list[Lease]()
         # If the first element yields nothing, it is cut off by itself.
-        if (before or 1) < (elements_in(lease) or 0):
+        if may_be_cut(lease, before or 1):
             lease, behind = cut(lease, before or 1)
             rest.append(behind)
         return (lease if before else replace(lease, left_out=True)), rest

@@ -188,7 +188,7 @@ class SplitOpenFailures:
         known = self._lengths.get(branch)
         elements = None if known is None else known.estimated(split)
         # Since it was told, a worker that can open it may have delivered elements of it, or died of one.
-        if split.elements is not None:
+        if split.counted is not None:
             error = replace(error, elements=sum(elements_in(lease) or 0 for lease in left))
         elif error.open_end and elements is not None:
             elements = max(0, elements - _missing_elements([(0, END)], left))

@@ -265,7 +265,7 @@ def _without(lease: Lease, used: Sequence[Span]) -> Lease:
         return lease
     spans = Spans(lease.spans)
     spans.remove_all(used)
-    end = END if lease.split.elements is None else lease.split.elements << OUTPUT_BITS
+    end = END if lease.split.counted is None else lease.split.counted << OUTPUT_BITS
     # What is left keeps its end: where rows are joined, the trainer knows by that that the next split follows.
     return replace(lease, spans=tuple(spans) if any(start < end for start, _ in spans) else ())
 

@@ -33,7 +33,7 @@ from pecan_ray.plan.operators import (
     Take,
     Unbatch,
 )
-from pecan_ray.plan.splits import CountingSource, Source
+from pecan_ray.plan.splits import CountingSource, EstimatingSource, Source
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,9 @@ class PlanShape:
     joined: bool = False
     """It is not known which row an element becomes, since some are left out or become several: rows are joined to
     batches in order."""
+    estimated: str = ""
+    """Why it is only estimated how many elements splits hold, so that rows are joined as well; empty where it is known,
+    or where the order hangs on one worker."""
     unjoinable: str = ""
     """Why the rows of several workers cannot be joined to batches; empty where they can."""
     computes: bool = False
@@ -77,6 +80,11 @@ class PlanShape:
 
     whole_reason: str = ""
     """Why one worker runs the plan, where several could run others like it; empty: they do, or none like it."""
+
+    @property
+    def rows_unknown(self) -> bool:
+        """Whether it is not known before an element is read which row of an epoch it becomes."""
+        return self.joined or bool(self.estimated)
 
     @property
     def is_one_sequence(self) -> bool:
@@ -124,6 +132,7 @@ def plan_shape(plan: Plan) -> PlanShape:
         unordered_reason=_why_unordered(plan),
         unjoinable=_join_error(plan, batching),
         joined=_changes_the_number_of_rows(plan),
+        estimated=_why_estimated(plan),
         computes=any(isinstance(op, ElementOp) for op in plan.all_ops()),
     )
 
@@ -131,6 +140,23 @@ def plan_shape(plan: Plan) -> PlanShape:
 def _changes_the_number_of_rows(plan: Plan) -> bool:
     one_source = plan.is_in_step or not isinstance(plan.head, Join)
     return one_source and any(isinstance(op, (Filter, FlatMap)) for op in plan.ops)
+
+
+def _why_estimated(plan: Plan) -> str:
+    source = next(plan.sources())
+    return _learns_lengths(source) if _estimates(source) and not _counts(source) else ""
+
+
+def _counts(source: Source) -> bool:
+    return isinstance(source, CountingSource) and source.counts_splits
+
+
+def _estimates(source: Source) -> bool:
+    return isinstance(source, EstimatingSource) and source.estimates_splits
+
+
+def _learns_lengths(source: Source) -> str:
+    return f"{type(source).__name__} learns how many elements its splits hold by reading them"
 
 
 def _regroups(plan: Plan) -> bool:
@@ -156,11 +182,10 @@ def _why_unordered(plan: Plan) -> str:
     if why := _why_rows_unknown(plan, last):
         return why
     source = next(plan.sources())
-    # The row of an element must be known before it is read:
-    # docs/decisions/order-and-rows.md#135-numbered-rows.
-    if not (isinstance(source, CountingSource) and source.counts_splits):
-        return f"{type(source).__name__} learns how many elements its splits hold by reading them"
-    return ""
+    if _counts(source):
+        return ""
+    # Decision 228: by an estimate runs can be given out, whose rows are then joined.
+    return _join_error(plan, last) if _estimates(source) else _learns_lengths(source)
 
 
 def _why_rows_unknown(plan: Plan, last: BatchingOp | None) -> str:

@@ -10,7 +10,7 @@ interval that is the same whoever computes it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -58,6 +58,23 @@ class Split:
     """Of the file, as it was listed: another one is not read in its place.  Empty: any will do."""
     versions: tuple[str, ...] = ()
     """Of each of `files`, likewise."""
+    about: int | None = None
+    """Where `elements` is not known without reading: an estimate, which may be wrong."""
+
+    @property
+    def by_estimate(self) -> Split:
+        """The split as if its estimate were its number of elements, where that is not known."""
+        return self if self.elements is not None else replace(self, elements=self.about)
+
+    @property
+    def counted(self) -> int | None:
+        """Number of elements, where it is known and not estimated."""
+        return self.elements if self.about is None else None
+
+    @property
+    def as_listed(self) -> Split:
+        """The split without what is only estimated of it."""
+        return self if self.about is None else replace(self, elements=None)
 
     def file_of(self, element: int) -> str:
         """Return the path of the file that an element lies in; empty for in-memory sources."""
@@ -117,6 +134,16 @@ class CountingSource(Source, Protocol):
     @property
     def counts_splits(self) -> bool:
         """Whether it does: then all splits tell their `elements`."""
+        ...
+
+
+@runtime_checkable
+class EstimatingSource(Source, Protocol):
+    """A source that may estimate how many elements each of its splits holds, and reach any of them in little time."""
+
+    @property
+    def estimates_splits(self) -> bool:
+        """Whether it does: then all splits tell `elements`, or `about` how many."""
         ...
 
 

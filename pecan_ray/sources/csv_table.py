@@ -18,17 +18,14 @@ from pecan_ray.sources.arrow import columns_of
 from pecan_ray.sources.csv_dialect import CsvDialect, is_only_line_end
 from pecan_ray.sources.csv_parser import BadLine, CsvParser, PrecisionLossError, as_floats, joined_lines
 from pecan_ray.sources.file_sources import LinesByColumns, NullableColumns
-from pecan_ray.sources.files import (
-    byte_ranges,
-    data_files,
-    identity_of,
-)
+from pecan_ray.sources.files import data_files, identity_of
 from pecan_ray.sources.filling import null_mask_columns, without_nulls
 from pecan_ray.sources.lines import (
     UTF_8,
     BadLines,
     TextLine,
     line_error,
+    line_ranges,
     lines_of,
     opened_for_lines,
 )
@@ -119,13 +116,18 @@ class Csv(LinesByColumns, NullableColumns):
     def splits(self) -> Iterator[Split]:
         """Yield byte ranges of the files, each with the schema that the beginning of the first file with rows gave."""
         schema, has_rows = None, False
-        pieces = byte_ranges(data_files(self.patterns), self.split_bytes, whole=self.newlines_in_values)
+        pieces = line_ranges(data_files(self.patterns), self.split_bytes, whole=self.newlines_in_values)
         for split in with_equal_columns(pieces, self.patterns, self.partitions):
             # A file without rows tells names alone, so the next one is asked for types.
             if not has_rows and not split.start:
                 before, (schema, has_rows) = schema, self._infer(split.path, split.version)
                 _check_same(split.path, schema.names, (before or schema).names)
             yield replace(split, payload=schema)
+
+    @property
+    def estimates_splits(self) -> bool:
+        """Whether rows are lines, of files of this machine that are not compressed."""
+        return super().estimates_splits and not self.newlines_in_values
 
     @property
     def reads_past_errors(self) -> bool:

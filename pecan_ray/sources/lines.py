@@ -5,13 +5,15 @@ from __future__ import annotations
 import codecs
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from itertools import islice
 from typing import BinaryIO, NamedTuple
 
 from pecan_ray.errors import CorruptSourceError, PlanError, SourceError
 from pecan_ray.plan.splits import Split
 from pecan_ray.sources.compressed import check_not_compressed, compression_of, opened
+from pecan_ray.sources.files import split_bytes_of
+from pecan_ray.storage import FileInfo, is_remote, open_random
 
 BLOCK_BYTES = 1 << 18
 """So much is read at a time."""
@@ -20,6 +22,9 @@ TAIL_BYTES = 1 << 16
 # docs/decisions/sources.md#28-what-counts-as-a-loss
 MOST_EMPTY = 1 << 20
 """So many lines in a row may be empty where these are not elements."""
+
+SAMPLE_BYTES = 1 << 16
+"""So much of the first file tells how long lines are."""
 
 UTF_8 = "utf-8"
 SHOWN_BYTES = 80
@@ -76,6 +81,37 @@ class BadLines:
             check_not_compressed(self.split.path, error)
         self._any = True
         return error
+
+
+def line_ranges(files: Iterable[FileInfo], split_bytes: int, *, whole: bool = False) -> Iterator[Split]:
+    """Yield byte ranges of about equal size, none longer than `split_bytes`; compressed files stay whole.
+
+    Those of files of this machine are shorter, and tell about how many lines they have.
+    """
+    index, line_bytes = 0, 0.0
+    for file in files:
+        if whole or compression_of(file.path):
+            yield Split(index=index, path=file.path, version=file.version)
+            index += 1
+            continue
+        remote = is_remote(file.path)
+        line_bytes = line_bytes or (0.0 if remote else _line_bytes(file))
+        pieces = max(1, -(-file.size // split_bytes_of(file.path, split_bytes)))
+        for piece in range(pieces):
+            # In whole numbers, so that the end of one piece is the beginning of the next.
+            start, stop = file.size * piece // pieces, file.size * (piece + 1) // pieces
+            about = None if remote else max(1, round((stop - start) / max(1.0, line_bytes)))
+            yield Split(index, file.path, start, stop, version=file.version, about=about)
+            index += 1
+
+
+def _line_bytes(file: FileInfo) -> float:
+    """Return how many bytes a line has on average at the beginning of a file; 0: nothing is known."""
+    # Whoever reads it tells why a file cannot be opened.
+    with suppress(OSError, SourceError), open_random(file.path, version=file.version) as stream:
+        sample = stream.read(SAMPLE_BYTES)
+        return len(sample) / max(1, sample.count(b"\n"))
+    return 0.0
 
 
 def opened_for_lines(split: Split, *, listed: bool = True) -> AbstractContextManager[BinaryIO]:

@@ -61,6 +61,8 @@ class TarMember:
     """First byte of the data."""
     size: int
     stream: BinaryIO
+    begin: int = 0
+    """First byte of its header, or of the extended one before it."""
     irregular: str = ""
     """What it is, where it is no regular file whose data could be read."""
     consumed: int = 0
@@ -81,14 +83,15 @@ class TarMember:
 
 
 def members(
-    path: str, stream: BinaryIO, size: int | None, max_record_bytes: int = MAX_RECORD_BYTES
+    path: str, stream: BinaryIO, size: int | None, max_record_bytes: int = MAX_RECORD_BYTES, offset: int = 0
 ) -> Iterator[TarMember]:
     """Yield what an archive of `size` bytes (None: not known) holds, but folders; raise CorruptSourceError.
 
+    `offset`: of the stream's first byte, where a member begins.
+
     Where the size is not known no member may be larger than `max_record_bytes`: it would have to be decompressed.
     """
-    offset = 0
-    overrides: dict[str, str] = {}
+    begin, overrides = offset, dict[str, str]()
     announced = False  # An extended header has come, and its member not yet.
     header = stream.read(BLOCK)
     while True:
@@ -103,7 +106,8 @@ def members(
         name = overrides.get("path", info.name)
         if not name:
             _broken(path, offset, "a member has no name")
-        member = TarMember(path, name, offset + BLOCK, _length(path, offset, info, overrides), stream)
+        begin = begin if announced else offset
+        member = TarMember(path, name, offset + BLOCK, _length(path, offset, info, overrides), stream, begin)
         padded = -(-member.size // BLOCK) * BLOCK
         # Found before the data is asked for: else a cut archive would give a short file.
         if size is not None and member.offset + padded > size:

@@ -13,11 +13,7 @@ from pecan_ray.errors import SourceError
 from pecan_ray.plan.splits import Columns, Element, Split
 from pecan_ray.sources.arrow import objects
 from pecan_ray.sources.file_sources import LineFiles, LinesByColumns, NullableColumns
-from pecan_ray.sources.files import (
-    byte_ranges,
-    data_files,
-    identity_of,
-)
+from pecan_ray.sources.files import data_files, identity_of
 from pecan_ray.sources.filling import add_null_mask
 from pecan_ray.sources.json_values import array_or_list, check_filled_types, json_types, with_types
 from pecan_ray.sources.lines import (
@@ -27,6 +23,7 @@ from pecan_ray.sources.lines import (
     cut_text,
     filled,
     in_chunks,
+    line_ranges,
     lines_of,
     opened_for_lines,
 )
@@ -57,7 +54,7 @@ class TextLines(LinesByColumns):
     def splits(self) -> Iterator[Split]:
         """Yield byte ranges of the files."""
         return with_equal_columns(
-            byte_ranges(list_files(self.patterns), self.split_bytes), self.patterns, self.partitions
+            line_ranges(list_files(self.patterns), self.split_bytes), self.patterns, self.partitions
         )
 
     def _columns(self, start: int, bad: BadLines) -> Iterator[Columns | SourceError]:
@@ -154,7 +151,7 @@ class JsonLines(LineFiles, NullableColumns):
     def splits(self) -> Iterator[Split]:
         """Yield byte ranges of the files."""
         files = data_files(self.patterns)
-        return with_equal_columns(byte_ranges(files, self.split_bytes), self.patterns, self.partitions)
+        return with_equal_columns(line_ranges(files, self.split_bytes), self.patterns, self.partitions)
 
     def read(self, split: Split, start: int = 0) -> Iterator[Element]:
         """Yield objects from number `start` on; the lines before are read, but not parsed."""

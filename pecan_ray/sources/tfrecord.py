@@ -15,16 +15,18 @@ from pecan_ray.sources.compressed import compression_of, opened
 from pecan_ray.sources.example_proto import check_features, parse_example
 from pecan_ray.sources.file_sources import RecordFiles
 from pecan_ray.sources.files import (
+    are_plain_local,
     data_files,
     identity_of,
     skip_bytes,
+    split_bytes_of,
 )
 from pecan_ray.sources.partitions import (
     add_partitions,
     partition_values,
     with_equal_columns,
 )
-from pecan_ray.storage import open_random
+from pecan_ray.storage import FileInfo, is_remote, open_random
 
 _HEADER = struct.Struct("<QI")
 _FOOTER = struct.Struct("<I")
@@ -39,11 +41,13 @@ class TFRecords(RecordFiles):
     With ``parse=True`` every feature is a column: a single value is bytes, int or np.float32, none or
     several are an array; feature lists of a SequenceExample are lists of lists.  `features` fixes what a column is, and
     parses: ``{"ids": "list<int64>", "label": "int64"}``; "list<binary>" of a feature list has one value a step.
-    Uncompressed local files larger than `split_bytes` are cut at record boundaries,
-    which are found by walking over the length headers (their checksums are verified); objects in a bucket
-    and compressed files (``.gz``, ``.bz2``, ``.xz``, ``.zst``) are one split each, because walking over them means
-    fetching them.  Reading raises CorruptSourceError with file, byte offset and element for truncated records, bad
-    checksums and records of more than `max_record_bytes`.
+    The records of uncompressed local files are counted as they are listed, by walking over the length headers (their
+    checksums are verified), and files are cut between records into ranges of 4 MB, or of `split_bytes` if that is less;
+    objects in a bucket and compressed files (``.gz``, ``.bz2``, ``.xz``, ``.zst``) are one split each, because walking
+    over them means fetching them.
+
+    Reading raises CorruptSourceError with file, byte offset and element for truncated records, bad checksums and
+    records of more than `max_record_bytes`.
     """
 
     parse: bool = field(default=False, kw_only=True)
@@ -63,15 +67,20 @@ class TFRecords(RecordFiles):
             if compression_of(file.path):
                 yield Split(index=index, path=file.path, version=file.version)
                 index += 1
-            elif "://" in file.path or file.size <= self.split_bytes:
+            elif is_remote(file.path) or not file.size:
                 # An empty file is known to have no records, without reading it.
                 elements = None if file.size else 0
                 yield Split(index, file.path, stop=file.size, elements=elements, version=file.version)
                 index += 1
             else:
-                for start, stop, elements in _record_ranges(file.path, file.size, self.split_bytes):
+                for start, stop, elements in _record_ranges(file, split_bytes_of(file.path, self.split_bytes)):
                     yield Split(index, file.path, start, stop, elements, version=file.version)
                     index += 1
+
+    @property
+    def counts_splits(self) -> bool:
+        """Whether files lie on this machine and are not compressed: their records are counted as they are listed."""
+        return are_plain_local(self.patterns)
 
     def read(self, split: Split, start: int = 0) -> Iterator[Element]:
         """Yield records from number `start` on; the ones before are skipped by their lengths."""
@@ -94,9 +103,10 @@ class TFRecords(RecordFiles):
         return identity_of("TFRecords", options, data_files(self.patterns))
 
 
-def _record_ranges(path: str, size: int, split_bytes: int) -> Iterator[tuple[int, int, int | None]]:
+def _record_ranges(listed: FileInfo, split_bytes: int) -> Iterator[tuple[int, int, int | None]]:
     """Yield (first byte, last byte + 1, records) of runs of records; a broken header ends them with None."""
-    with open_random(path, buffering=HEADERS_BYTES) as file:
+    size = listed.size
+    with open_random(listed.path, version=listed.version, buffering=HEADERS_BYTES) as file:
         at = first = count = 0
         while at < size:
             file.seek(at)

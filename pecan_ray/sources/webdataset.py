@@ -3,17 +3,63 @@
 from __future__ import annotations
 
 import os
+import threading
+from collections import OrderedDict
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import chain, groupby, islice
 from typing import ClassVar, Literal, NoReturn
 
-from pecan_ray.errors import CorruptSourceError
+from pecan_ray.errors import CorruptSourceError, PecanError
 from pecan_ray.plan.splits import Element, Split
 from pecan_ray.sources.compressed import compression_of, opened
 from pecan_ray.sources.file_sources import NamedFiles
-from pecan_ray.sources.files import MAX_RECORD_BYTES, check_positive, data_files, identity_of
-from pecan_ray.sources.tar import TarMember, members
+from pecan_ray.sources.files import MAX_RECORD_BYTES, are_plain_local, check_positive, data_files, identity_of
+from pecan_ray.sources.tar import BLOCK, TarMember, members
+from pecan_ray.storage import FileInfo, is_remote, open_random
+
+MEMBERS_LOOKED_AT = 64
+"""So many members of the first archive tell how large samples are."""
+MOST_PLACES = 16
+"""Archives of which a process knows how far it has come."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """The beginning of a sample in an archive."""
+
+    number: int = 0
+    offset: int = 0
+    seen: dict[int, int] = field(default_factory=dict)
+    """By the hashes of the keys of samples before it, those of their columns."""
+
+
+class Places:
+    """How far this process has come in archives: who reads one in parts passes over each member once, not each time."""
+
+    def __init__(self) -> None:
+        self._by_file: OrderedDict[tuple[str, str], Place] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def before(self, split: Split, start: int) -> Place:
+        """Return a sample that is the wanted one, or lies before it."""
+        with self._lock:
+            place = self._by_file.get((split.path, split.version), Place())
+        # Without a version nobody knows whether it is the same archive, and one without a size is decompressed.
+        here = split.version and split.stop is not None and place.number <= start
+        return place if here else Place()
+
+    def note(self, split: Split, place: Place) -> None:
+        """Note where a reader has come to."""
+        with self._lock:
+            self._by_file[split.path, split.version] = place
+            self._by_file.move_to_end((split.path, split.version))
+            if len(self._by_file) > MOST_PLACES:
+                self._by_file.popitem(last=False)
+
+
+_places = Places()
 
 
 @dataclass(frozen=True)
@@ -39,28 +85,53 @@ class WebDataset(NamedFiles):
 
     def splits(self) -> Iterator[Split]:
         """Yield one split for each archive."""
+        sample_bytes = 0.0
         for index, file in enumerate(data_files(self.patterns)):
             # How long a compressed archive is when it is unpacked is not known before its end.
             stop = None if compression_of(file.path) else file.size
-            yield Split(index=index, path=file.path, stop=stop, version=file.version)
+            local = stop is not None and not is_remote(file.path)
+            sample_bytes = sample_bytes or (self._sample_bytes(file) if local else 0.0)
+            about = max(1, round(file.size / max(1.0, sample_bytes))) if local else None
+            yield Split(index=index, path=file.path, stop=stop, version=file.version, about=about)
+
+    @property
+    def estimates_splits(self) -> bool:
+        """Whether splits tell about how many samples they hold, and those before one are passed over quickly."""
+        return are_plain_local(self.patterns)
+
+    def _sample_bytes(self, file: FileInfo) -> float:
+        """Return how many bytes a sample has on average at the beginning of an archive; 0: nothing is known."""
+        # Whoever reads it tells why it cannot be opened.
+        with suppress(OSError, PecanError), open_random(file.path, version=file.version, buffering=BLOCK) as stream:
+            found = members(file.path, stream, file.size, self.max_record_bytes)
+            named = list(islice(_named(found, []), MEMBERS_LOOKED_AT))
+            if named:
+                samples = sum(1 for _ in groupby(named, key=lambda one: one[0]))
+                return (named[-1][2].offset + named[-1][2].size) / samples
+        return 0.0
 
     def read(self, split: Split, start: int = 0) -> Iterator[Element]:
         """Yield samples from number `start` on; the data of those before is skipped, on disks by seeking."""
-        with opened(split) as stream:
-            found = members(split.path, stream, split.stop, self.max_record_bytes)
-            unnamed: list[str] = []
+        place = _places.before(split, start)
+        number, seen, unnamed = place.number - 1, dict(place.seen), list[str]()
+        with opened(split, place.offset) as stream:
+            found = members(split.path, stream, split.stop, self.max_record_bytes, place.offset)
             samples = groupby(_named(found, unnamed), key=lambda named: named[0])
-            number = -1
-            seen: dict[int, int] = {}
-            for number, (key, parts) in enumerate(samples):
-                if number >= start:
-                    element = _sample(split, number, key, parts, self.max_record_bytes)
-                    _check_whole(split, number, key, frozenset(element), seen)
-                    yield element
-                else:
-                    # Also of what is skipped: a resumed job refuses what the first one would have refused.
-                    columns = [column for _, column, _ in parts]
-                    _check_whole(split, number, key, frozenset(("__key__", *columns)), seen)
+            try:
+                for number, (key, parts) in enumerate(samples, place.number):
+                    first = next(parts)
+                    place = Place(number, first[2].begin, seen)
+                    sample = chain([first], parts)
+                    if number >= start:
+                        element = _sample(split, number, key, sample, self.max_record_bytes)
+                        _check_whole(split, number, key, frozenset(element), seen)
+                        yield element
+                    else:
+                        # Also of what is skipped: a resumed job refuses what the first one would have refused.
+                        columns = [column for _, column, _ in sample]
+                        _check_whole(split, number, key, frozenset(("__key__", *columns)), seen)
+            finally:
+                _places.note(split, place)
             if number < 0 and unnamed:
                 raise CorruptSourceError(
                     f"Archive {split.path} has files and no sample, since their names have no extension "

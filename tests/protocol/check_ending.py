@@ -167,10 +167,11 @@ def check_quarantine(audit: Audit, job: JobModel, trainers: list[TrainerModel]) 
     complete = complete or bool(audit.left)  # what comes of an epoch when all have left the job, it does not hear of
     must(complete, f"{len(kept)} of {len(known)} bad elements are kept")
     exact = scenario.visitation == "exactly_once" and scenario.sharding != "off" and scenario.ranks == 1
-    exact = exact and not (
-        scenario.lengths_known and scenario.torn
-    )  # workers that share a torn split all come to the tear
-    if exact and not (audit.world.losses or audit.world.faults["kill controller"]):
+    # Workers that share a torn split all come to the tear.
+    exact = exact and not (scenario.may_divide_splits and scenario.torn)
+    # A second worker that makes the rows of a slow one meets its bad elements, too: the file has each once.
+    helped = any(event.kind == "order" for event in job.state.story)
+    if exact and not (helped or audit.world.losses or audit.world.faults["kill controller"]):
         twice = [one for one, times in kept.items() if times > 1]
         must(not twice, f"{twice} are kept more than once")
 
@@ -285,7 +286,7 @@ def _check_counts(audit: Audit, job: JobModel, missing: list[ModelPiece], epochs
 
 def _tear_is_left_out(scenario: Scenario, split: SplitModel) -> bool:
     """Tell whether nobody may come to the tear: it is behind the last element, which kills and takes it along."""
-    at_known_end = scenario.lengths_known and split.torn == len(split.outputs)
+    at_known_end = scenario.may_divide_splits and split.torn == len(split.outputs)
     return at_known_end and split.outputs[-1:] in {(kind,) for kind in FATAL}
 
 

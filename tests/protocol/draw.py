@@ -194,7 +194,9 @@ def _numbered(random: Random, scenario: Scenario) -> Scenario:
     joined = not scenario.counted or (scenario.ranks == 1 and Random(f"joined {scenario.seed}").random() < 0.3)
     bad = scenario.torn or any(BAD in split.outputs for split in scenario.splits)
     skips = bad or (joined and Random(f"skips {scenario.seed}").random() < 0.5)
-    scenario = replace(scenario, numbered=True, joined=joined, lengths_known=known)
+    estimated = joined and known and Random(f"estimated {scenario.seed}").random() < 0.3
+    told = {"lengths_known": known and not estimated, "estimated": estimated}
+    scenario = replace(scenario, numbered=True, joined=joined, **told)
     if not skips:
         scenario = replace(scenario, on_error="raise", unseen=0.0 if joined else scenario.unseen)
     elif scenario.on_error == "raise":

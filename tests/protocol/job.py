@@ -279,7 +279,7 @@ class JobModel(Party):
         scenario = self.world.scenario
         splits = scenario.sources[branch]
         page = tuple(
-            Split(index, elements=scenario.told_elements(branch, index))
+            Split(index, elements=scenario.told_elements(branch, index), about=scenario.about(branch, index))
             for index in range(begin, min(begin + scenario.page, len(splits)))
         )
         if page:

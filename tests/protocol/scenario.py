@@ -88,6 +88,8 @@ class Scenario:
     sources: tuple[tuple[SplitModel, ...], ...] = ((SplitModel((1,)),),)
     lengths_known: bool = False
     """Sources tell how many elements their splits hold, before these are read."""
+    estimated: bool = False
+    """They only estimate it, and are wrong by up to ten times."""
     ranks: int = 1
     epochs: int | None = 1
     num_passes: int = 1
@@ -206,6 +208,18 @@ class Scenario:
         held = len(self.sources[branch][index].outputs)
         return max(1, held + self.wrong_by) if held and index % 3 == 0 else held
 
+    def about(self, branch: int, index: int) -> int | None:
+        """How many elements a split is estimated to hold, if it is."""
+        if not self.estimated:
+            return None
+        wrong_by = Random(f"about {self.seed} {branch} {index}").choice((0.1, 0.5, 1.0, 2.0, 10.0))
+        return max(1, round(wrong_by * len(self.sources[branch][index].outputs)))
+
+    @property
+    def may_divide_splits(self) -> bool:
+        """Whether several workers may be given parts of one split."""
+        return self.lengths_known or self.estimated
+
     @property
     def splits(self) -> list[SplitModel]:
         """All splits of all sources."""
@@ -234,7 +248,7 @@ class Scenario:
     @property
     def one_row_each(self) -> bool:
         """Whether rows are joined although each element becomes one."""
-        return self.joined and self.counted and self.on_error == "raise"
+        return self.joined and self.counted and self.on_error == "raise" and not self.estimated
 
     @property
     def coordinated(self) -> bool:
