@@ -112,7 +112,7 @@ def why_row_unknown(options: IterOptions, shape: PlanShape) -> str:
 def _must_join(options: IterOptions, shape: PlanShape) -> bool:
     """Tell whether it is not known beforehand which row an element becomes."""
     # Decision 175: an element that is left out leaves no gap if rows are known by places and not by numbers.
-    return shape.rows_unknown or options.on_error != "raise"
+    return shape.joined or bool(shape.estimated) or options.on_error != "raise"
 
 
 def _one_worker(options: IterOptions) -> bool:

@@ -13,7 +13,7 @@ def shape_of_job(plan: Plan, engine: str, on_error: str) -> PlanShape:
     """Return how a job spreads a plan over workers, and why one of them runs all of a zip."""
     why = why_not_in_step(plan, engine, on_error)
     shape = plan_shape(plan if why else read_in_step(plan))
-    return replace(shape, whole_reason=why)
+    return replace(shape.on(engine), whole_reason=why)
 
 
 def read_in_step(plan: Plan) -> Plan:

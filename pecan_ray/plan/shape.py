@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from pecan_ray.errors import PlanError
@@ -81,10 +81,12 @@ class PlanShape:
     whole_reason: str = ""
     """Why one worker runs the plan, where several could run others like it; empty: they do, or none like it."""
 
-    @property
-    def rows_unknown(self) -> bool:
-        """Whether it is not known before an element is read which row of an epoch it becomes."""
-        return self.joined or bool(self.estimated)
+    def on(self, engine: str) -> PlanShape:
+        """Return the shape for a job with an engine."""
+        # The tensorflow engine makes a graph for each run of joined rows, so it reads estimated splits as a whole.
+        if not self.estimated or engine == "python":
+            return self
+        return replace(self, estimated="", unordered_reason=self.unordered_reason or self.estimated)
 
     @property
     def is_one_sequence(self) -> bool:

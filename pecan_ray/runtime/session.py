@@ -114,7 +114,7 @@ class Session:
                 "has started on this machine find it. Run `ray start --head` first, so that all meet on one cluster.",
                 *(options.rank, options.world_size),
             )
-        shape = plan_shape(plan)
+        shape = plan_shape(plan).on(engine)
         if shape.does_rebatch and options.workers != Workers():
             logger.warning("job %s: one worker at a time runs it, since %s", self.name, identity_loss(plan))
         sources = pickle_sources(plan, self._arrays)

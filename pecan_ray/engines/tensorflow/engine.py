@@ -195,14 +195,10 @@ class TensorFlowEngine:
             yield from run_native(head, leases, self._options, self._slots)
         elif self._reads_batches:
             yield from self._native_batches(leases)
-        elif self._raises_in_order and plan_shape(self._plan).rows_unknown:
+        elif plan_shape(self._plan).joined and self._options.order == "strict" and self._options.on_error == "raise":
             yield from self._in_blocks(leases)
         else:
             yield from self._assignment(leases)
-
-    @property
-    def _raises_in_order(self) -> bool:
-        return self._options.order == "strict" and self._options.on_error == "raise"
 
     def _native_batches(self, leases: Leases) -> Generator[Produced, None, None]:
         """Yield the batches of one stretch; from what cannot be read in batches on, element by element."""

@@ -1,0 +1,95 @@
+"""Files whose elements are counted by reading alone: what splits tell before, and how parts of one are reached."""
+
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pecan_ray.job.row_order import runs_in_order
+from pecan_ray.options import IterOptions, Workers
+from pecan_ray.pipeline import PecanPipeline
+from pecan_ray.plan.shape import plan_shape
+from pecan_ray.sources import Csv, JsonLines, TextLines, TFRecords, WebDataset
+from pecan_ray.sources.files import LOCAL_SPLIT_BYTES
+from tests.sample_files import framed, tar_of
+
+
+def write_archive(path: Path, samples: int) -> None:
+    """Write samples of two members each."""
+    path.write_bytes(
+        tar_of({f"{n:04}.{column}": b"x" * (n % 700) for n in range(samples) for column in ("txt", "cls")})
+    )
+
+
+@pytest.mark.parametrize("kind", [TextLines, JsonLines, Csv])
+def test_lines_on_this_machine_are_cut_into_short_splits_that_tell_about_how_many_they_hold(
+    kind: Any, tmp_path: Path
+) -> None:
+    lines = [f'{{"x": {number}, "y": "{"y" * (number % 100)}"}}' for number in range(80_000)]
+    (tmp_path / "lines").write_text("\n".join(lines))
+    source = kind(str(tmp_path / "lines"), split_bytes=1 << 30)
+    splits = list(source.splits())
+    assert source.estimates_splits and len(splits) == 2
+    for split in splits:
+        held = sum(1 for _ in TextLines(str(tmp_path / "lines")).read(split))
+        assert split.elements is None and (split.stop or 0) - split.start <= LOCAL_SPLIT_BYTES
+        assert split.about == pytest.approx(held, rel=0.1)
+
+
+def test_compressed_files_buckets_and_files_that_are_not_here_tell_nothing(tmp_path: Path) -> None:
+    (tmp_path / "a.gz").write_bytes(b"")
+    for paths in (str(tmp_path), "s3://bucket/lines", str(tmp_path / "on another node.txt")):
+        assert not TextLines(paths).estimates_splits and not WebDataset(paths).estimates_splits
+        assert not TFRecords(paths).counts_splits
+    (tmp_path / "b.csv").write_text("x\n1\n")
+    quoted = Csv(str(tmp_path / "b.csv"), newlines_in_values=True)
+    assert not quoted.estimates_splits and next(quoted.splits()).about is None
+
+
+def test_records_on_this_machine_are_counted_as_they_are_listed(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"".join(framed(b"x" * number) for number in range(50)))
+    (tmp_path / "b").write_bytes(b"")
+    source = TFRecords(str(tmp_path))
+    assert source.counts_splits and [split.elements for split in source.splits()] == [50, 0]
+
+
+def test_parts_of_an_archive_are_read_without_passing_over_its_beginning_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_archive(tmp_path / "a.tar", 1000)
+    source = WebDataset(str(tmp_path / "a.tar"))
+    (split,) = source.splits()
+    assert split.about == pytest.approx(1000, rel=0.2)
+    expected = [one["__key__"] for one in source.read(split)]
+    headers, parse = [0], tarfile.TarInfo.frombuf
+
+    def counted(*given: Any) -> tarfile.TarInfo:
+        headers[0] += 1
+        return parse(*given)
+
+    monkeypatch.setattr(tarfile.TarInfo, "frombuf", counted)
+    found = []
+    for start in range(0, 1000, 20):
+        reading = source.read(split, start)
+        found += [next(reading)["__key__"] for _ in range(20)]
+        reading.close()
+    assert found == expected
+    # Two headers a sample, and once more those of the sample at which each of 50 parts ends.
+    assert headers[0] <= 2 * 1000 + 50 * 4
+
+    write_archive(tmp_path / "a.tar", 300)
+    (changed,) = source.splits()
+    assert next(source.read(changed, 299))["__key__"] == "0299", "the places of another archive are not used"
+
+
+def test_several_workers_keep_the_order_of_estimated_splits_and_one_needs_no_runs(tmp_path: Path) -> None:
+    (tmp_path / "lines").write_text("1\n2\n")
+    lines = PecanPipeline(TextLines(str(tmp_path / "lines"))).batch(2)
+    two, one = IterOptions(workers=Workers(local=2)), IterOptions(workers=Workers(local=1))
+    assert runs_in_order(two, plan_shape(lines.plan)) and not runs_in_order(one, plan_shape(lines.plan))
+    assert not runs_in_order(two, plan_shape(lines.plan).on("tensorflow")), "it would make a graph for each run"
+    on_batches = plan_shape(lines.map(lambda batch: batch).plan)
+    assert not runs_in_order(two, on_batches) and "works on whole batches" in on_batches.unordered_reason
