@@ -26,7 +26,7 @@ MOST_PLACES = 16
 
 
 @dataclass(frozen=True)
-class Place:
+class SampleStart:
     """The beginning of a sample in an archive."""
 
     number: int = 0
@@ -35,22 +35,23 @@ class Place:
     """By the hashes of the keys of samples before it, those of their columns."""
 
 
-class Places:
+class ArchivePlaces:
     """How far this process has come in archives: who reads one in parts passes over each member once, not each time."""
 
     def __init__(self) -> None:
-        self._by_file: OrderedDict[tuple[str, str], Place] = OrderedDict()
+        self._by_file: OrderedDict[tuple[str, str], SampleStart] = OrderedDict()
         self._lock = threading.Lock()
+        """Guards what is known: threads of a worker read archives side by side."""
 
-    def before(self, split: Split, start: int) -> Place:
+    def before(self, split: Split, start: int) -> SampleStart:
         """Return a sample that is the wanted one, or lies before it."""
         with self._lock:
-            place = self._by_file.get((split.path, split.version), Place())
+            place = self._by_file.get((split.path, split.version), SampleStart())
         # Without a version nobody knows whether it is the same archive, and one without a size is decompressed.
         here = split.version and split.stop is not None and place.number <= start
-        return place if here else Place()
+        return place if here else SampleStart()
 
-    def note(self, split: Split, place: Place) -> None:
+    def note(self, split: Split, place: SampleStart) -> None:
         """Note where a reader has come to."""
         with self._lock:
             self._by_file[split.path, split.version] = place
@@ -59,7 +60,7 @@ class Places:
                 self._by_file.popitem(last=False)
 
 
-_places = Places()
+_places = ArchivePlaces()
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,7 @@ class WebDataset(NamedFiles):
             try:
                 for number, (key, parts) in enumerate(samples, place.number):
                     first = next(parts)
-                    place = Place(number, first[2].begin, seen)
+                    place = SampleStart(number, first[2].begin, seen)
                     sample = chain([first], parts)
                     if number >= start:
                         element = _sample(split, number, key, sample, self.max_record_bytes)
