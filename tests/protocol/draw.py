@@ -195,8 +195,8 @@ def _numbered(random: Random, scenario: Scenario) -> Scenario:
     bad = scenario.torn or any(BAD in split.outputs for split in scenario.splits)
     skips = bad or (joined and Random(f"skips {scenario.seed}").random() < 0.5)
     estimated = joined and known and Random(f"estimated {scenario.seed}").random() < 0.3
-    told = {"lengths_known": known and not estimated, "estimated": estimated}
-    scenario = replace(scenario, numbered=True, joined=joined, **told)
+    scenario = replace(scenario, numbered=True, joined=joined, lengths_known=known and not estimated)
+    scenario = replace(scenario, estimated=estimated)
     if not skips:
         scenario = replace(scenario, on_error="raise", unseen=0.0 if joined else scenario.unseen)
     elif scenario.on_error == "raise":

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import tarfile
+from collections.abc import Generator
+from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -12,6 +14,7 @@ from pecan_ray.job.row_order import runs_in_order
 from pecan_ray.options import IterOptions, Workers
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.shape import plan_shape
+from pecan_ray.plan.splits import Element
 from pecan_ray.sources import Csv, JsonLines, TextLines, TFRecords, WebDataset
 from pecan_ray.sources.files import LOCAL_SPLIT_BYTES
 from tests.sample_files import framed, tar_of
@@ -73,9 +76,8 @@ def test_parts_of_an_archive_are_read_without_passing_over_its_beginning_each_ti
     monkeypatch.setattr(tarfile.TarInfo, "frombuf", counted)
     found = []
     for start in range(0, 1000, 20):
-        reading = source.read(split, start)
-        found += [next(reading)["__key__"] for _ in range(20)]
-        reading.close()
+        with closing(cast("Generator[Element, None, None]", source.read(split, start))) as reading:
+            found += [next(reading)["__key__"] for _ in range(20)]
     assert found == expected
     # Two headers a sample, and once more those of the sample at which each of 50 parts ends.
     assert headers[0] <= 2 * 1000 + 50 * 4
