@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from tests.parity.chains import Chain, Step
 from tests.parity.ours import is_even, is_negative
-from tests.parity.seen import Batch, Pass, batch_of
+from tests.parity.seen import Repeated
 
 TORCHS_STEPS = ("noise", "take", "skip", "shuffle", "batch")
 """In this order: a DataLoader shuffles what its data set has, and makes batches of it."""
@@ -16,25 +15,12 @@ WHOLE = 20
 """A buffer for all elements: a DataLoader shuffles them all."""
 
 
-class Loop:
+class Loop(Repeated):
     def __init__(self, again: Any) -> None:
         self._repeated = again
 
     def again(self) -> Any:
         return self._repeated
-
-    def __iter__(self) -> Iterator[Batch]:
-        return map(batch_of, self._repeated)
-
-    def __len__(self) -> int:
-        return len(self._repeated)
-
-    def run(self, *most: int | None) -> list[Pass]:
-        """Begin a pass for each, and leave it behind so many batches; None: at its end."""
-        return [list(itertools.islice(self, count)) for count in most]
-
-    def epochs(self, count: int) -> list[Pass]:
-        return self.run(*[None] * count)
 
 
 class TfData:

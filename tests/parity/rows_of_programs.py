@@ -88,10 +88,6 @@ def closed_between(loader: Any) -> Seen:
     return Seen([*first, *loader.run(None)])
 
 
-def configured_between(loader: Any) -> Seen:
-    return Seen([by_calls(loader.pipe.with_config(error_budget=number / 10), loader) for number in range(2)])
-
-
 def unpickled(loader: Any) -> Seen:
     first = loader.run(None)
     return Seen([*first, by_calls(pickle.loads(pickle.dumps(loader.pipe)), loader)])
@@ -101,10 +97,6 @@ def unpickled_loader() -> Seen:
     loader = DataLoader().produced(SHUFFLED)()
     first = loader.run(None)
     return Seen([*first, list(map(batch_of, pickle.loads(pickle.dumps(loader.again()))))])
-
-
-def of_number(loader: Any) -> Seen:
-    return Seen([by_calls(loader.pipe, loader, first_epoch=3) for _ in range(2)])
 
 
 def set_epochs() -> Seen:
@@ -186,12 +178,21 @@ OTHERS = {
     "`close()` between two passes": ours(
         closed_between, RANDOM, only=("to_torch", "to_keras", "Ray Train"), passes=(0, 1)
     ),
-    "`with_config(...)` between two passes": ours(configured_between, RANDOM, only=("iter_batches",), passes=(0, 1)),
+    "`with_config(...)` between two passes": ours(
+        lambda loader: Seen([by_calls(loader.pipe.with_config(error_budget=n / 10), loader) for n in range(2)]),
+        RANDOM,
+        only=("iter_batches",),
+        passes=(0, 1),
+    ),
     "a pickled pipeline": ours(
         unpickled, SHUFFLED, peers={"DataLoader": unpickled_loader}, only=BY_CALLS, passes=(0, 0)
     ),
     "`sampler.set_epoch(3)`, `iter_batches(first_epoch=3)`": ours(
-        of_number, SHUFFLED, peers={"DataLoader": set_epochs}, only=BY_CALLS, passes=(3, 3)
+        lambda loader: Seen([by_calls(loader.pipe, loader, first_epoch=3) for _ in range(2)]),
+        SHUFFLED,
+        peers={"DataLoader": set_epochs},
+        only=BY_CALLS,
+        passes=(3, 3),
     ),
     "the program is run again, no seed is given": ours(restarted, RANDOM, only=("iter_batches",)),
     "`os.fork()` between two passes": ours(forked, RANDOM, only=("iter_batches",)),

@@ -22,24 +22,12 @@ def tf_pairs(chain: Chain) -> Any:
 # --- Keras ---------------------------------------------------------------------------------------------------
 
 
-def fits(data: Any) -> Seen:
-    return Seen([one for _ in range(2) for one in keras_fit(data, 2).trained])
-
-
-def steps(data: Any) -> Seen:
-    return Seen(keras_fit(data, 3, steps_per_epoch=2).trained)
-
-
 def evaluations(data: Any) -> Seen:
     noted = RecordedInfo()
     model, callbacks = keras_model(noted)
     for _ in range(3):
         model.evaluate(data, steps=2, verbose=0, callbacks=callbacks)
     return Seen(noted.validated)
-
-
-def validations(train: Any, val: Any) -> Seen:
-    return Seen(keras_fit(train, 3, validation_data=val, validation_steps=2).validated)
 
 
 def predictions_of_a_job(train: Any, val: Any) -> Facts:
@@ -62,10 +50,16 @@ def on_keras(see: Callable[..., Seen | Facts], *chains: Chain) -> Look:
 
 
 KERAS = {
-    "`fit(steps_per_epoch=2, epochs=3)`": on_keras(steps, LONG),
-    "`fit(epochs=2)` twice": on_keras(fits, RANDOM).but(passes=(0, 1, 2, 3)),
+    "`fit(steps_per_epoch=2, epochs=3)`": on_keras(
+        lambda data: Seen(keras_fit(data, 3, steps_per_epoch=2).trained), LONG
+    ),
+    "`fit(epochs=2)` twice": on_keras(
+        lambda data: Seen([one for _ in range(2) for one in keras_fit(data, 2).trained]), RANDOM
+    ).but(passes=(0, 1, 2, 3)),
     "`evaluate(steps=2)` three times": on_keras(evaluations, LONG),
-    "`fit(validation_steps=2)`": on_keras(validations, SHUFFLED, LONG).but(on_workers=("to_keras",)),
+    "`fit(validation_steps=2)`": on_keras(
+        lambda train, val: Seen(keras_fit(train, 3, validation_data=val, validation_steps=2).validated), SHUFFLED, LONG
+    ).but(on_workers=("to_keras",)),
     "`predict` behind `fit`": ours(
         predictions_of_a_job,
         SHUFFLED,

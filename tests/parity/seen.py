@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -76,3 +77,23 @@ def _draws(everything: list[Row]) -> str:
         return "one"
     distinct = {len(set(draws)) == len(draws) for draws in several}
     return "other each time" if distinct == {True} else "the same" if distinct == {False} else "some repeat"
+
+
+class Repeated:
+    """A loader that is iterated over: `again` gives what begins a pass."""
+
+    def again(self) -> Any:
+        raise NotImplementedError
+
+    def __iter__(self) -> Iterator[Batch]:
+        return map(batch_of, self.again())
+
+    def __len__(self) -> int:
+        return len(self.again())
+
+    def run(self, *most: int | None) -> list[Pass]:
+        """Begin a pass for each, and leave it behind so many batches; None: at its end."""
+        return [list(itertools.islice(self, count)) for count in most]
+
+    def epochs(self, count: int) -> list[Pass]:
+        return self.run(*[None] * count)

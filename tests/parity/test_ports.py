@@ -14,12 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from pecan_ray.pipeline import PecanPipeline
-from pecan_ray.sources import Arrays, Parquet, Resampled, WebDataset
+from pecan_ray.sources import Arrays, Resampled, WebDataset
 
 torch = pytest.importorskip("torch")
 EPOCHS = 3
@@ -167,36 +165,6 @@ def test_mosaics_end_before_training_does() -> None:
     pipe = PecanPipeline(Arrays(image=IMAGES), batch_sampler=lambda epoch, seed: four_each(epoch), name="mosaic")
     found = ours(pipe.map(lambda element, epoch: {"image": mosaic(element["image"], epoch)}).batch(10))
     assert plain(found) == plain(theirs)
-
-
-DENSE, SPARSE = [f"d{n}" for n in range(13)], [f"s{n}" for n in range(26)]
-
-
-def test_dlrm_reads_a_table_of_40_columns(tmp_path: Path) -> None:
-    rng = np.random.default_rng(1)
-    columns = {name: rng.integers(0, 1000, 1000) for name in DENSE}
-    columns |= {name: rng.integers(0, 1 << 40, 1000) for name in SPARSE}
-    table = pa.table({"click": rng.integers(0, 2, 1000), **columns})
-    pq.write_table(table, tmp_path / "clicks.parquet", row_group_size=128)
-
-    def features(batch: dict[str, Any]) -> dict[str, Any]:
-        dense = np.stack([np.log1p(batch[name]) for name in DENSE], axis=1).astype(np.float32)
-        sparse = np.stack([batch[name] % 1009 for name in SPARSE], axis=1)
-        return {"dense": dense, "sparse": sparse, "click": batch["click"]}
-
-    def read(pipe: PecanPipeline) -> list[dict[str, Any]]:
-        return ours(pipe.filter(lambda day: day < 900, on="d0").batch(64, drop_remainder=True).map(features), epochs=1)
-
-    kept = table.filter(pa.compute.less(table["d0"], 900))
-    whole = features({name: column.to_numpy() for name, column in zip(kept.column_names, kept.columns, strict=True)})
-    dataset = torch.utils.data.TensorDataset(*(torch.tensor(column) for column in whole.values()))
-    theirs = list(torch.utils.data.DataLoader(dataset, batch_size=64, drop_last=True))
-    pipe = PecanPipeline(Parquet(tmp_path / "clicks.parquet"), name="dlrm")
-    assert [plain(list(batch.values())) for batch in read(pipe)] == plain(theirs)
-    shuffled = [row.tobytes() for batch in read(pipe.shuffle(300)) for row in batch["sparse"]]
-    rows = [row.tobytes() for row in whole["sparse"]]
-    assert len(set(shuffled)) == len(shuffled) == 64 * len(theirs)
-    assert set(rows).issuperset(shuffled) and shuffled != rows[: len(shuffled)]
 
 
 def test_open_clip_draws_shards_with_replacement_and_has_epochs_of_one_length(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ import pecan_ray as pecan
 from pecan_ray.integrations import framework_methods
 from pecan_ray.integrations.passes import Passes
 from tests.parity.ours import Pipe
-from tests.parity.seen import Batch, Pass, batch_of
+from tests.parity.seen import Pass, Repeated, batch_of
 from tests.parity.trainers import hugging_face_train, keras_fit, lightning_fit
 
 HERE: Mapping[str, Any] = {"debug": True}
@@ -47,23 +47,9 @@ class Loader(ABC):
         ...
 
 
-class Iterated(Loader):
+class Iterated(Repeated, Loader):
     @abstractmethod
     def again(self) -> Any: ...
-
-    def __iter__(self) -> Iterator[Batch]:
-        return map(batch_of, self.again())
-
-    def __len__(self) -> int:
-        return len(self.again())
-
-    def run(self, *most: int | None) -> list[Pass]:
-        passes = []
-        for count in most:
-            batches = iter(self)
-            passes.append(list(itertools.islice(batches, count)))
-            del batches
-        return passes
 
 
 class Calls(Iterated):

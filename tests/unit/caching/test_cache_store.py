@@ -191,18 +191,16 @@ def test_the_least_worth_goes_and_the_rest_fits(policy: EvictionPolicy, folder: 
         assert sum(path.stat().st_size for path in segments(folder)) == store.nbytes
 
 
-def test_kinds_are_told_apart_and_removed(store: EntryStore, folder: Path) -> None:
-    for number in range(6):
-        put(store, number, 1000 * (1 + number % 2), kind=f"plan-{number % 2}")
-    assert [(size.kind, size.entries, size.nbytes) for size in store.sizes()] == [
-        ("plan-1", 3, 6000),
-        ("plan-0", 3, 3000),
-    ]
-    assert store.remove(["plan-1"]) == 3
-    assert [size.kind for size in store.sizes()] == ["plan-0"]
-    assert store.remove() == 3
-    assert store.sizes() == () and store.nbytes == 0 and segments(folder) == []
-    assert put(store, 9) and store.get("key-9") == entry(9), "it goes on in another file"
+def test_notes_are_found_by_their_beginnings_and_none_where_the_index_cannot_be_read(
+    store: EntryStore, folder: Path
+) -> None:
+    for key in ("job a", "job b", "job c", "speed"):
+        store.note(key, key.upper())
+    store.forget_note("job c")
+    assert store.notes("job ") == {"a": "JOB A", "b": "JOB B"} and store.read_note("speed") == "SPEED"
+    with contextlib.closing(sqlite3.connect(folder / "index.sqlite")) as index, index:
+        index.execute("DROP TABLE notes")
+    assert store.notes("job ") == {} and store.read_note("speed") is None and "cannot be read" in store.last_error
 
 
 def say_version(folder: Path, version: int) -> None:

@@ -16,7 +16,7 @@ from pecan_ray.engines.contract import EngineOptions, Produced
 from pecan_ray.engines.slots import HeapSlots
 from pecan_ray.engines.tensorflow import TensorFlowEngine, engine, iterating
 from pecan_ray.plan.fingerprint import canonical_text
-from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease
+from pecan_ray.plan.splits import OUTPUT_BITS, Lease
 from pecan_ray.sources.tf_data import TfDataSource
 from tests.unit.engines.engine_leases import ListedLeases, delivered, whole_leases
 
@@ -109,19 +109,8 @@ def test_operators_get_the_elements_that_are_read_one_by_one(
     assert len(given.lengths) == len(given.given)
 
 
-@pytest.mark.parametrize("spans", [((5, END),), ((3, 9),), ((0, 2), (6, END)), ((0, 2), (6, 8))])
-def test_a_lease_of_some_elements_gives_these(spans: tuple[tuple[int, int], ...]) -> None:
-    sources, _ = engine_of(plain, 4)
-    ends = [(first << OUTPUT_BITS, stop if stop == END else stop << OUTPUT_BITS) for first, stop in spans]
-    leases = [Lease(0, split, spans=tuple(ends)) for split in sources[0].splits()]
-    batches, given = read(plain, 4, leases)
-    assert delivered(batches) == given.target()
-    graph, _ = read(plain, 4, leases, on_error="skip")
-    assert shown(batches) == shown(graph)
-
-
 @pytest.mark.parametrize("behind", ["batch", "map", "unbatch", "nothing"])
-def test_behind_the_elements_of_a_lease_nothing_is_computed(behind: str) -> None:
+def test_a_lease_of_some_elements_gives_these_and_nothing_behind_them_is_computed(behind: str) -> None:
     computed = list[int]()
 
     def noting(num_shards: int, index: int) -> Any:
@@ -133,9 +122,10 @@ def test_behind_the_elements_of_a_lease_nothing_is_computed(behind: str) -> None
         return noted.map(lambda n: {"n": n + 1})
 
     sources, _ = engine_of(noting, 4)
-    lease = Lease(0, next(iter(sources[0].splits())), spans=((5 << OUTPUT_BITS, 7 << OUTPUT_BITS),))
-    batches, given = read(noting, 4, [lease], behind)
+    spans = ((0, 2 << OUTPUT_BITS), (5 << OUTPUT_BITS, 7 << OUTPUT_BITS))
+    batches, given = read(noting, 4, [Lease(0, next(iter(sources[0].splits())), spans=spans)], behind)
     assert delivered(batches) == given.target()
+    assert [int(n) for one in batches if one.rows for n in np.atleast_1d(one.columns["n"])] == [1, 2, 6, 7]
     assert max(computed) == 6, "the last one that was asked for"
 
 
