@@ -196,6 +196,7 @@ def test_it_keeps_the_contract_of_sources_and_is_told_apart_by_its_sampler() -> 
     assert source.of_lease(Lease(3, split)).identity() == source.identity()
     batches = ByIndex(Arrays(i=np.arange(ROWS), split_rows=1), batch_sampler=[[0, 1]] * 20)
     assert len(list(batches.splits())) == len(list(ByIndex(Items(range(20)), shuffle=True).splits()))
+    assert len(list(ByIndex(Arrays(i=np.arange(ROWS), split_rows=2), shuffle=True).splits())) == 25
     assert [one["i"] for one in read.of_lease(Lease(3, split)).read(split, 1)] == repeated(3, 9)[1:4].tolist()
     same = ByIndex(Arrays(i=np.arange(ROWS)), sampler=repeated)
     other = ByIndex(Arrays(i=np.arange(ROWS)), sampler=lambda epoch, seed: repeated(epoch, seed)[::-1])

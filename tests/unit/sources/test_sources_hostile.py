@@ -101,16 +101,14 @@ def test_bombs_are_cut_off(tmp_path: Path) -> None:
 
 def test_parquet_whose_pages_names_or_texts_are_broken_is_told(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
-    table = pa.table({"x": list(range(10_000))})
-    pq.write_table(table, path, compression="none", use_dictionary=False, write_page_checksum=True)
-    data = bytearray(path.read_bytes())
-    data[5000] ^= 1
-    path.write_bytes(data)
-    with pytest.raises(CorruptSourceError, match=r"element 0 of .*CRC"):
-        elements_of(Parquet(path))
-    path.write_bytes(data[:-10])
-    with pytest.raises(CorruptSourceError, match="no readable Parquet footer"):
-        elements_of(Parquet(path))
+    numbers = pa.table({"x": list(range(10_000))})
+    pq.write_table(numbers, path, compression="none", use_dictionary=False, write_page_checksum=True)
+    damaged = bytearray(path.read_bytes())
+    damaged[5000] ^= 1
+    for data, said in ((damaged, r"element 0 of .*CRC"), (damaged[:-10], "no readable Parquet footer")):
+        path.write_bytes(data)
+        with pytest.raises(CorruptSourceError, match=said):
+            elements_of(Parquet(path))
     pq.write_table(pa.table({"x": pa.array([b"ok", b"\xff"]).view(pa.string())}), path)
     with pytest.raises(CorruptSourceError, match=r"element 1 of .*'x'.*utf-8"):
         elements_of(Parquet(path))

@@ -18,11 +18,6 @@ Delay = Callable[[Any], Any]
 SHUFFLED_BY_TIME: dict[str, Callable[[Any, Delay], Any]] = {
     "map": lambda data, late: data.map(late, num_parallel_calls=3, deterministic=False),
     "options": lambda data, late: _in_any_order(data.map(late, num_parallel_calls=3)),
-    "batch": lambda data, late: (
-        data.map(late, num_parallel_calls=3, deterministic=False)
-        .batch(2, num_parallel_calls=2, deterministic=False)
-        .unbatch()
-    ),
     "interleave": lambda data, late: data.interleave(
         lambda n: tf.data.Dataset.from_tensors(n).map(late), cycle_length=3, num_parallel_calls=3, deterministic=False
     ),

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import pecan_ray as pecan
 from pecan_ray.plan.splits import Split
 from pecan_ray.sources.tf_data import TfDataSource
 from pecan_ray.sources.tf_datasets import functions_of, nodes_called, upstream
@@ -92,19 +91,3 @@ def test_elements_have_the_bits_of_plain_tf_data(name: str) -> None:
 )
 def test_what_is_no_constant_of_channels_stays_as_it_is(function: Callable[[Any], Any]) -> None:
     assert "BroadcastTo" not in operations(TfDataSource(lambda: dataset(function)).build_dataset(SPLIT))
-
-
-def test_each_shard_and_each_pass_use_one_trace_with_rows_of_constants() -> None:
-    traced = []
-
-    def function(number: Any) -> Any:
-        traced.append(number)
-        return tf.image.random_flip_left_right(image(number)) - tf.constant(MEANS)
-
-    def make(num_shards: int, index: int) -> Any:
-        return tf.data.Dataset.range(8).shard(num_shards, index).map(function)
-
-    pipe = pecan.PecanPipeline.from_tf_data(make, num_shards=4)
-    epochs = [np.sort(np.concatenate([b["0"].ravel() for b in pipe.iter_batches(debug=True)])) for _ in range(2)]
-    theirs = np.sort(np.concatenate([(image(n) - tf.constant(MEANS)).numpy().ravel() for n in range(8)]))
-    assert all(np.array_equal(epoch, theirs) for epoch in epochs)

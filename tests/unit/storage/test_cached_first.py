@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,7 +14,7 @@ from pecan_ray.job.pass_order import Listing
 from pecan_ray.job.split_queue import SplitQueue
 from pecan_ray.plan.splits import Split
 from pecan_ray.sampling.random_keys import SplitOrder
-from pecan_ray.storage import BlockCache, co_readers, single_flight
+from pecan_ray.storage import BlockCache, co_readers
 from pecan_ray.storage.co_readers import PRESENT_S, RENEW_S, ReaderRegistry
 from tests.unit.storage.conftest import SMALL, StoredObject
 
@@ -103,35 +101,3 @@ def test_jobs_know_of_one_another_as_long_as_they_read(tmp_path: Path) -> None:
         now[0] += PRESENT_S - 2.0
         assert second.several("s3://data") and not first.several("s3://data")
         assert set(one.notes("reads\ns3://data\n")) == {"a"}, "what is old is removed"
-
-
-# --- who fetches --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.usefixtures("small_blocks")
-@pytest.mark.parametrize("first_known", [False, True], ids=["nothing is known", "its size is known"])
-def test_of_those_that_miss_the_same_bytes_at_the_same_time_one_fetches(
-    tmp_path: Path, first_known: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(single_flight, "WAIT_S", 60.0)
-    stored = StoredObject(b"0123456789abcdef" * (4 * BLOCK // 16))
-    data = stored.data
-    caches = [BlockCache(tmp_path, 100 * len(data)) for _ in range(3)]
-    coming, others = threading.Event(), threading.Event()
-    if first_known:
-        stored.read(caches[0], 0, 10)
-        assert {cache.size(stored.path, "v1") for cache in caches} == {len(data)}
-    stored.requested.clear()
-
-    def wait(data: bytes) -> bytes:
-        coming.set()
-        assert others.wait(60)
-        return data
-
-    stored.spoil = wait
-    with ThreadPoolExecutor(3) as pool:
-        reads = [pool.submit(stored.read, caches[0], 0, len(data))]
-        assert coming.wait(60)
-        reads += [pool.submit(stored.read, cache, 0, len(data)) for cache in caches[1:]]
-        others.set()
-        assert [read.result() for read in reads] == [data] * 3 and len(stored.requested) == 1

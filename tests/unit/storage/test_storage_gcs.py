@@ -27,7 +27,7 @@ PACKED = gzip.compress("".join(f"{line}\n" for line in LINES).encode(), mtime=0)
 
 
 class Google(BaseHTTPRequestHandler):
-    """Gives one object under a condition on its generation, page after page of listings if there are several."""
+    """Gives one object under a condition on its generation."""
 
     protocol_version = "HTTP/1.1"
     body: ClassVar[bytes] = b"one\n"

@@ -39,21 +39,6 @@ class Line:
             self.calls.pop(0)()
 
 
-def test_what_is_read_again_in_a_later_epoch_counts_and_a_second_look_does_not() -> None:
-    line = Line()
-    line.notify_of(*"ab")
-    line.work()
-    assert line.fetched == ["a", "b"]
-    for path in "aab":  # a format may open a file twice
-        assert line.heads.take(path, "v") is not None
-    assert line.heads.found == 0
-    line.notify_of("a", "c")
-    line.work()
-    for path in "aacb":
-        assert line.heads.take(path, "v") is not None
-    assert line.heads.found == len(b"a" * 5)
-
-
 def test_errors_reach_whoever_takes_and_a_reader_that_overtakes_fetches_for_itself() -> None:
     line = Line(most_at_once=1)
     line.notify_of("a", "b")

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pecan_ray import storage
-from pecan_ray.errors import SourceNotFoundError, StorageOutageError
+from pecan_ray.errors import SourceNotFoundError
 from pecan_ray.storage.hedged_reads import HedgeCount, HedgedReads
 from pecan_ray.storage.hedging import (
     FEWEST,
@@ -24,7 +24,6 @@ from pecan_ray.storage.hedging import (
     late_after,
 )
 from pecan_ray.storage.ranges import FileRange
-from pecan_ray.storage.retry import Backoff, retry
 from pecan_ray.storage.throttle import Throttle
 from tests.object_stores import Bucket
 
@@ -124,32 +123,6 @@ def test_a_read_that_hangs_is_answered_by_the_second_request(store: Store, hang:
     store.special[FEWEST + 4] = lambda: told(failed) and gone()
     assert store.read().data == b"x" * NBYTES, "a second request that fails leaves it to the first"
     assert store.reads.count == HedgeCount(2, 1)
-
-
-def test_the_first_answer_is_taken_and_the_bytes_of_both_count(store: Store, hang: threading.Event) -> None:
-    second, both = threading.Event(), NBYTES * (FEWEST + 2)
-    store.special[FEWEST + 1] = lambda: second.wait(60)
-    store.special[FEWEST + 2] = lambda: told(second) and hang.wait(60)
-    assert store.read().data == b"x" * NBYTES
-    assert store.reads.count == HedgeCount(1, 0)
-    hang.set()
-    while store.throttle.nbytes != both:
-        second.wait(0.01)
-
-
-def test_a_store_that_fails_is_not_asked_twice(store: Store) -> None:
-    """Its request is tried again as it is, for as long as it would have been."""
-    tries: list[int] = []
-
-    def down() -> None:
-        tries.append(1)
-        raise ConnectionError
-
-    patience = Backoff(2 * LEAST_S, first_s=0.1, longest_s=0.2)
-    store.special[FEWEST + 1] = lambda: retry(down, passes=lambda error: True, backoff=patience)
-    with pytest.raises(StorageOutageError):
-        store.read()
-    assert store.reads.count == HedgeCount() and len(tries) > 2
 
 
 # --- a real store --------------------------------------------------------------------------------------------

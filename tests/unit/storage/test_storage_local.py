@@ -48,35 +48,6 @@ CHANGING: dict[str, Callable[[int], bytes]] = {
 """One that is read as a stream, and one that is read at random."""
 
 
-def test_folders_that_link_in_a_circle_end(tmp_path: Path) -> None:
-    (tmp_path / "b" / "c").mkdir(parents=True)
-    for name in ("b/1.txt", "b/2.bin", "b/c/3.txt"):
-        (tmp_path / name).write_text(name)
-    (tmp_path / "b" / "c" / "up").symlink_to(tmp_path / "b")
-    (tmp_path / "link").symlink_to(tmp_path / "b" / "c")
-    assert len(list(storage.list_files(f"{tmp_path}/b"))) == 3
-    assert [file.path for file in storage.list_files(f"{tmp_path}/link/*.txt")] == [f"{tmp_path}/link/3.txt"]
-    if os.geteuid():  # root may read everything
-        (tmp_path / "a.txt").touch(mode=0)
-        with pytest.raises(SourcePermissionError, match="Not allowed to read"):
-            storage.read_all(f"{tmp_path}/a.txt")
-
-
-def test_a_file_that_is_written_to_is_not_read_on(tmp_path: Path) -> None:
-    path = tmp_path / "a"
-    path.write_bytes(b"1" * (3 << 20))
-    info = storage.file_info(str(path))
-    with storage.open_stream(str(path), version=info.version) as stream:
-        assert stream.read(10) == b"1" * 10
-        path.write_bytes(b"2" * (4 << 20))
-        with pytest.raises(SourceReplacedError, match=f"{path} was replaced since it was listed"):
-            stream.read()
-    for read in (storage.open_stream, storage.open_random, storage.read_all):
-        with pytest.raises(SourceReplacedError, match=f"{path} was replaced since it was listed"):
-            read(str(path), version=info.version)
-    assert storage.read_all(str(path)) == b"2" * (4 << 20)
-
-
 @pytest.mark.skipif(not os.path.exists("/sys/kernel/uevent_seqnum"), reason="no /sys")
 def test_a_file_that_says_to_have_another_size_than_it_has_is_refused() -> None:
     for path in ("/proc/self/status", "/proc/cpuinfo"):

@@ -21,26 +21,23 @@ from tests.ray.waiting import until
 from tests.unit.storage.conftest import SMALL, StoredObject
 
 KEYS = [random.Random(number).randbytes(20).hex() for number in range(300)]
-OTHER = Fetcher("b", 1, 0)
 
 
 class MemoryNode:
     """Another node, in this process."""
 
     def __init__(self) -> None:
-        self.blocks: dict[str, tuple[bytes, int]] = {}
+        self.blocks: dict[str, SentBlock] = {}
         self.cache_limits: DatasetRooms = ()
-        self.shared = False
-        self.full = False
-        """Whether it lets nothing in."""
-        self.requested, self.lost = 0, False
+        self.lost = self.full = False
+        """Whether it answers nothing, or lets nothing in."""
         self.fetching, self.readers, self.dead = FetchClaims(), Readers(), set[int]()
-        self.looks = 0
-        """Questions who fetches."""
+        self.requested = self.looks = 0
+        """Requests, and those that ask who fetches."""
         self.lock = threading.Lock()
         """Guards who fetches."""
         self.before_answer: Callable[[], object] = lambda: None
-        self.spoil: Callable[[bytes], bytes] = lambda data: data
+        self.spoil: Callable[[bytes], bytes] = bytes
 
     def _answers(self) -> None:
         self.requested += 1
@@ -50,7 +47,7 @@ class MemoryNode:
 
     def sizes(self, keys: list[str]) -> dict[str, int]:
         self._answers()
-        return {key: self.blocks[key][1] for key in keys if key in self.blocks}
+        return {key: self.blocks[key].object_bytes for key in keys if key in self.blocks}
 
     def claim_blocks(self, keys: list[str], by: Fetcher) -> tuple[dict[str, int], dict[str, Fetcher]]:
         found = self.sizes(keys)
@@ -74,7 +71,7 @@ class MemoryNode:
 
     def get(self, key: str) -> bytes | None:
         self._answers()
-        return self.spoil(self.blocks[key][0]) if key in self.blocks else None
+        return self.spoil(self.blocks[key].data) if key in self.blocks else None
 
     def put(self, block: SentBlock, cache_limits: DatasetRooms) -> bool:
         self._answers()
@@ -83,8 +80,7 @@ class MemoryNode:
                 self.fetching.rejected(block.key, 0.0)
                 return False
             self.fetching.complete(block.key)
-        self.blocks[block.key], self.cache_limits = (block.data, block.object_bytes), cache_limits
-        self.shared = self.shared or block.shared
+        self.blocks[block.key], self.cache_limits = block, cache_limits
         return True
 
 
@@ -222,7 +218,6 @@ class Contest:
         self.requested: list[tuple[str, int, int | None]] = []
         self.found: list[bytes] = []
         self.at_bucket: Callable[[str], object] = lambda name: None
-        self.threads: list[threading.Thread] = []
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> None:
         def ask(first: int, last: int | None, version: str) -> FileRange:
@@ -232,36 +227,35 @@ class Contest:
 
         self.found.append(self.caches[name].read(ask, PATH, start, stop or len(self.data), "v").data)
 
-    def begin(self, name: str) -> None:
-        """Let a node read everything, in a thread."""
+    def read_at_once(self, *names: str) -> None:
+        """Let nodes read everything, each in a thread."""
+        threads = [threading.Thread(target=self._try_to_read, args=(name,)) for name in names]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
 
-        def run() -> None:
-            with contextlib.suppress(ConnectionError):
-                self.read(name)
+    def _try_to_read(self, name: str) -> None:
+        with contextlib.suppress(ConnectionError):
+            self.read(name)
 
-        self.threads.append(threading.Thread(target=run))
-        self.threads[-1].start()
-
-    def begin_behind(self, first: str, others: list[str], then: Callable[[str], object]) -> None:
-        """Let others read while the first one is at the bucket, where it stays until they have asked several times."""
+    def read_behind(self, first: str, other: str, then: Callable[[str], object]) -> None:
+        """Let another one read while the first is at the bucket, where it stays until that has asked several times."""
         coming = threading.Event()
 
         def at_bucket(name: str) -> None:
             if name == first:
                 coming.set()
                 before = self.looks()
-                until(lambda: self.looks() >= before + 6, "the others do not wait", 60)
+                until(lambda: self.looks() >= before + 6, "the other one does not wait", 60)
                 then(name)
 
         self.at_bucket = at_bucket
-        self.begin(first)
+        begun = threading.Thread(target=self._try_to_read, args=(first,))
+        begun.start()
         assert coming.wait(60)
-        for name in others:
-            self.begin(name)
-
-    def end(self) -> None:
-        for thread in self.threads:
-            thread.join()
+        self.read_at_once(other)
+        begun.join()
 
     def key(self, number: int) -> str:
         return block_cache._key(PATH, "v", number)
@@ -293,8 +287,7 @@ def test_of_nodes_that_miss_a_block_one_fetches_it_and_if_it_fails_another(tmp_p
         if fails:
             raise ConnectionError("the bucket does not answer")
 
-    contest.begin_behind(first, [second], fail)
-    contest.end()
+    contest.read_behind(first, second, fail)
     assert contest.found == [contest.data] * (1 if fails else 2)
     assert [name for name, _, _ in contest.requested] == ([first, second] if fails else [first])
     until(lambda: not any(len(node.fetching) for node in contest.nodes.values()), "a turn is left", 60)
@@ -319,24 +312,6 @@ def test_nobody_waits_for_one_that_brings_nothing(tmp_path: Path, how: str, monk
     assert contest.found == [contest.data] and [name for name, _, _ in contest.requested] == [reader]
 
 
-@pytest.mark.usefixtures("small_blocks", "endless")
-def test_readers_do_not_wait_for_each_other_where_nothing_finds_room(tmp_path: Path) -> None:
-    contest = Contest(tmp_path, blocks=16)
-    for name, node in contest.nodes.items():
-        node.full = True
-        contest.caches[name] = BlockCache(None, 0, others=contest.spreads[name])
-    contest.caches["a"].read(lambda *_: FileRange(contest.data[:SMALL], len(contest.data), "v"), PATH, 0, 1, "v")
-    contest.caches["b"].read(lambda *_: FileRange(contest.data[:SMALL], len(contest.data), "v"), PATH, 0, 1, "v")
-    next_reads = {name: contest.spreads[name].new_misses().by for name in "ab"}
-    for number in range(1, 16):  # each has the turns at every other block, and is done when the other one is
-        by = next_reads["ab"[number % 2]]
-        contest.nodes[contest.owner(number)].claim_blocks([contest.key(number)], by._replace(number=by.number + 1))
-    for name in ("a", "b"):
-        contest.begin(name)
-    contest.end()
-    assert contest.found == [contest.data] * 2
-
-
 # --- jobs on other nodes ------------------------------------------------------------------------------------
 
 
@@ -355,7 +330,9 @@ def test_jobs_on_different_nodes_that_read_the_same_data_know_of_one_another(tmp
         assert caches["a"].is_shared == caches["b"].is_shared == company
     read_all(objects, caches["a"])
     until(lambda: spreads["a"].idle, "blocks are not sent")
-    assert any(node.shared for node in nodes.values()), "owners are told to keep what came last"
+    assert any(block.shared for node in nodes.values() for block in node.blocks.values()), (
+        "owners are told to keep what came last"
+    )
     for node in nodes.values():
         node.readers = Readers()
     for name in "ab":

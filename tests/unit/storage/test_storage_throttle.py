@@ -5,9 +5,7 @@ from __future__ import annotations
 import heapq
 import os
 import random
-import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import NoReturn
 
 import pytest
@@ -18,7 +16,6 @@ from pecan_ray.storage.retry import RequestCancelledError
 from pecan_ray.storage.throttle import LEAST_PIECE, MOST_PIECE, PIECE_S, Throttle
 from pecan_ray.storage.token_bucket import TokenBucket
 from tests.object_stores import Bucket
-from tests.ray.waiting import until
 from tests.unit.storage.conftest import WAYS, StoredObject
 
 MB = 1e6
@@ -122,23 +119,6 @@ def test_a_read_that_fails_costs_nothing_and_one_that_is_given_up_neither() -> N
         assert len(stored.requested) <= 2, "more was read than had flowed"
 
 
-@pytest.mark.parametrize("rate", [None, 1e9])
-def test_those_who_wait_go_at_once_when_the_quota_is_lifted_or_raised(rate: float | None) -> None:
-    throttle, began, found = Throttle(), threading.Event(), list[bytes]()
-    throttle.limit(1.0)
-
-    def read() -> None:
-        began.set()
-        found.append(throttle.read(StoredObject(bytes(50_000)).ask, 0, 50_000, "").data)
-
-    reader = threading.Thread(target=read, daemon=True)
-    reader.start()
-    began.wait()
-    throttle.limit(rate)
-    reader.join(30.0)
-    assert found == [bytes(50_000)], "it waits by the old quota, for half a day"
-
-
 # --- against real servers -----------------------------------------------------------------------------------
 
 
@@ -162,18 +142,3 @@ def test_every_way_of_reading_a_bucket_keeps_to_the_quota(bucket: Bucket, way: s
     assert storage.remote_bytes() - before == len(body)
     requests = [one for one in bucket.proxy.requests[asked:] if one.startswith("GET") and "object" in one]
     assert len(requests) >= len(body) // int(rate * PIECE_S)
-
-
-@pytest.mark.usefixtures("quota")
-@pytest.mark.parametrize("bucket", ["s3"], indirect=True)  # the other emulator tells no version with what it sends
-def test_an_object_that_is_replaced_between_two_pieces_is_refused(bucket: Bucket) -> None:
-    path, proxy = f"{bucket.url}/replaced", bucket.proxy
-    bucket.put({"replaced": bytes(100_000)})
-    storage.limit_remote_io(200_000.0)
-    before = len(proxy.requests)
-    with ThreadPoolExecutor(1) as pool:
-        reading = pool.submit(storage.read_range, path, 0)
-        until(lambda: len(proxy.requests) > before, "nothing is read")
-        bucket.put({"replaced": b"1" * 100_000})
-        with pytest.raises(SourceReplacedError, match=path):
-            reading.result()

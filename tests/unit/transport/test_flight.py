@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import socket
 import threading
-import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +21,6 @@ from pecan_ray.transport.choice import FlightAddress, choose_transport
 from pecan_ray.transport.flight_server import FlightEndpoint
 from pecan_ray.transport.outbox import MOST_BATCHES, Outbox
 from pecan_ray.transport.ring import RingSlots
-from tests.ray.waiting import until
 from tests.unit.transport.flight_rig import (
     Client,
     Wire,
@@ -72,27 +69,6 @@ def test_the_client_gets_views_that_are_aligned_and_its_own() -> None:
             assert column.__array_interface__["data"][0] % flight_wire.ALIGNMENT == 0, name
         message.columns["x"] += 1
         assert (message.columns["x"] == number + 1).all()
-
-
-def test_a_batch_is_freed_with_its_last_view_also_while_its_stream_waits() -> None:
-    go_on = threading.Event()
-
-    def one_and_later_another() -> Iterator[dict[str, Any]]:
-        yield from numbered(1, (500, 500))
-        go_on.wait()
-        yield from numbered(1, (500, 500))
-
-    with working(one_and_later_another()) as worker:
-        client = Client(worker.endpoint.prepare_client(0))
-        with client.reading():
-            until(lambda: client.messages, "nothing came")
-            view = client.messages.pop().columns["x"][3:, ::7].T
-            memory = weakref.ref(owner_of(view))
-            gc.collect()
-            assert memory() is not None and (view == 0).all()
-            del view
-            until(lambda: memory() is None, "the memory is still held")
-            go_on.set()
 
 
 # --- what arrives ----------------------------------------------------------------------------------------------

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-from functools import partial
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pecan_ray.transport.credits import Credits
 from pecan_ray.transport.flight_lanes import LOT_BYTES, Lane
 from pecan_ray.transport.outbox import Outbox
 from tests.ray.waiting import until
@@ -132,31 +129,3 @@ def test_what_is_sent_again_needs_no_credit_what_is_new_does_and_a_newer_stream_
     assert got == [None] and not lane.current(old) and lane.current(new)
     outbox.put(batch(0), None)
     assert lane.lot(0, new), "the old one has left it its credit"
-
-
-def test_as_many_go_on_as_there_are_credits_that_nobody_declines_and_at_the_end_nobody_waits() -> None:
-    credits, unwanted, answers = Credits(), set[str](), dict[str, bool]()
-    waiters = vars(credits._changed)["_waiters"]
-
-    def wait(name: str) -> None:
-        answers[name] = credits.wait(lambda: name not in unwanted)
-
-    def waits(before: int) -> bool:
-        return len(waiters) > before
-
-    with contextlib.ExitStack() as waiting:
-        for number, name in enumerate(("declines", "a", "b", "is woken", "late")):
-            waiting.enter_context(beside(partial(wait, name)))
-            until(partial(waits, number), "it does not wait")
-        unwanted.add("declines")
-        credits.add(1)  # which wakes the first one, and it leaves its credit to the next
-        until(lambda: answers == {"declines": False, "a": True}, "a credit was lost")
-        credits.add(1)
-        until(lambda: answers.get("b"), "a credit was lost")
-        unwanted.add("is woken")
-        credits.wake()
-        until(lambda: answers.get("is woken") is False, "it waits for what it does not want")
-        assert "late" not in answers
-        credits.close()
-    credits.add(1)
-    assert answers["late"] is False and not credits.wait(), "there are none at the end"
