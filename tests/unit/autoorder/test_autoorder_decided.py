@@ -185,6 +185,7 @@ PICTURES = [{"image": picture(n), "number": np.int64(n), "name": f"picture {n}"}
 NOISE = [{"image": np.random.default_rng(n).integers(0, 256, (SIDE, SIDE, 3), np.uint8)} for n in range(COUNT)]
 TEXTS = [{"text": "<p>" * (n % 5) + "word " * (1000 + 9 * n)} for n in range(COUNT)]
 ROWS = [{"rows": np.random.default_rng(n).normal(size=99).astype(np.float32)} for n in range(COUNT)]
+LONG = [{"rows": np.full(20_000, n, np.float32)} for n in range(COUNT)]
 SHORT = [{"text": "word " * 60 + "x" * n} for n in range(COUNT)]
 
 
@@ -245,6 +246,7 @@ NEVER: dict[str, tuple[pecan.PecanPipeline, str]] = {
     "another type": (through("wider -> narrow"), "it becomes float32[32, 32, 3] instead of uint8"),
     "text becomes numbers": (through("upper -> parsed -> first_numbers", TEXTS), "fixed: converts between numbers and"),
     "fewer dimensions": (through("dim -> grey -> fitted"), "fixed: changes the number of dimensions"),
+    "large rows": (through("scale -> clip", LONG).batch(4), "no operator that makes elements smaller could go before"),
     "a mean of tiny rows": (through("scale -> centre -> clip", ROWS).batch(4), "(rule rows at once): centre: it uses"),
     "random numbers of tiny rows": (
         through("random_scale -> clip", ROWS).batch(4),

@@ -24,11 +24,8 @@ from tests.unit.autoorder.sampled_rows import COUNT, double, keep, profile, rows
 
 
 def test_columns_that_a_function_reads_writes_creates_and_drops_are_told_apart() -> None:
-    def label(element: Element) -> Element:
-        return {**element, "label": len(element["path"])}
-
     def without(element: Element) -> Element:
-        return {name: element[name] for name in ("x", "label")}
+        return {name: element[name] for name in ("x", "i")}
 
     def hidden(element: Element) -> Element:
         own = dict(element)
@@ -40,10 +37,9 @@ def test_columns_that_a_function_reads_writes_creates_and_drops_are_told_apart()
         own["x"] = np.zeros(2, np.float32)
         return own
 
-    found = profile(rows().map(label).map(without).map(hidden).map(fresh))
+    found = profile(rows().map(without).map(hidden).map(fresh))
     assert [touched(op) for op in found.ops] == [
-        (["path"], [], ["label"], []),
-        (["label", "x"], [], [], ["i", "path"]),
+        (["i", "x"], [], [], ["path"]),
         (["x"], [], ["mask"], []),
         ([], ["x"], [], []),
     ]
