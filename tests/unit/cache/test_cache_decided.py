@@ -20,6 +20,7 @@ from pecan_ray.cache import (
     JobDemand,
     OperatorCost,
     ProbedJob,
+    SlidingWindow,
     SourceCost,
     StoredEntry,
     StoreModel,
@@ -172,6 +173,28 @@ def readers_of_a_node(draw: random.Random) -> Iterator[str]:
     yield f"{len(readers)} datasets are read, {len(claims)} blocks are fetched"
 
 
+def windows(draw: random.Random) -> Iterator[str]:
+    """Yield what is left in the window of a shared job for readers that come, lag and go."""
+    max_lag = draw.choice((None, 4))
+    window: SlidingWindow[int] = SlidingWindow(6, max_lag=max_lag, overflow_bytes=draw.choice((0, 4)))
+    yield f"a window of {window.capacity_bytes} bytes, max_lag {max_lag}"
+    for number in range(24):
+        reader, nbytes = draw.choice("abc"), draw.randint(1, 3)
+        if reader not in window.readers:
+            window.attach(reader, at=draw.choice(("newest", "oldest")))
+        elif draw.random() < 0.1:
+            window.detach(reader)
+        said = f"{reader} of {window.readers}: "
+        if reader in window.readers:
+            said += f"reads {window.read(reader)}, skipped {window.skipped(reader)}, {window.lag(reader)} behind; "
+        if draw.random() < 0.7 and window.may_push(nbytes):
+            window.push(number, nbytes)
+            said += f"{number} is pushed with {nbytes} bytes, {window.take_overflow()} is moved; "
+        yield f"{said}{len(window)} entries, {window.bytes} bytes, {window.slowest()} slowest"
+    window.stop_overflow()
+    yield f"{window.bytes} bytes without a place to move to"
+
+
 def refusals(_: random.Random) -> Iterator[str]:
     """Yield what is refused."""
     job, probed, store = JobDemand("j", 1.0, 10.0, "x"), ProbedJob("a", "x", 2.0, 1.0), StoreModel()
@@ -211,16 +234,17 @@ def refusals(_: random.Random) -> Iterator[str]:
 def decided(case: int) -> str:
     """Return what is decided in a case."""
     draw = random.Random(case)
-    return "\n".join((f"case {case}", *KINDS[case](draw)))
+    return "\n".join((f"case {case}", *CASES[case](draw)))
 
 
-KINDS = [*[allocations, executions, executions, shared_choices] * 10, readers_of_a_node, readers_of_a_node, refusals]
+CASES: list[Callable[[random.Random], Iterator[str]]] = [allocations, executions, executions, shared_choices] * 10
+CASES += [readers_of_a_node, readers_of_a_node, refusals, *[windows] * 4]
 
 
-@pytest.mark.parametrize("case", range(len(KINDS)))
+@pytest.mark.parametrize("case", range(len(CASES)))
 def test_what_is_cached_in_a_case_is_what_is_written_down(case: int) -> None:
     assert decided(case) == WRITTEN.read_text().strip().split("\n\n")[case]
 
 
 if __name__ == "__main__":
-    WRITTEN.write_text("\n\n".join(map(decided, range(len(KINDS)))) + "\n")
+    WRITTEN.write_text("\n\n".join(map(decided, range(len(CASES)))) + "\n")

@@ -11,6 +11,7 @@ import sys
 import textwrap
 import threading
 import types
+import typing
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,7 @@ VALUES: list[tuple[Any, Any]] = [
     (Slim(1), Slim(2)),
     (adding(adding(1)), adding(adding(2))),
     (np.add, np.subtract),
+    (typing.NoReturn, typing.ClassVar),
     (types.SimpleNamespace(a=1), types.SimpleNamespace(a=2)),
 ]
 
