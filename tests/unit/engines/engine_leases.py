@@ -19,7 +19,7 @@ from pecan_ray.options import EngineName
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.operators import Plan
 from pecan_ray.plan.shape import plan_shape
-from pecan_ray.plan.splits import END, OUTPUT_BITS, Element, Lease, LeaseKey, Source, Split
+from pecan_ray.plan.splits import END, OUTPUT_BITS, Columns, Element, Lease, LeaseKey, Source, Split
 from pecan_ray.sampling.spans import Spans
 from pecan_ray.sources import Arrays
 
@@ -106,6 +106,14 @@ class Numbered(OwnSource):
         first = sum(self._lengths[: split.index])
         for number in range(first + start, first + self._lengths[split.index]):
             yield self._make(number)
+
+
+class InColumns(Numbered):
+    """Gives its rows as columns, too: each one alone."""
+
+    def read_columns(self, split: Split, start: int = 0) -> Iterator[Columns]:
+        for element in self.read(split, start):
+            yield {name: np.array([value]) for name, value in element.items()}
 
 
 class Blocking:

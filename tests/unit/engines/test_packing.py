@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 import pecan_ray as pecan
 from pecan_ray.engines.contract import Produced
 from pecan_ray.engines.nested_columns import extract_arrays, restore_arrays
-from pecan_ray.errors import OutputTypeError, PlanError
+from pecan_ray.errors import PlanError
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.sampling.packing import pack_rows
 from pecan_ray.sources import Arrays, Items
 from tests.long_form import examples
-from tests.unit.engines.engine_leases import ListedLeases, column, delivered, missing, run_engine, whole_leases
+from tests.unit.engines.engine_leases import ListedLeases, delivered, missing, run_engine, whole_leases
 
 
 @given(st.lists(st.integers(0, 40), max_size=60), st.integers(1, 16))
@@ -34,35 +34,6 @@ def test_every_token_is_in_exactly_one_row_and_no_two_rows_would_fit_into_one(le
     assert found == [(number, at) for number, length in enumerate(lengths) for at in range(length)]
     assert all(min(row, length) in {p.tokens for pieces in rows for p in pieces} for length in lengths if length)
     assert len(used) < 2 or max(lengths) > row or used[0] + used[1] > row
-
-
-def sequences(count: int = 200) -> list[list[int]]:
-    random = np.random.default_rng(7)
-    return [[1000 * number + at for at in range(int(random.integers(0, 30)))] for number in range(count)]
-
-
-def packed(pipe: PecanPipeline) -> dict[int, list[tuple[int, int]]]:
-    """Run a pipeline; return the tokens of each sequence, with their places."""
-    found: dict[int, list[tuple[int, int]]] = {}
-    for batch in pipe.iter_batches(debug=True):
-        assert batch["tokens"].shape[1:] == batch["segment"].shape[1:] == batch["position"].shape[1:] == (20,)
-        assert (batch["tokens"][batch["segment"] == 0] == -1).all()
-        for row, segments, places in zip(batch["tokens"], batch["segment"], batch["position"], strict=True):
-            for segment in range(1, int(segments.max()) + 1):
-                within = segments == segment
-                (owner,) = {int(token) // 1000 for token in row[within]}
-                found.setdefault(owner, []).extend(zip(row[within].tolist(), places[within].tolist(), strict=True))
-    return found
-
-
-@pytest.mark.parametrize("make", [list, np.asarray], ids=["lists", "arrays"])
-def test_a_pipeline_packs_without_losing_a_token(make: Any) -> None:
-    given = sequences()
-    source = Items([{"tokens": make(one), "text": "left out"} for one in given])
-    found = packed(PecanPipeline(source, name="p").pack(20, among=64, padding=-1).batch(8))
-    assert {owner: sorted(tokens) for owner, tokens in found.items()} == {
-        number: [(token, at % 20) for at, token in enumerate(one)] for number, one in enumerate(given) if one
-    }
 
 
 def pieces(element: dict[str, Any]) -> list[dict[str, Any]]:
@@ -110,53 +81,6 @@ def test_the_rest_of_a_group_is_packed_by_any_worker_and_no_token_is_lost_or_rep
     received += run_engine(pipe, missing(leases, received), order="strict")
     assert sorted(tokens_of(received)) == [token for one in given for token in one["tokens"]]
     assert delivered(received) == leases.target()
-
-
-def test_other_columns_are_packed_along_and_rows_draw_random_numbers_of_their_own() -> None:
-    def noisy(row: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
-        return {**row, "noise": rng.integers(1 << 62)}
-
-    given = sequences(60)
-    elements = [
-        {"tokens": one, "labels": [-token for token in one], "mask": np.array(one) % 2 == 0, "document": number / 2}
-        for number, one in enumerate(given)
-    ]
-    along = {"labels": -100, "mask": False, "document": -1}
-    produced = run_engine(
-        PecanPipeline(Items(elements)).pack(20, along=along, padding=-1).map(noisy).batch(4), threads=2
-    )
-    for one in produced:
-        if one.rows:
-            tokens, there = one.columns["tokens"], one.columns["segment"] > 0
-            assert np.array_equal(one.columns["labels"], np.where(there, -tokens, -100))
-            assert np.array_equal(one.columns["mask"], there & (tokens % 2 == 0))
-            assert np.array_equal(one.columns["document"], np.where(there, tokens // 1000 / 2, -1))
-    assert sorted(tokens_of(produced)) == sorted(token for one in given for token in one)
-    assert len(set(column(produced, "noise"))) == len(column(produced, "noise")) > 25
-
-
-LABELS = {"labels": 0}
-
-
-@pytest.mark.parametrize(
-    ("element", "options", "said"),
-    [
-        ({"tokens": [0.5]}, {}, r"pack\(on='tokens'\) needs a list of whole numbers, but got float64\[1\]"),
-        ({"tokens": None}, {}, "needs a list of whole"),
-        ({"ids": [1]}, {}, "there is no such column"),
-        ({"tokens": np.ones(3, np.uint8)}, {"padding": -1}, "padding -1 is no value of column 'tokens'"),
-        ({"tokens": [1, 2], "labels": [1]}, {"along": LABELS}, r"is int64\[1\], .* each of the 2 tokens in 'tokens'"),
-        ({"tokens": [1], "labels": ["a"]}, {"along": LABELS}, r"'labels' is <U1\[1\]"),
-        ({"tokens": [1]}, {"along": LABELS}, r"there is no column 'labels'; there are \['tokens'\]"),
-        ({"tokens": [1], "x": np.array([1], np.uint8)}, {"along": {"x": -100}}, "padding -100 is no value of column"),
-        ({"tokens": [1, 2], "labels": [3, 4]}, {}, r"'labels' has a number for each token of 'tokens' in all 2"),
-        ({"tokens": [1]}, {"along": {"segment": 0}}, r"'segment' is one that pack makes itself"),
-        ({"tokens": [1]}, {"along": ["labels"]}, r"pack\(along=\.\.\.\) must be"),
-    ],
-)
-def test_what_cannot_be_packed_is_refused_by_name(element: Any, options: Any, said: str) -> None:
-    with pytest.raises((PlanError, KeyError, ValueError, TypeError, OutputTypeError), match=said):
-        list(PecanPipeline(Items([element] * 2)).pack(4, **options).batch(1).iter_batches(debug=True))
 
 
 def test_rows_of_a_group_come_mixed_and_tell_where_their_segments_begin() -> None:
@@ -224,28 +148,10 @@ def test_a_debug_run_has_the_same_batches_as_the_engine_and_every_element_is_in_
     assert found[1] == [4 + i % 5 for i in range(SIZE, 2 * SIZE)], "functions behind it take the batch"
 
 
-def test_a_batch_that_fails_is_left_out_as_one_and_what_is_none_refused() -> None:
-    def pad(elements: list[Any]) -> Any:
-        return {"i": np.array([100 // (20 - one["i"]) and one["i"] for one in elements])}
-
-    pipe = pecan.PecanPipeline(Arrays(i=np.arange(ROWS), split_rows=ROWS)).map(sample).batch(SIZE, collate=pad)
-    with pytest.raises(ZeroDivisionError):
-        list(pipe.iter_batches(debug=True))
-    produced = run_engine(pipe, order="strict", on_error="skip")
-    assert {int(i) for one in produced if one.rows for i in one.columns["i"]} == {*range(ROWS)} - {*range(16, 24)}
-    (bad,) = [bad for one in produced for bad in one.bad]
-    assert bad.op == "pad" and bad.elements_left_out == SIZE and "ZeroDivisionError" in bad.error
-    one = Items([{"i": 1}])
-
-    def f(elements: list[Any]) -> Any:
-        return (elements,)
-
-    with pytest.raises(OutputTypeError, match=r"f returned tuple .* a dict from column name to value"):
-        list(pecan.PecanPipeline(one).batch(2, collate=f).iter_batches(debug=True))
-    wrong: list[tuple[Any, Any, str]] = [("python", 3, " needs a function, but got int"), ("tensorflow", f, ": the")]
-    for engine, collate, said in wrong:
-        with pytest.raises(PlanError, match=rf"batch\(collate=\.\.\.\){said}"):
-            pecan.PecanPipeline(one, engine=engine).batch(2, collate=collate)
+def test_a_graph_makes_no_batches_by_a_function_of_lists() -> None:
+    pipe = pecan.PecanPipeline(Items([{"i": 1}]), engine="tensorflow")
+    with pytest.raises(PlanError, match=r"batch\(collate=\.\.\.\): the"):
+        pipe.batch(2, collate=detection)
 
 
 def test_arrays_in_containers_are_columns_of_their_own_on_the_way() -> None:

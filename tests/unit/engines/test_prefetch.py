@@ -5,22 +5,19 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-import pecan_ray as pecan
 from pecan_ray.engines.contract import EngineOptions
 from pecan_ray.engines.in_process import run_in_process
+from pecan_ray.engines.registry import build_engine
 from pecan_ray.engines.side_by_side import MAX_OPEN_BYTES, ONE_AFTER_THE_OTHER, Streams, in_turn
 from pecan_ray.engines.slots import HeapSlots
-from pecan_ray.engines.tensorflow import TensorFlowEngine
 from pecan_ray.options import EngineName
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.operators import Shuffle
@@ -33,6 +30,8 @@ ROWS = 10_000
 
 
 class Watched(OwnSource):
+    """Ten thousand numbers, of which it is known how many have been read; in tens, if they are asked for as columns."""
+
     def __init__(self) -> None:
         self.read_so_far = 0
 
@@ -84,18 +83,16 @@ def test_what_is_cut_out_of_columns_is_ready_too_and_errors_reach_the_reader() -
         list(batches)
 
 
-@pytest.mark.parametrize(
-    ("build", "taken_at_a_time"),
-    [
-        (lambda pipe: pipe.prefetch(300), 1),
-        (lambda pipe: pipe.batch(5).prefetch(60), 5),
-        (lambda pipe: pipe.prefetch(300).batch(5), 5),
-        (lambda pipe: pipe.shuffle(1).prefetch(300), 1),
-    ],
-)
-def test_so_many_items_are_ready_in_a_graph(
-    build: Callable[[pecan.PecanPipeline], pecan.PecanPipeline], taken_at_a_time: int
-) -> None:
+IN_A_GRAPH: list[tuple[Callable[[PecanPipeline], PecanPipeline], int]] = [
+    (lambda pipe: pipe.prefetch(300), 1),
+    (lambda pipe: pipe.batch(5).prefetch(60), 5),
+    (lambda pipe: pipe.prefetch(300).batch(5), 5),
+    (lambda pipe: pipe.shuffle(1).prefetch(300), 1),
+]
+
+
+@pytest.mark.parametrize(("build", "taken_at_a_time"), IN_A_GRAPH)
+def test_so_many_items_are_ready_in_a_graph(build: Callable[..., PecanPipeline], taken_at_a_time: int) -> None:
     calls: list[int] = []
 
     def note(i: Any) -> Any:
@@ -105,23 +102,18 @@ def test_so_many_items_are_ready_in_a_graph(
     def counted(i: Any) -> Any:
         return tf.ensure_shape(tf.numpy_function(note, [i], i.dtype), i.shape)
 
-    def made(wanted: int) -> bool:
-        return len(calls) >= wanted
-
     pipe = build(numbers(ROWS, ROWS, engine="tensorflow").map(counted, on="i", name="count"))
-    sources = tuple(pipe.plan.sources())
-    engine = TensorFlowEngine(pipe.plan, sources, EngineOptions(order="strict"), HeapSlots())
-    batches = engine.batches(ListedLeases(whole_leases(sources)))
+    engine = build_engine("tensorflow", pipe.plan, EngineOptions(order="strict"), HeapSlots())
+    batches = engine.batches(ListedLeases(whole_leases(tuple(pipe.plan.sources()))))
     with contextlib.closing(engine), contextlib.closing(batches):
         for taken in range(1, 6):
             assert next(batches).rows == taken_at_a_time
             wanted = taken * taken_at_a_time + 300
-            until(partial(made, wanted), lambda: f"only {len(calls)} were made")
+            until(lambda wanted=wanted: len(calls) >= wanted, lambda: f"only {len(calls)} were made")
 
 
-Rows: TypeAlias = npt.NDArray[Any]
 CLASSES, EACH = 10, 400
-BOTH = pytest.mark.parametrize("engine", ["python", "tensorflow"])
+ENGINES: list[EngineName] = ["python", "tensorflow"]
 
 
 def sorted_shards(engine: EngineName = "python") -> PecanPipeline:
@@ -130,28 +122,28 @@ def sorted_shards(engine: EngineName = "python") -> PecanPipeline:
     return PecanPipeline(Arrays(i=rows, y=rows // EACH, split_rows=EACH), engine=engine)
 
 
-def rows_of(pipe: PecanPipeline, epoch: int = 0) -> list[Rows]:
+def rows_of(pipe: PecanPipeline, epoch: int = 0) -> list[Any]:
     """The rows of each batch of a pass."""
     return [batch["i"] for batch in run_in_process(pipe.plan, engine=pipe.engine, epoch=epoch)]
 
 
-def classes(batches: list[Rows]) -> float:
+def classes(batches: list[Any]) -> float:
     """How many classes a batch holds in the mean."""
     return float(np.mean([len(set((rows // EACH).tolist())) for rows in batches]))
 
 
-@BOTH
+@pytest.mark.parametrize("engine", ENGINES)
 def test_a_batch_of_sorted_shards_holds_all_classes_by_default_and_repetitions_are_not_mixed(
     engine: EngineName,
 ) -> None:
     pipe = sorted_shards(engine).shuffle(1000).batch(100)
-    first, second = rows_of(pipe), rows_of(pipe, 1)
-    assert classes(first) > 9.5
+    assert classes(rows_of(pipe)) > 9.5
+    first, second, again = (np.concatenate(rows_of(pipe, epoch)) for epoch in (0, 1, 0))
     repeated = np.concatenate(rows_of(sorted_shards(engine).shuffle(100).repeat(2).batch(100)))
-    for one in (np.concatenate(first), np.concatenate(second), repeated[: CLASSES * EACH], repeated[CLASSES * EACH :]):
+    for one in (first, second, repeated[: CLASSES * EACH], repeated[CLASSES * EACH :]):
         assert sorted(one) == list(range(CLASSES * EACH))
-    assert not np.array_equal(np.concatenate(first), np.concatenate(second)), "each pass has an order of its own"
-    assert np.array_equal(np.concatenate(first), np.concatenate(rows_of(pipe)))
+    assert not np.array_equal(first, second), "each pass has an order of its own"
+    assert np.array_equal(first, again)
 
 
 def test_the_number_of_splits_is_the_users_and_what_take_and_skip_choose_is_mixed_too() -> None:

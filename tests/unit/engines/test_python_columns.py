@@ -6,7 +6,7 @@ import functools
 import itertools
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,6 @@ from pecan_ray.plan.splits import (
     END,
     OUTPUT_BITS,
     ColumnarSource,
-    Columns,
     Element,
     IndependentElements,
     Lease,
@@ -125,12 +124,7 @@ def sources(folder: Path) -> dict[str, Source]:
     }
 
 
-KINDS = (
-    *("parquet", "parquet in one split", "csv"),
-    *("arrays", "arrays in one split", "items"),
-)
-
-
+KINDS = ("parquet", "parquet in one split", "csv", "arrays", "arrays in one split", "items")
 Build = Callable[[PecanPipeline], PecanPipeline]
 
 
@@ -163,16 +157,6 @@ def both(source: Source, build: Build, leases: list[Lease] | None = None, **opti
     columns, rows = (run(one, build, leases, order="strict", **options) for one in (source, ByRows(source)))
     assert columns == rows
     return columns
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("size", [8, ROWS + 1])
-def test_threads_make_all_rows_batches_of_which_one_at_most_is_partial(folder: Path, kind: str, size: int) -> None:
-    source = sources(folder)[kind]
-    leases = whole_leases([source], num_passes=2)
-    relaxed, _, _, lengths = run(source, lambda pipe: pipe.batch(size), leases, threads=4)
-    assert sum(rows for _, rows, *_ in relaxed) == 2 * ROWS == sum(lengths.values())
-    assert [partial for _, rows, _, partial in relaxed if rows < size] in ([], [True])
 
 
 spans_of_a_split = st.lists(st.integers(0, 30 << OUTPUT_BITS) | st.integers(0, 30), min_size=2, max_size=12).map(
@@ -209,55 +193,23 @@ def failure(source: ColumnarSource, size: int = 4) -> tuple[str, str, Any]:
     return found[0]
 
 
-def parquet_of(folder: Path, **columns: Any) -> Parquet:
-    path = folder / "planted.parquet"
-    pq.write_table(pa.table(columns), path, row_group_size=6)
-    return Parquet(str(path), batch_rows=3)
+NULLS: list[tuple[Any, str]] = [
+    (pa.array([1, 2, 3, None, 5, 6]), "is a NoneType"),
+    (pa.array([None, 2, 3]), "is int64[]"),
+    (pa.array([[1, 2], [1, None]]), "is a list"),
+    (pa.array([[1, 2]] * 3 + [[1, 2, 3]] * 3), "is int64[3]"),
+]
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        (pa.array([1, 2, 3, None, 5, 6]), "is a NoneType"),
-        (pa.array([None, 2, 3]), "is int64[]"),
-        (pa.array([[1.0, 2.0], [1.0, 2.0], [1.0]]), "is float64[1]"),
-        (pa.array([[1, 2], [1, None]]), "is a list"),
-        (pa.array([[1, 2]] * 3 + [[1, 2, 3]] * 3), "is int64[3]"),
-    ],
-)
-def test_columns_that_cannot_be_stacked_are_refused_in_the_same_words(
-    tmp_path: Path, values: Any, message: str
-) -> None:
-    kind, said, _ = failure(parquet_of(tmp_path, n=pa.array(range(len(values))), planted=values))
-    assert kind == "BatchShapeError" and message in said
-
-
-@dataclass(frozen=True)
-class Uneven(OwnSource):
-    pieces: tuple[dict[str, Any], ...]
-
-    def read(self, split: Split, start: int = 0) -> Iterator[Element]:
-        for piece in self.pieces:
-            for row in range(len(next(iter(piece.values())))):
-                yield {name: values[row] for name, values in piece.items()}
-
-    def read_columns(self, split: Split, start: int = 0) -> Iterator[Columns]:
-        yield from self.pieces
-
-
-def test_columns_that_change_are_refused_in_the_same_words(tmp_path: Path) -> None:
-    changing = Uneven(({"a": np.arange(3)}, {"a": np.arange(3), "b": np.arange(3)}))
-    assert "has the columns ['a', 'b']" in failure(changing)[1]
-    for number, kind in enumerate([pa.int32(), pa.int64()]):
-        pq.write_table(pa.table({"n": pa.array([1, 2, 3], kind)}), tmp_path / f"{number}.parquet")
-    _, said, _ = failure(Parquet(str(tmp_path)))
-    assert "is int64[]" in said and "0 of " in said
-    uneven = Uneven(({"a": np.arange(3)}, {"a": np.arange(3), "b": np.arange(2)}))
-    with pytest.raises(SourceError, match=r"element 3 of split 0: ValueError: .*unequal lengths.*'b': 2"):
-        run_engine(PecanPipeline(uneven).batch(2), whole_leases([uneven]))
-    nulls = parquet_of(tmp_path, n=pa.array([1, 2, 3, 4, None, None, None, None, 9, 10]))
-    batches, *_ = both(nulls, lambda pipe: pipe.batch(4))
-    assert [columns[0][1][1].hasobject for columns, *_ in batches] == [False, True, False], "nulls alone are no error"
+def test_tables_that_cannot_be_stacked_are_refused_in_the_same_words_and_nulls_alone_are_not(tmp_path: Path) -> None:
+    for values, message in NULLS:
+        path = tmp_path / "planted.parquet"
+        pq.write_table(pa.table({"n": pa.array(range(len(values))), "planted": values}), path, row_group_size=6)
+        kind, said, _ = failure(Parquet(str(path), batch_rows=3))
+        assert kind == "BatchShapeError" and message in said
+    pq.write_table(pa.table({"n": [1, 2, 3, 4, None, None, None, None, 9, 10]}), tmp_path / "nulls.parquet")
+    batches, *_ = both(Parquet(str(tmp_path / "nulls.parquet"), batch_rows=3), lambda pipe: pipe.batch(4))
+    assert [columns[0][1][1].hasobject for columns, *_ in batches] == [False, True, False]
 
 
 @pytest.mark.parametrize("size", [4, 50])
@@ -392,90 +344,6 @@ def test_nothing_is_read_row_by_row() -> None:
     pipe = pipe.filter(lambda element: element["n"] >= 0).batch(64)
     produced = run_engine(pipe.plan, ListedLeases(whole_leases([source])))
     assert sum(one.rows for one in produced) == 50_000
-
-
-def failing(value: Any) -> Any:
-    if value % 10 == 3:
-        raise ValueError(f"no {value}")
-    return value
-
-
-@pytest.mark.parametrize("on_error", ["skip", "quarantine"])
-@pytest.mark.parametrize("shuffle", [1, 20])
-def test_a_row_that_fails_costs_itself(on_error: str, shuffle: int) -> None:
-    source = Arrays(n=np.arange(50), x=np.arange(100.0).reshape(50, 2), split_rows=25)
-
-    def build(pipe: PecanPipeline) -> PecanPipeline:
-        return pipe.shuffle(shuffle).map(failing, on="n", name="fail").filter(is_odd, on="n").batch(8)
-
-    _, _, bad, _ = both(source, build, on_error=on_error)
-    assert len(bad) == 5 and all("no " in error for _, error, _ in bad)
-    assert all((element is None) == (on_error == "skip") for *_, element in bad)
-
-
-def test_results_of_any_kind_are_those_of_elements() -> None:
-    buffer = np.zeros(2)
-
-    def overwritten(value: Any) -> Any:
-        buffer[:] = value
-        return buffer
-
-    source = Arrays(n=np.arange(300), split_rows=300)
-    results: list[Callable[[Any], Any]] = [
-        overwritten,
-        lambda v: f"text {v}" if v % 2 else None,
-        lambda v: float(v) if v > 100 else np.float64(v),
-        lambda v: np.arange(3) if v > 40 else np.arange(3) + v,
-        lambda v: 2**62 + int(v),
-    ]
-    for function in results:
-
-        def build(pipe: PecanPipeline, function: Any = function) -> PecanPipeline:
-            return pipe.shuffle(50).map(function, on="n", name="fn").batch(16)
-
-        both(source, build, threads=1)
-
-
-def test_functions_write_into_no_column_of_the_source() -> None:
-    held = np.arange(40.0).reshape(20, 2)
-    rows = np.empty(20, object)
-    rows[:] = [[n] for n in range(20)]
-    source = Arrays(x=held, n=np.arange(20), listed=rows)
-
-    def write(element: Element) -> Element:
-        element["x"] += 1
-        element["listed"].append(-1)
-        return element
-
-    def write_into(batch: Element) -> Element:
-        batch["x"] += 1
-        for values in batch["listed"]:
-            values.append(-1)
-        return batch
-
-    both(source, lambda pipe: pipe.shuffle(5).map(write).batch(4))
-    both(source, lambda pipe: pipe.filter(lambda one: one["x"].fill(0) or one["n"] > 3).batch(4))
-    both(source, lambda pipe: pipe.skip(3).map(lambda value: [*value, 0], on="listed").batch(4))
-    both(source, lambda pipe: pipe.batch(4).map(write_into))
-    assert held.tolist() == np.arange(40.0).reshape(20, 2).tolist() and rows.tolist() == [[n] for n in range(20)]
-
-
-def test_a_buffer_holds_rows_of_unlike_columns_and_large_ones() -> None:
-    pieces = (
-        {"a": np.arange(30), "b": np.arange(30.0)},
-        {"a": np.arange(30, 60, dtype=np.int16), "b": np.array([f"t{n}" for n in range(30)])},
-        {"a": np.ones((30, 3))},
-        {"a": np.arange(30), "c": np.zeros((30, 40, 40))},
-    )
-
-    def build(pipe: PecanPipeline) -> PecanPipeline:
-        def told(element: Element) -> Element:
-            return {"told": repr([(name, type(one).__name__, np.shape(one)) for name, one in sorted(element.items())])}
-
-        return pipe.shuffle(25).map(told).batch(9)
-
-    both(Uneven(pieces), build)
-    both(Uneven(pieces[3:]), lambda pipe: pipe.shuffle(7).batch(4))
 
 
 @examples(40)

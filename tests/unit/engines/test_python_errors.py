@@ -1,4 +1,4 @@
-"""Bad input in the python engine: errors by operator and element, and reports of what is left out."""
+"""Bad input in the python engine: what an error does not wait for, and reports of what is left out on the way."""
 
 from __future__ import annotations
 
@@ -14,168 +14,44 @@ import pytest
 from pecan_ray.engines import positions
 from pecan_ray.engines.contract import BadElement, EngineOptions, Produced
 from pecan_ray.engines.in_process import AllLeases
-from pecan_ray.engines.positions import MOST_BAD, MOST_INTERVALS, SkippedPositions
+from pecan_ray.engines.positions import MOST_BAD
 from pecan_ray.engines.python import run_here
-from pecan_ray.errors import BatchShapeError, ColumnError, OpError, OutputTypeError, PecanError, SourceError
+from pecan_ray.errors import OpError, PecanError, SourceError
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Columns, Element, Lease, Origin, Split
-from pecan_ray.sources import Arrays, Items
+from pecan_ray.sources import Arrays
+from tests.unit.engines.bad_cases import files, refuses_7
 from tests.unit.engines.engine_leases import (
     ListedLeases,
     Numbered,
     OwnSource,
     column,
     delivered,
+    numbers,
     run_engine,
     running,
     whole_leases,
 )
 
 
-def files(
-    fail_at: int | None = None, error: type[Exception] = OSError, lengths: tuple[int, ...] = (10, 10)
-) -> PecanPipeline:
-    """Two files of ten numbers, or others, of which one cannot be read."""
-
-    def make(number: int) -> Element:
-        if number == fail_at:
-            raise error("the disk is wet")
-        return {"i": np.int64(number), "name": f"n{number % 10}"}
-
-    return PecanPipeline(Numbered(*lengths, make=make, path="data/{}.bin"))
-
-
-def refuses_17(element: Element) -> Element:
-    if element["i"] == 17:
-        raise ValueError("no sevens\nplease")
-    return {**element, "i": element["i"] + 100}
-
-
-def place(error: PecanError) -> tuple[Any, ...]:
-    return tuple(error.fields.get(name) for name in ("op", "file", "element", "column"))
-
-
 def bad_of(produced: list[Produced]) -> list[BadElement]:
     return [bad for batch in produced for bad in batch.bad]
 
 
-def batched(pipe: PecanPipeline, size: int, fused: bool) -> PecanPipeline:
-    """Batches that threads fill as they call functions, or that are filled behind another operator."""
-    return pipe.batch(size) if fused else pipe.shuffle(1).batch(size)
-
-
-each_way = pytest.mark.parametrize("fused", [True, False], ids=["fused", "behind a shuffle"])
-FAILED = "refuses_17 failed on element 7 of data/1.bin: ValueError: no sevens"
-
-
-@pytest.mark.parametrize("threads", [1, 3])
-@each_way
-def test_an_error_names_operator_file_and_element_and_skip_records_what_is_left_out(threads: int, fused: bool) -> None:
-    pipe = batched(files().map(refuses_17), 4, fused)
-    with pytest.raises(OpError) as caught:
-        run_engine(pipe, order="strict", threads=threads)
-    assert place(caught.value) == ("refuses_17", "data/1.bin", 7, None)
-    first, *traceback = caught.value.message.splitlines()
-    assert first == FAILED and any("in refuses_17" in line for line in traceback)
-    assert isinstance(caught.value.__cause__, ValueError)
+@pytest.mark.parametrize("fused", [True, False], ids=["fused", "behind a shuffle"])
+def test_an_error_has_its_cause_and_traceback_and_what_is_left_out_where_it_comes_from(fused: bool) -> None:
+    pipe = (files() if fused else files().shuffle(1)).map(refuses_7).batch(4)
+    with pytest.raises(OpError, match="refuses_7 failed on element 2 of") as caught:
+        run_engine(pipe, order="strict")
+    assert "in refuses_7" in caught.value.message and isinstance(caught.value.__cause__, ValueError)
     leases = ListedLeases(whole_leases(tuple(pipe.plan.sources())))
-    produced = run_engine(pipe, leases, threads=threads, on_error="skip")
-    assert sorted(column(produced, "i")) == [i + 100 for i in range(20) if i != 17]
-    assert bad_of(produced) == [
-        BadElement("refuses_17", "element 7 of data/1.bin", FAILED, None, Origin(0, 0, 0, 1, 7))
-    ]
+    produced = run_engine(pipe, leases, threads=3, on_error="skip")
+    assert sorted(column(produced)) == [i + 100 for i in range(10) if i != 7]
+    assert [(bad.element, bad.origin) for bad in bad_of(produced)] == [(None, Origin(0, 0, 0, 1, 2))]
     assert delivered(produced) == leases.target(), "positions of bad elements count as dealt with"
-
-
-def test_an_error_in_a_generator_of_outputs_leaves_out_all_of_them() -> None:
-    def unfinished(element: Element) -> Iterator[Element]:
-        yield element
-        if element["i"] == 3:
-            raise KeyError("half way")
-
-    with pytest.raises(OpError, match=r"unfinished failed on element 3 of data/0\.bin: KeyError: 'half way'"):
-        run_engine(files().flat_map(unfinished).batch(2))
-    produced = run_engine(files().flat_map(unfinished).batch(19), on_error="skip")
-    assert sorted(column(produced, "i")) == [0, 1, 2, *range(4, 20)]
-    assert [bad.where for bad in bad_of(produced)] == ["element 3 of data/0.bin"]
-
-
-def test_quarantine_keeps_the_element_as_the_source_gave_it() -> None:
-    def invalidates(element: Element) -> Element:
-        element["i"] += 1000
-        element["x"][:] = 0
-        return element
-
-    def fails_at_1017(element: Element) -> Element:
-        assert element["i"] != 1017
-        return element
-
-    pipe = files().map(lambda e: {**e, "x": np.ones(2)}, name="widen").shuffle(2).map(invalidates).map(fails_at_1017)
-    (bad,) = bad_of(run_engine(pipe.batch(4), on_error="quarantine"))
-    assert (bad.op, bad.where) == ("fails_at_1017", "element 7 of data/1.bin")
-    assert bad.element["i"] == 17 and bad.element["x"].tolist() == [1, 1] and bad.element["name"] == "n7"
-
-
-async def later(value: Any) -> Any:
-    return value
-
-
-@pytest.mark.filterwarnings("ignore:coroutine 'later' was never awaited")
-@pytest.mark.parametrize(
-    ("extended", "message"),
-    [
-        (lambda p: p.map(lambda e: e["i"], name="f"), r"f returned int64 .*a dict .*pass on=\"column\""),
-        (lambda p: p.map(lambda e: None, name="f"), "f returned NoneType for element 0"),
-        (lambda p: p.flat_map(lambda e: e, name="f"), "f returned dict .*a list of elements"),
-        (lambda p: p.flat_map(lambda e: [1], name="f"), "f returned int .*dicts from column name to value"),
-        (lambda p: p.flat_map(lambda i: i, on="i", name="f"), r"f returned int64 .*iterable of them\)\.$"),
-        (lambda p: p.map(lambda i: later(i), on="i", name="f"), "f returned coroutine .* must return a value. Let the"),
-    ],
-)
-def test_what_is_no_element_is_refused_and_a_column_that_does_not_exist_named(extended: Any, message: str) -> None:
-    with pytest.raises(OutputTypeError, match=message) as caught:
-        run_engine(extended(files()).batch(2))
-    assert place(caught.value)[:3] == ("f", "data/0.bin", 0)
-    with pytest.raises(ColumnError, match=r"f: there is no column 'x' in element 0 of .*; there are \['i', 'name'\]"):
-        run_engine(files().map(lambda x: x, on="x", name="f").batch(2), on_error="skip")
-
-
-NUMBERS: list[tuple[Any, Any, str]] = [
-    (np.zeros(2), np.zeros(3), r"column 'x' of element 1 of split 0 is float64\[3\], but that of element 0 .*\[2\]"),
-    (1, 1.5, r"is float64\[\], but that of element 0 of split 0 is int64\[\]\. Convert elements to one dtype"),
-    (1, 1 << 63, r"is a int, but that of element 0 of split 0 is int64\[\]\. Convert it, or fill in"),
-    (1.5, None, r"is a NoneType, but that of element 0 of split 0 is float64\[\]\. Convert it, or fill in"),
-    ("a", np.zeros(2), r"is float64\[2\], but that of element 0 of split 0 is a str"),
-]
-
-
-@each_way
-def test_elements_that_differ_are_refused_whichever_comes_first(fused: bool) -> None:
-    mismatches = [({"x": first}, {"x": second}, said, "x") for first, second, said in NUMBERS]
-    mismatches.append(
-        ({"x": 1}, {"x": 2, "y": 3}, r"element 1 of split 0 has the columns \['x', 'y'\], but .*\['x'\]", "y")
-    )
-    for first, second, said, name in mismatches:
-        pipe = PecanPipeline(Items([first, second], split_rows=2))
-        with pytest.raises(BatchShapeError, match=said) as caught:
-            run_engine(batched(pipe, 2, fused), order="strict")
-        assert place(caught.value) == ("batch", "", 1, name)
-
-
-def test_what_a_source_raises_is_a_source_error_that_says_where() -> None:
-    with pytest.raises(SourceError, match="the disk is wet"):
-        run_engine(files(fail_at=4, error=SourceError).batch(3))
-    pipe = files(fail_at=4).batch(3)
-    with pytest.raises(SourceError, match=r"cannot read element 4 of data/0\.bin: OSError: the disk is wet") as caught:
-        run_engine(pipe)
-    assert place(caught.value)[1:3] == ("data/0.bin", 4) and isinstance(caught.value.__cause__, OSError)
-    leases = ListedLeases(whole_leases(tuple(pipe.plan.sources())))
-    produced = run_engine(pipe, leases, on_error="skip", order="strict")
-    assert column(produced, "i") == [0, 1, 2, 3, *range(10, 20)], "the rest of the split is left out"
-    (bad,) = bad_of(produced)
-    assert (bad.op, bad.where, "the disk is wet" in bad.error) == ("read Numbered", "element 4 of data/0.bin", True)
-    assert leases.lengths == {(0, 0, 0): 4, (0, 0, 1): 10}, "nothing is missing behind the break"
-    assert delivered(produced) == leases.target()
+    with pytest.raises(SourceError, match="the disk is wet") as unread:
+        run_engine(files(fail_at=4).batch(3))
+    assert isinstance(unread.value.__cause__, OSError)
 
 
 def test_an_error_does_not_wait_for_elements_that_are_stuck() -> None:
@@ -190,13 +66,18 @@ def test_an_error_does_not_wait_for_elements_that_are_stuck() -> None:
         return i
 
     with pytest.raises(OpError, match="five"):
-        run_engine(files().map(waits_or_fails, on="i").batch(4), threads=2)
+        run_engine(numbers(20).map(waits_or_fails, on="i").batch(4), threads=2)
     assert not went_on.is_set()
     may_go_on.set()
 
 
 def late_source(fail_at: int | None = None) -> PecanPipeline:
-    return files(fail_at, lengths=(400,))
+    def make(number: int) -> Element:
+        if number == fail_at:
+            raise OSError("the disk is wet")
+        return {"i": np.int64(number)}
+
+    return PecanPipeline(Numbered(400, make=make))
 
 
 def refuses_130(i: Any) -> Any:
@@ -218,28 +99,22 @@ FAILING = {
 }
 
 
-@pytest.mark.parametrize("threads", [1, 8])
 @pytest.mark.parametrize("what", FAILING)
-def test_where_order_is_kept_all_that_comes_before_a_bad_element_comes_first(what: str, threads: int) -> None:
+def test_where_order_is_kept_all_that_comes_before_a_bad_element_comes_first(what: str) -> None:
     for size in (10, 7):
-        with running(FAILING[what]().batch(size), order="strict", threads=threads) as (_, batches):
+        with running(FAILING[what]().batch(size), order="strict", threads=8) as (_, batches):
             came = [next(batches).columns["i"] for _ in range(130 // size)]
             with pytest.raises(PecanError):
                 next(batches)
         assert np.concatenate(came).tolist() == list(range(130 // size * size))
     if not what.endswith("source"):  # an element behind what is taken fails nothing
-        taken = run_engine(FAILING[what]().take(130).batch(10), order="strict", threads=threads)
-        assert column(taken, "i") == list(range(130))
+        assert column(run_engine(FAILING[what]().take(130).batch(10), order="strict", threads=8)) == list(range(130))
 
 
 KEY = (0, 0, 0)
 SPLIT_ELEMENTS = 1000
 FEW_BAD = 400
 """What an engine tells at a time, in place of `MOST_BAD`."""
-
-
-def elements(first: int, stop: int) -> tuple[tuple[int, int, int], int, int]:
-    return KEY, first << OUTPUT_BITS, stop << OUTPUT_BITS
 
 
 @dataclass(frozen=True)
@@ -345,21 +220,6 @@ def test_splits_that_cannot_be_read_are_told_of_before_all_were_tried(kind: type
     assert sum(len(one.bad) for one in rest) == 3 * MOST_BAD - len(first.bad)
 
 
-def test_neighbours_become_one_interval_in_whatever_order_they_come() -> None:
-    skipped_positions = SkippedPositions()
-    numbers = np.random.default_rng(0).permutation(8 * MOST_INTERVALS).tolist()
-    most = 0
-    for number in numbers:
-        skipped_positions.add([elements(number, number + 1)])
-        most = max(most, len(skipped_positions._parts))
-    assert skipped_positions.due, "half of them, at random, are many intervals"
-    assert most <= 8 * MOST_INTERVALS
-    report = skipped_positions.report(3)
-    assert report is not None and report.spans == {KEY: [(0, 8 * MOST_INTERVALS << OUTPUT_BITS)]}
-    assert (report.epoch, report.rows, report.partial) == (3, 0, False)
-    assert skipped_positions.report(3) is None and not skipped_positions.due
-
-
 def spans_of(*elements: tuple[int, int]) -> tuple[tuple[int, int], ...]:
     return tuple((a << OUTPUT_BITS, END if b < 0 else b << OUTPUT_BITS) for a, b in elements)
 
@@ -382,7 +242,10 @@ def test_a_break_ends_the_split_and_tells_how_much_is_lost(
     assert [bad.elements_left_out for bad in bad_of(produced)] == [left_out]
     assert leases.lengths == {KEY: length}
     assert delivered(produced) == leases.target()
-    assert [bad.elements_left_out for bad in bad_in(PecanPipeline(Counted(1, 600, length_known=False)))] == [1]
+    assert [
+        bad.elements_left_out
+        for bad in bad_of(run_engine(PecanPipeline(Counted(1, 600, length_known=False)), on_error="skip"))
+    ] == [1]
 
 
 def refuse_threes(element: Element) -> Element:
@@ -391,13 +254,8 @@ def refuse_threes(element: Element) -> Element:
     return element
 
 
-def bad_in(pipe: PecanPipeline, leases: list[Lease] | None = None, **options: Any) -> list[BadElement]:
-    produced = run_engine(pipe, leases, on_error="skip", order="strict", **options)
-    return [bad for one in produced for bad in one.bad]
-
-
 def identities(pipe: PecanPipeline, leases: list[Lease], **options: Any) -> list[Any]:
-    return [bad.identity for bad in bad_in(pipe, leases, **options)]
+    return [bad.identity for bad in bad_of(run_engine(pipe, leases, on_error="skip", order="strict", **options))]
 
 
 def test_an_element_that_is_read_again_has_the_same_identity() -> None:
@@ -410,7 +268,7 @@ def test_an_element_that_is_read_again_has_the_same_identity() -> None:
     assert len(again) == 2 and set(again) == {first[1], first[3]}
     assert identities(pipe, [Lease(1, split, spans=spans_of((3, 4)))]) != first[1:2], "another epoch counts again"
     assert identities(pipe, [Lease(0, split, pass_index=1, spans=spans_of((3, 4)))]) != first[1:2]
-    (bad,) = bad_in(PecanPipeline(Counted(1, 600)).batch(4))
+    (bad,) = bad_of(run_engine(PecanPipeline(Counted(1, 600)).batch(4), on_error="skip"))
     assert (bad.identity, bad.origin) == (("read Counted", Origin(0, 0, 0, 0, 600)), None)
     pipe = PecanPipeline(source).flat_map(lambda e: [e, e]).shuffle(2).map(never, name="never").batch(2)
     found = identities(pipe, [Lease(0, split, spans=spans_of((0, 1)))])

@@ -20,23 +20,17 @@ from pecan_ray.engines.slots import HeapSlots
 from pecan_ray.engines.stages import OFTEN_FOR_S, OFTEN_S, SELDOM_S, StageAccumulator, ThreadStage, stages_now
 from pecan_ray.engines.under_way import LONG_S, CallTimer, ThreadActivity, count_from, long_retry
 from pecan_ray.pipeline import PecanPipeline
-from pecan_ray.plan.splits import AtWork, Origin, Split
+from pecan_ray.plan.splits import AtWork, Origin
 from pecan_ray.plan.stage_seconds import StageSeconds
 from pecan_ray.sources import Arrays
 from pecan_ray.storage.retry import Backoff, retry
-from tests.unit.engines.engine_leases import Blocking, Numbered, numbers, running
+from tests.unit.engines.engine_leases import Blocking, InColumns, Numbered, numbers, running
 
 
 def in_files(still: Blocking | None = None, source: type[Numbered] = Numbered) -> PecanPipeline:
     """Two files with ten numbers each, which may stand still while they are read."""
     make = None if still is None else lambda number: {"i": still(np.int64(number))}
     return PecanPipeline(source(10, 10, make=make, path="data/{}.bin"))
-
-
-class Columns(Numbered):
-    def read_columns(self, split: Split, start: int = 0) -> Iterator[dict[str, Any]]:
-        for element in self.read(split, start):
-            yield {"i": element["i"][None]}
 
 
 @contextlib.contextmanager
@@ -78,8 +72,8 @@ CASES: dict[str, tuple[int, Callable[[Blocking], PecanPipeline], tuple[str, AtWo
     ),
     "a source of columns": (
         20,
-        lambda still: in_files(still, Columns).batch(4),
-        (f"Columns{READING}", AtWork("read Columns", OP[1].origin, reads=True)),
+        lambda still: in_files(still, InColumns).batch(4),
+        (f"InColumns{READING}", AtWork("read InColumns", OP[1].origin, reads=True)),
     ),
     "spread": (40, lambda still: pondering(still).flat_map(lambda i: [i, i], on="i").batch(4), OP),
     "no batch": (20, pondering, OP),
