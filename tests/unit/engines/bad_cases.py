@@ -11,9 +11,9 @@ import numpy as np
 from pecan_ray.errors import CorruptSourceError
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.splits import Element
-from pecan_ray.sources import Arrays, Items
+from pecan_ray.sources import Arrays
 from tests.unit.engines.engine_leases import InColumns, Numbered
-from tests.unit.engines.operator_cases import Build, Cases, Pieces, batched, few, items, keyed, of_lengths
+from tests.unit.engines.operator_cases import Build, Cases, Pieces, batched, few, items, keyed, of_lengths, rows
 
 Change = Callable[[PecanPipeline], PecanPipeline]
 
@@ -109,7 +109,7 @@ def masked(element: Element) -> Element:
 
 
 def rows_of_ten() -> PecanPipeline:
-    return PecanPipeline(Items([{"i": n, "x": np.full(2, n), "text": str(n)} for n in range(20)], split_rows=20))
+    return rows(*({"i": n, "x": np.full(2, n), "text": str(n)} for n in range(20)))
 
 
 def cut_in_place(batch: Element) -> Element:
@@ -122,7 +122,7 @@ def pads(elements: list[Element]) -> Element:
 
 
 def packing(*elements: Element, **options: Any) -> Build:
-    return lambda: PecanPipeline(Items([*elements] * 2)).pack(4, **options).batch(1)
+    return lambda: rows(*elements, *elements).pack(4, **options).batch(1)
 
 
 FUNCTIONS: dict[str, Build] = {
@@ -155,12 +155,6 @@ FUNCTIONS: dict[str, Build] = {
         few(3).map(masked).map(lambda e: {**e, "x": e["x"].filled(0)})
     ),
     "that returns None for some": lambda: few(4).map(lambda i: i if i == 2 else None, on="i"),
-}
-ENDS: dict[str, Change] = {
-    "in batches": lambda pipe: pipe.batch(4),
-    "behind a shuffle": lambda pipe: pipe.shuffle(1).batch(4),
-    "alone": lambda pipe: pipe,
-    "padded": lambda pipe: pipe.padded_batch(4),
 }
 ON_BATCHES: dict[str, Callable[[Any], Any]] = {
     "fails": lambda batch: refuses_threes(int(batch["i"][0])),
@@ -198,28 +192,32 @@ UNLIKE: dict[str, list[Any]] = {
     "unequal lists in a list": [[1, 2], [[1], [1, 2]]],
     "dimensions": [np.zeros(1, np.int16), np.zeros((1, 1), np.int16)],
 }
+
+
+def each_end(build: Build) -> dict[str, Build]:
+    """Return what elements become in batches of each kind, and alone."""
+    return {
+        "in batches": lambda: build().batch(4),
+        "behind a shuffle": lambda: build().shuffle(1).batch(4),
+        "alone": build,
+        "padded": lambda: build().padded_batch(4),
+    }
+
+
+def on_batches(fn: Callable[[Any], Any]) -> Build:
+    return lambda: rows_of_ten().batch(10).map(fn, name="f")
+
+
+THREE = np.arange(3)
 BAD_CASES: Cases = {
-    **{
-        f"a function {name}": {
-            where: lambda build=build, end=end: end(build())  # type: ignore[misc]  # of each turn of the loop
-            for where, end in ENDS.items()
-        }
-        for name, build in FUNCTIONS.items()
-    },
-    **{
-        f"a function on batches {name}": lambda fn=fn: rows_of_ten().batch(10).map(fn, name="f")
-        for name, fn in ON_BATCHES.items()
-    },
+    **{f"a function {name}": each_end(build) for name, build in FUNCTIONS.items()},
+    **{f"a function on batches {name}": on_batches(fn) for name, fn in ON_BATCHES.items()},
     **{f"unlike {name}": batched(first, first, second) for name, (first, second) in UNLIKE.items()},
     **{f"unlike {name}, the other one first": batched(*pair[::-1]) for name, pair in UNLIKE.items()},
-    "columns that change": lambda: PecanPipeline(
-        Pieces(({"a": np.arange(3)}, {"a": np.arange(3), "b": np.arange(3)}))
-    ).batch(4),
-    "columns of unequal lengths": lambda: PecanPipeline(
-        Pieces(({"a": np.arange(3)}, {"a": np.arange(3), "b": np.arange(2)}))
-    ).batch(2),
-    "unlike columns": lambda: PecanPipeline(Items([{"x": 1}, {"x": 2, "y": 3}], split_rows=2)).batch(2),
-    "unlike columns, padded": lambda: PecanPipeline(Items([{"x": 1}, {"y": 3}], split_rows=2)).padded_batch(2),
+    "columns that change": lambda: PecanPipeline(Pieces(({"a": THREE}, {"a": THREE, "b": THREE}))).batch(4),
+    "columns of unequal lengths": lambda: PecanPipeline(Pieces(({"a": THREE, "b": THREE[:2]},))).batch(2),
+    "unlike columns": lambda: rows({"x": 1}, {"x": 2, "y": 3}).batch(2),
+    "unlike columns, padded": lambda: rows({"x": 1}, {"y": 3}).padded_batch(2),
     "results of two types": lambda: few(4).shuffle(3).map(lambda i: float(i) if i > 1 else int(i), on="i").batch(4),
     "results of two shapes": lambda: few(4).shuffle(3).map(lambda i: np.zeros(2 + (i > 1)), on="i").batch(4),
     "a shuffled column of which some fail": lambda: (
@@ -266,9 +264,9 @@ BAD_CASES: Cases = {
     "a padding that is no value": lambda: of_lengths(1, 3).padded_batch(2, padding=0.5),
     "a padding that is too small": lambda: of_lengths(1, 3).padded_batch(2, padding=-40_000),
     "one shape for a column that is not there": lambda: of_lengths(1).padded_batch(2, same_shape=("x", "z")),
-    "one shape for columns of other dimensions": lambda: PecanPipeline(
-        Items([{"a": [1], "b": [[2]]}, {"a": [], "b": [[3]]}], split_rows=2)
-    ).padded_batch(2, same_shape=("a", "b")),
+    "one shape for columns of other dimensions": lambda: rows({"a": [1], "b": [[2]]}).padded_batch(
+        2, same_shape=["a", "b"]
+    ),
     "fewer rows than unbatch wants": lambda: few(7).batch(3).map(lambda b: {"i": b["i"][:2]}).unbatch(same_rows=True),
     "a number that unbatch finds": lambda: few(7).batch(3).map(lambda b: {**b, "n": 2}, name="f").unbatch(),
     "rows of unequal columns": lambda: few(7).batch(3).map(lambda b: {**b, "z": np.zeros(2)}, name="f").unbatch(),
@@ -276,7 +274,7 @@ BAD_CASES: Cases = {
     "no rows": lambda: few(7).map(dict, rows=0),
     "a list that fails": lambda: few(9).batch(3, collate=pads),
     "a list that returns none": lambda: few(2).batch(2, collate=lambda rows: (rows,)),
-    "a collate that is no function": lambda: few(2).batch(2, collate=3),
+    "a collate that is no function": lambda: few(2).batch(2, collate=3),  # type: ignore[arg-type]  # as meant
     "packing of fractions": packing({"tokens": [0.5]}),
     "packing of None": packing({"tokens": None}),
     "packing of another column": packing({"ids": [1]}),

@@ -20,27 +20,29 @@ Cases = dict[str, Build | dict[str, Build]]
 """By name: what builds a pipeline, or several of which all or many give the same."""
 few = functools.partial(numbers, split_rows=300)
 """So many numbers, in one split."""
+five = functools.partial(numbers, split_rows=5)
+"""Splits of five numbers."""
+
+
+def rows(*elements: Element) -> PecanPipeline:
+    """These elements, in one split."""
+    return PecanPipeline(Items(elements, split_rows=100))
 
 
 def items(*values: Any, name: str = "x") -> PecanPipeline:
     """Elements with one column each."""
-    return PecanPipeline(Items([{name: value} for value in values], split_rows=100))
+    return rows(*({name: value} for value in values))
 
 
 def of_lengths(*lengths: int) -> PecanPipeline:
     """Arrays of so many numbers, and how many these are."""
-    return PecanPipeline(Items([{"x": np.full(n, n, np.int16), "n": n} for n in lengths], split_rows=100))
+    return rows(*({"x": np.full(n, n, np.int16), "n": n} for n in lengths))
 
 
 def keyed(rows: int = 20, key: Any = "g", size: Any = 4, **options: Any) -> PecanPipeline:
     """Groups of numbers with equal keys."""
     pipe = few(rows).map(lambda e: {"i": e["i"], "g": e["i"] % 3}, name="with_key")
     return pipe.group_by(key, size, **options)
-
-
-def pieces(rows: int) -> PecanPipeline:
-    """Splits of five numbers."""
-    return numbers(rows, 5)
 
 
 def batched(*values: Any) -> dict[str, Build]:
@@ -50,6 +52,15 @@ def batched(*values: Any) -> dict[str, Build]:
         "in threads": lambda: items(*values).map(lambda e: e, name="same").batch(3),
         "behind a shuffle": lambda: items(*values).shuffle(1).batch(3),
         "padded": lambda: items(*values).padded_batch(3),
+    }
+
+
+def padded(*values: Any) -> dict[str, Build]:
+    """Return a batch of values that are padded, as far as needed or to shapes."""
+    shapes = {"x": (None,) * max(map(np.ndim, values))}
+    return {
+        "padded": lambda: items(*values).padded_batch(9),
+        "padded to shapes": lambda: items(*values).padded_batch(9, shapes=shapes),
     }
 
 
@@ -105,16 +116,34 @@ def with_lists(rows: list[Element]) -> Element:
     return {"n": len(rows), "each": [row["i"] for row in rows]}
 
 
+def target() -> Element:
+    return {"target": {"boxes": np.ones(1), "names": ["cat"]}}
+
+
+def told(element: Element) -> Element:
+    return {"told": str([(name, type(one).__name__, np.shape(one)) for name, one in sorted(element.items())])}
+
+
+def document(length: int) -> Element:
+    tokens = np.arange(length)
+    return {"tokens": tokens, "mask": tokens % 2 == 0, "n": length / 2, "text": "left out"}
+
+
 def scaled(target: Any) -> Any:
     target["boxes"] *= 2  # in place, as functions may
     target["names"].append("scaled")
     return target
 
 
-TWO_BY_TWO = PecanPipeline(Items([{"x": np.ones((1, 2)), "y": np.ones(2, np.uint8), "s": "text"}]))
+UNLIKE_PIECES: tuple[Element, ...] = (
+    {"a": np.arange(9), "b": np.arange(9.0)},
+    {"a": np.arange(9, 18, dtype=np.int16), "b": np.array([f"t{n}" for n in range(9)])},
+    {"a": np.ones((9, 3))},
+    {"a": np.arange(9), "c": np.zeros((9, 40, 40))},
+)
+TWO_BY_TWO = {"x": np.ones((1, 2)), "y": np.ones(2, np.uint8), "s": "text"}
 PAIRS = [{"a": [1, 1], "b": [2, 2, 2], "c": [1, 2, 3, 4]}, {"a": [], "b": [2], "c": []}, {"a": [], "b": [], "c": [1]}]
 SAME_SHAPE: dict[str, Any] = {"same_shape": ("a", "b"), "padding": {"a": -1}}
-TARGETS = Items([{"target": {"boxes": np.ones(1), "names": ["cat"]}}])
 TYPED: dict[str, list[Any]] = {
     "int": [1, 2],
     "float": [1.5, 2.5],
@@ -146,8 +175,8 @@ PADDED: dict[str, list[Any]] = {
     "texts": ["", "a text", "another"],
 }
 OPERATOR_CASES: Cases = {
-    "map": lambda: pieces(12).map(lambda i: i + 1, on="i").batch(5),
-    "map with random numbers": lambda: pieces(12).map(noisy).batch(5),
+    "map": lambda: five(12).map(lambda i: i + 1, on="i").batch(5),
+    "map with random numbers": lambda: five(12).map(noisy).batch(5),
     "functions that are given the epoch": {
         "of elements": lambda: few(5).map(lambda e, epoch: {"i": 100 * epoch + e["i"]}).batch(4),
         "of a column": lambda: few(5).map(lambda i, epoch: 100 * epoch + i, on="i").batch(4),
@@ -159,79 +188,62 @@ OPERATOR_CASES: Cases = {
         ),
         "of a filter": lambda: few(205).filter(lambda i, epoch: i >= 100 * epoch, on="i").batch(4),
     },
-    "map of batches": lambda: pieces(12).batch(5).map(lambda batch: {"i": batch["i"] * 10}),
-    "map with rows": lambda: pieces(12).map(lambda i: i + 1, on="i", rows=3).batch(5),
+    "map of batches": lambda: five(12).batch(5).map(lambda batch: {"i": batch["i"] * 10}),
+    "map with rows": lambda: five(12).map(lambda i: i + 1, on="i", rows=3).batch(5),
     "map to texts or None": lambda: few(5).map(lambda i: f"text {i}" if i % 2 else None, on="i").batch(3),
     "map to large numbers": lambda: few(3).map(lambda i: 2**62 + int(i), on="i").batch(3),
-    "filter": lambda: pieces(12).filter(lambda i: i % 2 == 0, on="i").batch(4),
-    "filter of all": lambda: pieces(12).filter(lambda i: False, on="i").batch(4),
+    "filter": lambda: five(12).filter(lambda i: i % 2 == 0, on="i").batch(4),
+    "filter of all": lambda: five(12).filter(lambda i: False, on="i").batch(4),
     "filter of batches, which are spread": lambda: few(7).batch(3).filter(lambda b: b["i"][0] != 3).flat_map(halves),
-    "flat_map": lambda: pieces(12).flat_map(spread).batch(5),
-    "flat_map and filter": lambda: pieces(9).flat_map(spread).filter(lambda e: e["part"] != 1).map(noisy).batch(4),
-    "no batch": lambda: PecanPipeline(Items([{"x": np.arange(3), "s": "text", "n": 5, "b": b"raw"}])),
-    "batch": lambda: pieces(12).batch(5),
-    "batch without a remainder": lambda: pieces(12).batch(5, drop_remainder=True),
-    "batch with collate": lambda: pieces(7).batch(3, collate=with_lists),
+    "flat_map": lambda: five(12).flat_map(spread).batch(5),
+    "flat_map and filter": lambda: five(9).flat_map(spread).filter(lambda e: e["part"] != 1).map(noisy).batch(4),
+    "no batch": lambda: rows({"x": np.arange(3), "s": "text", "n": 5, "b": b"raw"}),
+    "batch": lambda: five(12).batch(5),
+    "batch without a remainder": lambda: five(12).batch(5, drop_remainder=True),
+    "batch with collate": lambda: five(7).batch(3, collate=with_lists),
     "batches of columns": lambda: PecanPipeline(InColumns(7, 5)).batch(5),
     "rows of columns": lambda: PecanPipeline(InColumns(3, 2)).filter(lambda e: e["i"] != 1),
-    "shuffle": lambda: pieces(20).shuffle(6).batch(5),
-    "shuffle of pieces, mapped": lambda: pieces(9).flat_map(spread).shuffle(4).map(noisy).batch(5),
+    "shuffle": lambda: five(20).shuffle(6).batch(5),
+    "shuffle of pieces, mapped": lambda: five(9).flat_map(spread).shuffle(4).map(noisy).batch(5),
     "shuffle of columns": lambda: PecanPipeline(Arrays(i=np.arange(12), split_rows=12)).shuffle(5).batch(5),
-    "prefetch": lambda: pieces(7).prefetch(2).batch(3).prefetch(1),
+    "prefetch": lambda: five(7).prefetch(2).batch(3).prefetch(1),
     "unbatch behind a function": lambda: few(7).batch(3).map(lambda i: i * 10, on="i").unbatch().batch(2),
     "unbatch of fewer rows": lambda: few(6).batch(3).map(lambda i: i[i % 2 == 0], on="i").unbatch().batch(2),
     "unbatch of no rows": lambda: few(6).batch(3).map(lambda batch: {"i": batch["i"][:0]}).unbatch().batch(2),
-    "unbatch of rows of elements": lambda: pieces(4).map(three_rows).unbatch().batch(5),
+    "unbatch of rows of elements": lambda: five(4).map(three_rows).unbatch().batch(5),
     "batches with fewer rows": lambda: few(6).batch(3).map(lambda i: i[i % 2 == 0], on="i"),
-    "take": lambda: pieces(12).take(7).batch(3),
-    "take more than there is": lambda: pieces(4).take(9).batch(3),
-    "skip": lambda: pieces(12).skip(7).batch(3),
+    "take": lambda: five(12).take(7).batch(3),
+    "take more than there is": lambda: five(4).take(9).batch(3),
+    "skip": lambda: five(12).skip(7).batch(3),
     "take of batches, repeated": lambda: few(3).batch(2).take(2).repeat(2),
-    "repeat": lambda: pieces(4).repeat(2).batch(3),
-    "repeat of what is skipped": lambda: pieces(6).skip(4).map(noisy).repeat(3).batch(4),
+    "repeat": lambda: five(4).repeat(2).batch(3),
+    "repeat of what is skipped": lambda: five(6).skip(4).map(noisy).repeat(3).batch(4),
     "repeat without end of full batches": lambda: few(3).batch(2, drop_remainder=True).repeat().take(2),
     "functions write deep into what is repeated": lambda: (
-        PecanPipeline(TARGETS).take(1).repeat(3).map(scaled, on="target").batch(1)
+        rows(target()).take(1).repeat(3).map(scaled, on="target").batch(1)
     ),
     "functions write into rows of a source": lambda: held().map(writes).batch(3),
     "functions write into shuffled rows of a source": lambda: held().shuffle(2).map(writes).batch(3),
     "functions write into batches of a source": lambda: held().batch(3).map(writes),
     "filters write into rows of a source": lambda: held().filter(lambda e: e["x"].fill(0) or len(e["listed"])).batch(3),
-    "a buffer of unlike and of large rows": lambda: (
-        PecanPipeline(
-            Pieces(
-                (
-                    {"a": np.arange(9), "b": np.arange(9.0)},
-                    {"a": np.arange(9, 18, dtype=np.int16), "b": np.array([f"t{n}" for n in range(9)])},
-                    {"a": np.ones((9, 3))},
-                    {"a": np.arange(9), "c": np.zeros((9, 40, 40))},
-                )
-            )
-        )
-        .shuffle(7)
-        .map(lambda e: {"told": str([(name, type(one).__name__, np.shape(one)) for name, one in sorted(e.items())])})
-        .batch(3)
-    ),
-    "functions write deep into passes": lambda: PecanPipeline(TARGETS).repeat(3).map(scaled, on="target").batch(1),
+    "a buffer of unlike and of large rows": lambda: PecanPipeline(Pieces(UNLIKE_PIECES)).shuffle(7).map(told).batch(3),
+    "functions write deep into passes": lambda: rows(target()).repeat(3).map(scaled, on="target").batch(1),
     "zip": lambda: few(5).zip(few(3, column="j").map(lambda j: j * 10, on="j"), few(9, column="k")).batch(2),
-    "zip of batches": lambda: pieces(7).batch(3).zip(few(9, column="j").batch(2)),
+    "zip of batches": lambda: five(7).batch(3).zip(few(9, column="j").batch(2)),
     "zip of equal columns": lambda: few(3).zip(few(3)),
-    "concat": lambda: pieces(6).concat(few(3)).batch(4),
+    "concat": lambda: five(6).concat(few(3)).batch(4),
     "concat of batches": lambda: few(5).batch(2).concat(few(3).batch(2)),
     "concat of batches without remainders": lambda: few(5).batch(2, drop_remainder=True).concat(few(3).batch(2)),
-    "mix": lambda: pieces(9).mix(few(5).map(lambda i: i + 100, on="i"), weights=[3, 1]).batch(5),
+    "mix": lambda: five(9).mix(few(5).map(lambda i: i + 100, on="i"), weights=[3, 1]).batch(5),
     "mix until the first ends": lambda: (
-        pieces(9).mix(few(50).map(lambda i: i + 100, on="i"), weights=[1, 1], stop="first").batch(5)
+        five(9).mix(few(50).map(lambda i: i + 100, on="i"), weights=[1, 1], stop="first").batch(5)
     ),
     "padded_batch": lambda: of_lengths(1, 3, 2).padded_batch(2),
-    "padded_batch with shapes": lambda: TWO_BY_TWO.padded_batch(
-        3, padding={"x": -1.5}, shapes={"x": (2, None), "y": (3,)}
-    ),
-    "padded_batch with columns of one shape": lambda: PecanPipeline(Items(PAIRS)).padded_batch(2, **SAME_SHAPE),
+    "padded_batch with shapes": lambda: rows(TWO_BY_TWO).padded_batch(3, shapes={"x": (2, None), "y": (3,)}),
+    "padded_batch with a padding": lambda: rows(TWO_BY_TWO).padded_batch(1, padding={"x": -1.5}, shapes={"x": (2, 3)}),
+    "padded_batch with columns of one shape": lambda: rows(*PAIRS).padded_batch(2, **SAME_SHAPE),
     "padded_batch without a remainder": lambda: of_lengths(1, 3, 2).padded_batch(2, drop_remainder=True),
-    "buckets with columns of one shape": lambda: PecanPipeline(Items(PAIRS)).bucket_by_length(
-        [1], sizes=2, length="b", **SAME_SHAPE
-    ),
+    "buckets with columns of one shape": lambda: rows(*PAIRS).bucket_by_length([1], sizes=2, length="b", **SAME_SHAPE),
     "buckets": lambda: of_lengths(1, 5, 2, 9, 2, 6, 1, 4).bucket_by_length(
         [3, 6], sizes=[2, 2, 1], length="x", padding=-1
     ),
@@ -242,14 +254,7 @@ OPERATOR_CASES: Cases = {
     "pack": lambda: items([1, 2, 3], [4], [5, 6, 7, 8, 9], [], name="tokens").pack(4, padding=-1).batch(2),
     "pack, and draw for each row": lambda: items([1] * 3, [2] * 3, [3] * 3, name="tokens").pack(4).map(noisy).batch(3),
     "pack arrays, masks, and a number for all": lambda: (
-        PecanPipeline(Items([{"tokens": np.arange(n), "mask": np.arange(n) % 2 == 0, "n": n / 2} for n in (3, 1, 6)]))
-        .pack(4, along={"mask": False, "n": -1}, padding=-1)
-        .batch(3)
-    ),
-    "pack with labels": lambda: (
-        PecanPipeline(Items([{"tokens": [n] * n, "labels": [-n] * n, "text": "left out"} for n in (3, 1, 2)]))
-        .pack(4, along={"labels": -100})
-        .batch(2)
+        rows(*map(document, (3, 1, 6))).pack(4, along={"mask": False, "n": -1}, padding=-1).batch(3)
     ),
     "group_by with what is left": lambda: keyed(tail="keep"),
     "group_by filled": lambda: keyed(tail="fill"),
@@ -262,13 +267,5 @@ OPERATOR_CASES: Cases = {
     "group_by with a size for each key": lambda: keyed(8, lambda e: e["i"] % 2, lambda key: 3 if key else 1),
     "group_by with collate": lambda: keyed(7, tail="fill", collate=with_lists),
     **{name: batched(*values) for name, values in TYPED.items()},
-    **{
-        name: {
-            "padded": lambda values=values: items(*values).padded_batch(9),
-            "padded to shapes": lambda values=values: items(*values).padded_batch(
-                9, shapes={"x": (None,) * max(map(np.ndim, values))}
-            ),
-        }
-        for name, values in PADDED.items()
-    },
+    **{name: padded(*values) for name, values in PADDED.items()},
 }

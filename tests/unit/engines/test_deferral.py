@@ -30,6 +30,11 @@ def fails_on_large(x: Any) -> Any:
     return x.astype(np.float32)
 
 
+def counts_calls(x: Any) -> Any:
+    seen.append(1)
+    return x.astype(np.float32)
+
+
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "to_float": lambda x: x.astype(np.float32),
     "scaled": lambda x: x.astype(np.float32) / 255,
@@ -41,7 +46,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "fails_on_large": fails_on_large,
     "mean_free": lambda x: x.astype(np.float32) - x.mean(),
     "logarithm": lambda x: np.log(x.astype(np.float32) + 1),
-    "counts_calls": lambda x: seen.append(1) or x.astype(np.float32),
+    "counts_calls": counts_calls,
     "noise": lambda x, rng: x + rng.random(x.shape),
     "flat": lambda x: x.reshape(-1).astype(np.float32),
     "by_shape": lambda x: x.astype(np.float32) if x.shape[0] < 10 else x.astype(np.float32) + x.min(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -102,6 +103,9 @@ def test_so_many_items_are_ready_in_a_graph(build: Callable[..., PecanPipeline],
     def counted(i: Any) -> Any:
         return tf.ensure_shape(tf.numpy_function(note, [i], i.dtype), i.shape)
 
+    def made(wanted: int) -> bool:
+        return len(calls) >= wanted
+
     pipe = build(numbers(ROWS, ROWS, engine="tensorflow").map(counted, on="i", name="count"))
     engine = build_engine("tensorflow", pipe.plan, EngineOptions(order="strict"), HeapSlots())
     batches = engine.batches(ListedLeases(whole_leases(tuple(pipe.plan.sources()))))
@@ -109,7 +113,7 @@ def test_so_many_items_are_ready_in_a_graph(build: Callable[..., PecanPipeline],
         for taken in range(1, 6):
             assert next(batches).rows == taken_at_a_time
             wanted = taken * taken_at_a_time + 300
-            until(lambda wanted=wanted: len(calls) >= wanted, lambda: f"only {len(calls)} were made")
+            until(partial(made, wanted), lambda: f"only {len(calls)} were made")
 
 
 CLASSES, EACH = 10, 400

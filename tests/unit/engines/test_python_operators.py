@@ -51,9 +51,16 @@ NO_ARITHMETIC: dict[str, Callable[[Any], Any]] = {
     "swapped": lambda image: (image - MEANS)[..., ::-1],
 }
 """What looks like it until it is run."""
+
+
+def remembered(image: Any) -> Any:
+    SEEN.append(image)
+    return image - MEANS
+
+
 OTHERS: list[Callable[..., Any]] = [
     lambda image: image.astype(np.float32),
-    lambda image: SEEN.append(image) or image - MEANS,
+    remembered,
     lambda image: next(iter(SEEN), None) or image - MEANS,
     lambda image, rng: image - MEANS,
     abs,

@@ -120,7 +120,8 @@ def _run(produced: Iterator[Produced], came: list[Produced] | None = None) -> Ru
                 came.append(one)
     except Exception as error:
         failed = _words_of_error(error)
-    return Run((*lines, *_words_of_bad(bad)), failed)
+    told = [] if failed else _words_of_bad(bad)  # how much of it is told before an error depends on the threads
+    return Run((*lines, *told), failed)
 
 
 def _words_of_bad(bad: list[BadElement]) -> Iterator[str]:

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import pecan_ray as pecan
 from pecan_ray.engines.contract import UnderWay
 from pecan_ray.engines.python import PythonEngine
 from pecan_ray.engines.slots import HeapSlots
@@ -158,27 +157,27 @@ class HeldSlots(HeapSlots):
         return super().acquire(nbytes)
 
 
-def stages_at(gate: Blocking, pipe: pecan.PecanPipeline, slots: HeapSlots | None = None) -> set[ThreadStage]:
-    """Run a pipeline, and return what its threads do when the gate is reached."""
-    with running(pipe, slots=slots, threads=1) as (engine, batches), ThreadPoolExecutor(1) as pool:
+STAGES: dict[str, tuple[Callable[[Blocking], PecanPipeline], ThreadStage]] = {
+    "operator": (lambda gate: numbers(4).map(gate, on="i", name="held").batch(2), ThreadStage("operator", "held")),
+    "source": (lambda gate: in_files(gate).map(dict, name="same").batch(2), ThreadStage("reading")),
+    "memory": (lambda gate: numbers(4).map(int, on="i", name="whole").batch(2), ThreadStage("blocked")),
+}
+
+
+@pytest.mark.parametrize("at", STAGES)
+def test_a_thread_is_in_an_operator_in_the_source_or_blocked_by_batches_that_nobody_takes(at: str) -> None:
+    gate = Blocking()
+    build, stage = STAGES[at]
+    slots = HeldSlots(gate) if at == "memory" else HeapSlots()
+    with running(build(gate), slots=slots, threads=1) as (engine, batches), ThreadPoolExecutor(1) as pool:
         before = stages_now(engine.stages())  # of threads that an earlier test has left waiting for memory
         made = pool.submit(list, batches)
         try:
             assert gate.reached.wait(60)
-            return set(stages_now(engine.stages()) - before)
+            assert set(stages_now(engine.stages()) - before) == {stage}
         finally:
             gate.may_go_on.set()
             made.result(60)
-
-
-def test_a_thread_is_in_an_operator_in_the_source_or_blocked_by_batches_that_nobody_takes() -> None:
-    gates = [Blocking() for _ in range(3)]
-    held = numbers(4).map(gates[0], on="i", name="held").batch(2)
-    assert stages_at(gates[0], held) == {ThreadStage("operator", "held")}
-    source = in_files(gates[1]).map(dict, name="same").batch(2)
-    assert stages_at(gates[1], source) == {ThreadStage("reading")}
-    whole = numbers(4).map(int, on="i", name="whole").batch(2)
-    assert stages_at(gates[2], whole, HeldSlots(gates[2])) == {ThreadStage("blocked")}
 
 
 def test_time_without_work_is_nobodys_and_looks_become_rarer() -> None:
