@@ -23,6 +23,7 @@ from pecan_ray.job.instructions import (
     Response,
 )
 from pecan_ray.job.job_cost import cost_by_epoch, cost_by_operator
+from pecan_ray.job.job_views import live_job
 from pecan_ray.job.lease_sizes import elements_in
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.messages import (
@@ -105,6 +106,7 @@ def workers_of(draw: Random) -> Workers | AutoWorkers:
             Workers(0, 2),
             AutoWorkers(),
             AutoWorkers(max_remote=0, prices=PRICES),
+            AutoWorkers(window_batches=2, window_s=2.0),
             AutoWorkers(mode="pecan", window_batches=2),
             AutoWorkers(objective="no_wait", min_local=1, max_local=3),
             AutoWorkers(prices=PRICES, max_per_hour=9.0),
@@ -187,7 +189,7 @@ class Talk:
             yield words(cost_by_epoch(stats.deployments, PRICES, 1, stats.epoch_ends))
         for rank in range(rig.spec.shape.world_size):
             yield f"rank {rank}: {words(replace(rig.job.trainer_update(rank), quarantine=()))}"
-        yield words(rig.job.resume_point(1))
+        yield f"{words(rig.job.resume_point(1))}; {words(live_job(rig.job, rig.now, 'rows'))}"
 
     def _happens(self, event: events.Event) -> None:
         """Tell the job of something, and do at once what the cluster would."""
