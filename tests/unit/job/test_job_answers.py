@@ -179,10 +179,10 @@ class Talk:
                 break
         yield from self.lines
         stats = rig.job.stats(rig.now)
-        yield f"at the end: {words(replace(stats, events=(), timeline=(), windows=(), comparison=None))}"
+        events_told = tuple(one for one in stats.events if one.kind not in ("worker", "lost"))
+        yield f"at the end: {words(replace(stats, events=events_told, timeline=(), windows=(), comparison=None))}"
         yield f"{words(next_step_of(stats))}; bids {words(rig.job.pool_requests())}"
-        for one in stats.timeline:
-            yield words(one)
+        yield from map(words, stats.timeline)
         cost = rig.job.cost(rig.now)
         if cost is not None:
             yield f"{words(cost)}, by operator {words(cost_by_operator(cost, rig.job.placement.op_seconds))}"
