@@ -94,6 +94,7 @@ CASES = {
     "several of each element": Case("crops kept batch"),
     "padded": Case("slow kept padded_batch"),
     "no batches": Case("slow kept"),
+    "a slow source and no operator": Case("kept batch", SLOW_READING),
     "a slow source that nobody has marked": Case("large kept small batch", SLOW_READING),
     "little room": Case("slow large kept batch", max_bytes=500 * MIB),
     "splits larger than an entry": Case("slow large kept batch", source=Numbered(2000, 100, known=True)),
