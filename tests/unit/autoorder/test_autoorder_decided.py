@@ -295,6 +295,8 @@ def decided(case: str) -> str:
     safe = found(pipe, "safe")
     lines = [explain(case, safe).replace("\n\n", "\n")]
     lines += [f"  {op.name}: {'; '.join(facts(op.profiled))}" for one in safe.sequences for op in one.sample.ops]
+    if (row_s := safe.row_seconds()) is not None:
+        lines.append(f"  a row takes {1e6 * row_s:.4g} us")
     lines += [f"  {mode}: {found(pipe, mode).summary().partition(' (sampled')[0]}" for mode in ("strict", "pecan")]
     return "\n".join(lines)
 
