@@ -197,11 +197,18 @@ def archives() -> Iterator[Case]:
         yield Case(WebDataset, tar_of(files), {}, f"{list(files)}")
     yield Case(WebDataset, tar_of(pair) + tar_of(pair), {}, "archives one behind the other may use keys again")
     info = tarfile.TarInfo("0.a").tobuf()
-    for name, place in {"mode": 100, "owner": 108, "group": 116, "size": 124, "time": 136}.items():
-        header = bytearray(info[:148] + b" " * 8 + info[156:])
-        header[place : place + 2] = b"\x001"
-        header[148:156] = b"%06o\0 " % sum(header)
-        yield Case(WebDataset, bytes(header) + bytes(1024), {}, f"a header whose {name} is empty, and is not")
+    for name, place, size in (
+        ("mode", 100, 8),
+        ("owner", 108, 8),
+        ("group", 116, 8),
+        ("size", 124, 12),
+        ("time", 136, 12),
+    ):
+        for said, number in {"is empty": bytes(size), "begins as an empty one": b"\x001"}.items():
+            header = bytearray(info[:148] + b" " * 8 + info[156:])
+            header[place : place + len(number)] = number
+            header[148:156] = b"%06o\0 " % sum(header)
+            yield Case(WebDataset, bytes(header) + bytes(1024), {}, f"a header whose {name} {said}")
     for kind in (tarfile.LNKTYPE, tarfile.SYMTYPE, tarfile.FIFOTYPE, tarfile.GNUTYPE_SPARSE, b"Z"):
         link = tarfile.TarInfo("0.a")
         link.type = kind
