@@ -19,7 +19,7 @@ from pecan_ray.storage.co_readers import PRESENT_S, RENEW_S, ReaderRegistry
 from tests.unit.storage.conftest import SMALL, StoredObject
 
 BLOCK = SMALL
-OBJECTS, JOBS, EPOCHS = 100, 4, 3
+OBJECTS, JOBS, EPOCHS = 60, 4, 3
 ROOM = OBJECTS * BLOCK // 5
 
 
