@@ -59,7 +59,7 @@ KERAS = {
     "`evaluate(steps=2)` three times": on_keras(evaluations, LONG),
     "`fit(validation_steps=2)`": on_keras(
         lambda train, val: Seen(keras_fit(train, 3, validation_data=val, validation_steps=2).validated), SHUFFLED, LONG
-    ).but(on_workers=("to_keras",)),
+    ),
     "`predict` behind `fit`": ours(
         predictions_of_a_job,
         SHUFFLED,

@@ -7,7 +7,6 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -31,7 +30,7 @@ from tests.ray.conftest import living_actors
 from tests.ray.pipelines import ONE, TWO, ids, numbers, times
 from tests.ray.seeds_at_import import draw
 from tests.ray.waiting import until
-from tests.ray.workers import ONE_BY_ONE, Together, living_worker, lose, maker
+from tests.ray.workers import Together, living_worker, lose, maker
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
 
@@ -158,32 +157,6 @@ def test_the_sequence_is_the_same_for_any_workers_whatever_dies_and_across_a_cut
         pipe.iter_batches(workers=ONE, state=state, epochs=2)
     got += values(pipe.iter_batches(workers=pecan.Workers(remote=1, local=0), state=state, **options))
     assert got == values(pipe.iter_batches(debug=True, first_epoch=0, epochs=2)), "debug mode is one worker"
-
-
-def test_ranks_get_the_batches_of_one_sequence_in_turn_whatever_dies_and_across_a_cut(tmp_path: Path) -> None:
-    """The last round lacks a batch, so its rows are shared evenly."""
-
-    def pipe() -> pecan.PecanPipeline:
-        return numbers(405).map(gated(tmp_path), on="i").batch(8)
-
-    def train(rank: int) -> tuple[list[list[float]], Any]:
-        options: dict[str, Any] = {"rank": rank, "world_size": 2, "job": "in-turn", **ONE_BY_ONE}
-        with pipe().iter_batches(workers=TWO, **options) as it:
-            got = values(islice(it, KILLED_AT))
-            if rank == 0:
-                lose(it, maker(it))
-                (tmp_path / "gate").touch()
-            got += values(islice(it, CUT_AT - KILLED_AT))
-            state = json.loads(json.dumps(it.state_dict()))
-            assert "rank r of 2 gets batches r, r + 2" in it.explain()
-            return got + values(it), state
-
-    with ThreadPoolExecutor(2) as pool:
-        ranks = list(pool.map(train, range(2)))
-    whole = [[*range(first, first + 8)] for first in range(0, 400, 8)]
-    assert ranks[0][0] == [*whole[::2], [400, 401]] and ranks[1][0] == [*whole[1::2], [402, 403, 404]]
-    alone = values(pipe().iter_batches(workers=ONE, state=ranks[0][1]))
-    assert alone == [*whole[2 * CUT_AT :], [*range(400, 405)]] and ranks[0][1] == ranks[1][1]
 
 
 # --- a worker that is frozen; `python -m benchmarks.faults` and `make chaos` draw other faults -------------------

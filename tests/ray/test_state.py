@@ -1,8 +1,12 @@
-"""Runs that are cut off in the middle and go on from their states, on real workers."""
+"""Runs that are cut off in the middle and go on from their states, on real workers, and bad elements that are kept."""
 
 from __future__ import annotations
 
 import json
+import runpy
+import stat
+import subprocess
+import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -17,11 +21,12 @@ import pytest
 import pecan_ray as pecan
 from benchmarks.faults.processes import left_behind
 from pecan_ray.errors import PlanError, StateError
+from pecan_ray.plan.splits import Origin
 from pecan_ray.quarantine import quarantined
 from tests.ray.conftest import living_actors
 from tests.ray.pipelines import ONE, TWO, ids, numbers
 from tests.ray.user_programs import environment_at, started
-from tests.ray.waiting import until
+from tests.ray.waiting import ENDS_S, until
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
 
@@ -74,7 +79,7 @@ from itertools import islice
 
 from tests.ray.pipelines import TWO, ids
 from tests.ray.test_state import BAD, with_bad_ones
-from tests.ray.waiting import until
+from tests.ray.waiting import ENDS_S, until
 
 batches = with_bad_ones(sys.argv[1]).iter_batches(epochs=2, workers=TWO, on_error="quarantine")
 got = ids(islice(batches, 5))
@@ -143,3 +148,48 @@ def test_a_state_that_a_loop_in_another_thread_runs_away_from_is_refused_by_that
         assert running.result() and "gone on in another thread" in refused[0]
         states = list(pool.map(lambda _: saved(it.state_dict()), range(8)))
         assert all(state == states[0] for state in states)
+
+
+# --- elements that fail, and one that takes its process with it ---------------------------------------------------
+
+PROGRAM = """
+import os
+
+import numpy as np
+
+import pecan_ray as pecan
+
+
+def strictly(i):
+    if i in (3, 60):
+        raise ValueError("refused")
+    if i == 77:
+        os._exit(9)
+    return i
+
+
+source = pecan.sources.Arrays(i=np.arange(200), split_rows=20)  # each larger split costs more workers
+pipe = pecan.PecanPipeline(source, name="bad").map(strictly, on="i").batch(4)
+"""
+
+
+def test_the_file_of_bad_elements_has_the_one_that_kills_its_process_too_and_is_replayed_without_running_code(
+    tmp_path: Path,
+) -> None:
+    program, path = tmp_path / "train.py", tmp_path / "bad.jsonl"
+    program.write_text(PROGRAM)
+    pipe: Any = runpy.run_path(str(program))["pipe"].with_config(quarantine_path=str(path), reorder="off")
+    with pipe.iter_batches(on_error="quarantine", workers=TWO) as batches:
+        assert ids(batches) == [i for i in range(200) if i not in (3, 60, 77)], "in the order of the source"
+    report = batches.report()
+    assert report.bad_elements == 3 and "3 bad elements" in str(report) and report.workers_lost <= 8
+    assert any("element 17 of split 3 is left out" in event.text for event in report.events)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    kept = {bad.where: bad for bad in quarantined(path)}
+    deadly = kept.pop("element 17 of split 3")
+    assert (deadly.origin, deadly.element) == (Origin(0, 0, 0, 3, 17), None)
+    assert sorted(int(bad.element["i"]) for bad in kept.values()) == [3, 60], "read without trust: no pickle is in it"
+    assert '"pickle"' not in path.read_text()
+    command = [sys.executable, "-m", "pecan_ray.cli", "replay", str(path), str(program)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=ENDS_S, check=False)
+    assert (done.stdout + done.stderr).count("ValueError: refused") >= 2, done.stdout + done.stderr
