@@ -57,6 +57,13 @@ def kept() -> None:
     held.extend(some(held[0]))
 
 
+def shutdown() -> None:
+    with begin() as batches:
+        held.extend(some(batches))
+        ray.shutdown()
+    assert not ray.is_initialized()
+
+
 def shutdown_midway() -> None:
     """Shut Ray down beside the loop, which must be told."""
     batches = begin()
@@ -72,6 +79,16 @@ def shutdown_midway() -> None:
     assert not ray.is_initialized()
 
 
+def error_in_loop() -> None:
+    kept()
+    raise RuntimeError("the program's own")
+
+
+def process_exit() -> None:
+    kept()
+    os._exit(7)
+
+
 def killed_by(number: signal.Signals) -> None:
     batches = begin()
     next(batches)
@@ -80,13 +97,25 @@ def killed_by(number: signal.Signals) -> None:
         held[:] = [batch]
 
 
+def endless() -> None:
+    for number, _ in enumerate(begin()):
+        time.sleep(0.01)
+        if number == 10:
+            sys.stdout.write("running\n")
+            sys.stdout.flush()
+
+
 ENDINGS: dict[str, Callable[[], None]] = {
     "dropped-in-a-cycle": dropped_in_a_cycle,
     "kept": kept,
+    "shutdown": shutdown,
     "shutdown-midway": shutdown_midway,
+    "error-in-loop": error_in_loop,
+    "process-exit": process_exit,
     "sigint": partial(killed_by, signal.SIGINT),
     "sigterm": partial(killed_by, signal.SIGTERM),
     "sigkill": partial(killed_by, signal.SIGKILL),
+    "endless": endless,
 }
 
 if __name__ == "__main__":

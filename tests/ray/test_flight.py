@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -19,9 +20,11 @@ import pecan_ray as pecan
 from pecan_ray.transport.choice import FlightAddress
 from tests.ray.conftest import living_actors
 from tests.ray.pipelines import TWO, ids, numbers, times
+from tests.ray.user_programs import run_program
 from tests.ray.waiting import until
 from tests.ray.workers import ONE_BY_ONE, Together, controller_process, lose, maker, process_of
 from tests.unit.transport.flight_rig import Wire
+from tests.unit.transport.test_flight_strangers import make_certificates
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
 
@@ -141,3 +144,34 @@ def test_the_object_store_steps_in_for_a_closed_port_and_a_worker_of_which_no_ne
     assert told(report).count("by object_store from now on") == 1 and "cannot be read: Flight" in told(report)
     for wire in wires.values():
         wire.close()
+
+
+ENCRYPTED = """
+import numpy as np
+import ray
+import pecan_ray as pecan
+from pecan_ray.transport.choice import FlightAddress
+
+real, used = FlightAddress.location, []
+FlightAddress.location = property(lambda address: used.append(real.fget(address)) or used[-1])
+ray.init(num_cpus=2, include_dashboard=False)
+pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(4000)), name="tls", config=pecan.Config(transport="flight"))
+with pipe.map(lambda i: np.full(1000, i), on="i").batch(8).iter_batches(workers=pecan.Workers(local=1)) as batches:
+    seen = sorted(int(row[0]) for batch in batches for row in batch["i"])
+    told = " ".join(event.text for event in batches.report().events)
+assert seen == list(range(4000))
+assert "by flight" in told and "object_store" not in told, told
+assert used and all(location.startswith("grpc+tls://") for location in used), used
+print("all of them, encrypted")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificates")
+def test_batches_travel_by_encrypted_flight_where_the_cluster_encrypts(tmp_path: Path) -> None:
+    """With RAY_USE_TLS, on a Ray of its own."""
+    find_address: Any = ray.util.get_node_ip_address
+    address = find_address()
+    certificates = make_certificates(tmp_path / "cluster", f"127.0.0.1,IP:{address},DNS:localhost")
+    done = run_program(ENCRYPTED, tmp_path, "local", **certificates)
+    assert "all of them, encrypted" in done.stdout, done.stderr
