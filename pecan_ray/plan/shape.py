@@ -116,7 +116,7 @@ def plan_shape(plan: Plan) -> PlanShape:
     # docs/decisions/exactly-once.md#95-rows-carry-positions-of-elements has why one worker runs those.
     does_rebatch = not serial and _regroups(plan) and bool(identity_lost_at(plan))
     # What needs the whole sequence: docs/decisions/exactly-once.md#6-serial-plans-run-on-one-worker.
-    batching = last_batching(plan)
+    batching, unordered_reason = last_batching(plan), _why_unordered(plan)
     return PlanShape(
         serial=serial,
         # One worker that runs the whole plan runs `repeat` as an operator.
@@ -131,10 +131,10 @@ def plan_shape(plan: Plan) -> PlanShape:
         keeps=any(isinstance(op, Autocache) for op in plan.all_ops()),
         counts=(serial or does_rebatch or holds_back) and counts_its_elements(plan),
         source_order=keeps_source_order(plan),
-        unordered_reason=_why_unordered(plan),
+        unordered_reason=unordered_reason,
         unjoinable=_join_error(plan, batching),
         joined=_changes_the_number_of_rows(plan),
-        estimated=_why_estimated(plan),
+        estimated="" if unordered_reason else _why_estimated(plan),
         computes=any(isinstance(op, ElementOp) for op in plan.all_ops()),
     )
 

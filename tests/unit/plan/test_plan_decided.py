@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 
 from pecan_ray.errors import PlanError
+from pecan_ray.options import EngineName
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.behind import plan_behind
 from pecan_ray.plan.columns_read import columns_read
@@ -31,6 +32,8 @@ from pecan_ray.sources import Arrays, TextLines
 
 WRITTEN = Path(__file__).with_name("decided.txt")
 """A paragraph for each case; `python -m tests.unit.plan.test_plan_decided` writes all anew."""
+PYTHON, OTHER = get_args(EngineName)
+"""Engines: plans are only described for them."""
 
 
 def same(value: Any) -> Any:
@@ -124,7 +127,7 @@ def plan(draw: random.Random) -> Iterator[str]:
     text, pipe = drawn(draw, 5, 0.2) if draw.random() < 0.8 else in_step(draw)
     yield text
     one = pipe.plan
-    engine, on_error = draw.choice((*["python"] * 4, "tensorflow")), draw.choice((*["raise"] * 4, "skip"))
+    engine, on_error = draw.choice((*[PYTHON] * 4, OTHER)), draw.choice((*["raise"] * 4, "skip"))
     yield f"with {engine}, on_error={on_error}: {shape_of(one, engine, on_error)}"
     yields = "batches" if yields_batches(one) else "elements"
     yield f"{num_batches(one)} {yields}, kept at {[*kept_points(one)]}, identity lost at '{identity_lost_at(one)}'"
