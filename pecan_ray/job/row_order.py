@@ -112,7 +112,7 @@ def why_row_unknown(options: IterOptions, shape: PlanShape) -> str:
 def _must_join(options: IterOptions, shape: PlanShape) -> bool:
     """Tell whether it is not known beforehand which row an element becomes."""
     # Decision 175: an element that is left out leaves no gap if rows are known by places and not by numbers.
-    return shape.joined or bool(shape.estimated) or options.on_error != "raise"
+    return shape.joined or options.on_error != "raise"
 
 
 def _one_worker(options: IterOptions) -> bool:
@@ -129,12 +129,13 @@ def joins_rows(options: IterOptions, shape: PlanShape, engine: EngineName) -> bo
 
 # Which of both, and why not always: docs/decisions/order-and-rows.md#220-a-batch-of-several-workers
 def divides_batches(options: IterOptions, shape: PlanShape, engine: EngineName) -> bool:
-    """Tell whether several workers make the rows of one batch, of which it is known beforehand which rows it has."""
+    """Tell whether several workers make the rows of one batch, of which each element becomes one."""
     if _must_join(options, shape) or not runs_in_order(options, shape):
         return False
     # Rows on which no function runs take next to nothing, and the tensorflow engine builds its graph for each run.
     several = options.world_size == 1 and not _one_worker(options)
-    return several and shape.computes and not shape.unjoinable and engine == "python"
+    wanted = shape.computes or bool(shape.estimated)  # estimated rows have no numbers to be known by
+    return several and wanted and not shape.unjoinable and engine == "python"
 
 
 def runs_in_order(options: IterOptions, shape: PlanShape) -> bool:

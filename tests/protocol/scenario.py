@@ -248,7 +248,7 @@ class Scenario:
     @property
     def one_row_each(self) -> bool:
         """Whether rows are joined although each element becomes one."""
-        return self.joined and self.counted and self.on_error == "raise" and not self.estimated
+        return self.joined and self.counted and self.on_error == "raise"
 
     @property
     def coordinated(self) -> bool:

@@ -264,9 +264,9 @@ def test_where_a_group_is_lost_its_readers_go_on_with_what_they_have_not_had(
                 os.kill(pid, signal.SIGKILL)
             found += epochs_and_elements(batches)
             shared = batches.report().shared
-        assert shared is not None and (shared.read, shared.skipped) == (2 * BATCHES, 0)
         each = sorted((epoch, i) for epoch in range(2) for i in range(BATCHES * EACH))
-        assert sorted(found) == each
+        assert sorted(found) == each, caplog.text
+        assert shared is not None and (shared.read, shared.skipped) == (2 * BATCHES, 0), (found, caplog.text)
         assert f"is gone: its {lost} " in caplog.text
         if lost == "process":
             assert ray.get(rest_of_far) == each
