@@ -122,7 +122,8 @@ def temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
     """
     tmp_path_factory.getbasetemp()
     with (
-        tempfile.TemporaryDirectory(prefix="tests-", ignore_cleanup_errors=True) as folder,
+        # Short: below it lie sockets, whose paths have 107 bytes at most.
+        tempfile.TemporaryDirectory(prefix="t-", ignore_cleanup_errors=True) as folder,
         pytest.MonkeyPatch.context() as patch,
     ):
         patch.setenv("TMPDIR", folder)

@@ -50,7 +50,7 @@ def run_program(code: str, folder: Path, address: str | None, **more: str) -> su
 @contextmanager
 def no_ray_folder() -> Iterator[dict[str, str]]:
     """Yield what lets programs find none of the Rays of this machine, which they would by a file in Ray's folder."""
-    with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(prefix="r-", ignore_cleanup_errors=True) as folder:
         yield {"RAY_TMPDIR": folder}
 
 
