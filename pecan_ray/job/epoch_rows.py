@@ -9,14 +9,19 @@ from dataclasses import replace
 from pecan_ray.job.blocks import place_of
 from pecan_ray.job.last_round import LastRound
 from pecan_ray.job.lease_rows import rows_of
-from pecan_ray.job.lease_sizes import elements_in
+from pecan_ray.job.lease_sizes import may_be_cut
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.queues import Queues
-from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease
+from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, Split
 from pecan_ray.sampling.spans import Span
 
 MANY = 1 << 40
 """More rows than an epoch has."""
+
+
+def _end_of(split: Split) -> int:
+    """Return the number behind that of a split's last element; that of the last position where it is estimated."""
+    return END >> OUTPUT_BITS if split.about is not None else split.elements or 0
 
 
 class EpochRows:
@@ -57,22 +62,24 @@ class EpochRows:
         if goes_on:
             parts.append((begun, begun))
         self._bounds = parts[0][0], MANY if goes_on else parts[-1][1]
-        if any(one.split.about is not None for one in queue.returned):
-            parts = self._places(queue.pass_index * len(listing) + taken if goes_on else None)
-        # Decision 135: with gaps between the rows that are left no run of numbered rows can follow.
-        has_gaps = any(end != first for (_, end), (first, _) in itertools.pairwise(parts))
+        behind = queue.pass_index * len(listing) + taken
+        has_gaps = self._has_gaps(parts, behind, goes_on=goes_on)
         if self._shape.joined and not has_gaps:
-            self._fill_places(queue.pass_index * len(listing) + taken if goes_on else 0)
+            self._fill_places(behind if goes_on else 0)
         return has_gaps
 
-    def _places(self, behind: int | None) -> list[Span]:
-        """Return which places are left, where rows are only estimated; `behind`: the first split that is not begun."""
+    def _has_gaps(self, parts: list[Span], behind: int, *, goes_on: bool) -> bool:
+        """Tell whether something between the rows that are left is used; `behind`: the first split not begun.
+
+        Decision 135: then no run of numbered rows can follow.
+        """
         queue, count = self._queues.common[0], len(self._queues.listings[0])
-        left = [
-            (lease.pass_index * count + lease.split.index, span) for lease in queue.returned for span in lease.spans
-        ]
-        parts = sorted((place_of(number, start), place_of(number, stop)) for number, (start, stop) in left)
-        return parts if behind is None else [*parts, (place_of(behind, 0), place_of(behind, 0))]
+        # Where rows are only estimated, places tell.
+        if any(one.split.about is not None for one in queue.returned):
+            left = [(lease.pass_index * count + lease.split.index, lease.spans) for lease in queue.returned]
+            parts = sorted((place_of(n, start), place_of(n, stop)) for n, spans in left for start, stop in spans)
+            parts += [(place_of(behind, 0), place_of(behind, 0))] * goes_on
+        return any(end != first for (_, end), (first, _) in itertools.pairwise(parts))
 
     def _fill_places(self, behind: int) -> None:
         """Let nothing be missing between the places of what a run before this one has left, nor up to a split.
@@ -81,8 +88,7 @@ class EpochRows:
         """
         queue, listing = self._queues.common[0], self._queues.listings[0]
         left = {lease.pass_index * len(listing) + lease.split.index: lease for lease in queue.returned}
-        wanted = (number for number, lease in left.items() if lease.split.about is not None or elements_in(lease))
-        first = min(wanted, default=behind)
+        first = min((number for number, lease in left.items() if may_be_cut(lease, 0)), default=behind)
         while first - 1 in left:  # of which nothing is missing but what may lie behind its last element
             first -= 1
         left = {number: lease for number, lease in left.items() if number >= first}
@@ -94,8 +100,7 @@ class EpochRows:
                 number, replace(left[first], split=listing[index], pass_index=pass_index, spans=((0, END),))
             )
             (start, stop) = lease.spans[0][0], lease.spans[-1][1]
-            known = END if lease.split.about is not None else lease.split.elements or 0
-            ends = stop == END or stop >> OUTPUT_BITS >= known
+            ends = stop >> OUTPUT_BITS >= _end_of(lease.split)
             queue.returned.append(replace(lease, spans=((start, END if ends else stop),)))
 
     def number(self, lease: Lease) -> Lease:

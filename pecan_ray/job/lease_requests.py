@@ -357,8 +357,7 @@ class LeaseRequests:
             lease = branch.pop_lease(None if unread or left_out else now)
             self._note_rows(number, lease, now)
             # The engine learns by reading how long a split is that was estimated.
-            read = lease if lease.split.about is None else replace(lease, split=lease.split.as_listed)
-            done.append(ProvideLease(number, None if left_out else read))
+            done.append(ProvideLease(number, None if left_out else lease.as_listed))
             if self._prefetch and branch.wants_more():
                 # Leases that lie here unread count as read beside each other, or this worker would
                 # get more than its share.

@@ -99,14 +99,19 @@ def why_row_unknown(options: IterOptions, shape: PlanShape) -> str:
     # Decision 175: with elements left out rows have no fixed numbers, so they would have to be joined.
     if options.on_error != "raise" and shape.unjoinable:
         return f"on_error={options.on_error!r} leaves bad elements out, and {shape.unjoinable}"
-    if options.world_size > 1 and _must_join(options, shape):
-        left_out = f"on_error={options.on_error!r}" if options.on_error != "raise" else "a filter or flat_map"
-        return f"{left_out} decides late which row an element becomes, and so which rank gets it"
-    if options.world_size > 1 and options.coordinated:
-        return "coordinated=True makes batches in rounds"
+    if options.world_size > 1 and (why := _why_ranks_differ(options, shape)):
+        return why
     if options.sharding != "dynamic":
         return f"sharding={options.sharding!r} deals out whole splits"
     return "" if options.visitation == "exactly_once" else f"visitation={options.visitation!r} promises less"
+
+
+def _why_ranks_differ(options: IterOptions, shape: PlanShape) -> str:
+    """Return why it is not known beforehand which of several ranks a row goes to; empty where it is."""
+    if _must_join(options, shape):
+        left_out = f"on_error={options.on_error!r}" if options.on_error != "raise" else "a filter or flat_map"
+        return f"{left_out} decides late which row an element becomes, and so which rank gets it"
+    return "coordinated=True makes batches in rounds" if options.coordinated else ""
 
 
 def _must_join(options: IterOptions, shape: PlanShape) -> bool:

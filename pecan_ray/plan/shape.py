@@ -134,7 +134,7 @@ def plan_shape(plan: Plan) -> PlanShape:
         unordered_reason=unordered_reason,
         unjoinable=_join_error(plan, batching),
         joined=_changes_the_number_of_rows(plan),
-        estimated="" if unordered_reason else _why_estimated(plan),
+        estimated=_why_estimated(plan, unordered_reason),
         computes=any(isinstance(op, ElementOp) for op in plan.all_ops()),
     )
 
@@ -144,9 +144,10 @@ def _changes_the_number_of_rows(plan: Plan) -> bool:
     return one_source and any(isinstance(op, (Filter, FlatMap)) for op in plan.ops)
 
 
-def _why_estimated(plan: Plan) -> str:
+def _why_estimated(plan: Plan, unordered_reason: str) -> str:
     source = next(plan.sources())
-    return _learns_lengths(source) if _estimates(source) and not _counts(source) else ""
+    decides = not unordered_reason and _estimates(source) and not _counts(source)
+    return _learns_lengths(source) if decides else ""
 
 
 def _counts(source: Source) -> bool:

@@ -71,11 +71,6 @@ class Split:
         """Number of elements, where it is known and not estimated."""
         return self.elements if self.about is None else None
 
-    @property
-    def as_listed(self) -> Split:
-        """The split without what is only estimated of it."""
-        return self if self.about is None else replace(self, elements=None)
-
     def file_of(self, element: int) -> str:
         """Return the path of the file that an element lies in; empty for in-memory sources."""
         return self.files[element] if element < len(self.files) else self.path
@@ -291,6 +286,11 @@ class Lease:
     def key(self) -> LeaseKey:
         """Name of the split within its epoch: (branch, repetition, split index)."""
         return (self.branch, self.pass_index, self.split.index)
+
+    @property
+    def as_listed(self) -> Lease:
+        """The lease without what is only estimated of its split."""
+        return self if self.split.about is None else replace(self, split=replace(self.split, elements=None))
 
 
 @runtime_checkable

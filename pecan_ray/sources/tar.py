@@ -100,13 +100,13 @@ def members(
             if announced:
                 _broken(path, offset, "the member that an extended header announces is missing")
             header, offset = _behind_zeros(path, stream, offset, max_record_bytes)
+            begin = offset
             if not header:
                 return
             continue
         name = overrides.get("path", info.name)
         if not name:
             _broken(path, offset, "a member has no name")
-        begin = begin if announced else offset
         member = TarMember(path, name, offset + BLOCK, _length(path, offset, info, overrides), stream, begin)
         padded = -(-member.size // BLOCK) * BLOCK
         # Found before the data is asked for: else a cut archive would give a short file.
@@ -123,7 +123,7 @@ def members(
             # Blocks with a map of holes may follow, which its size does not count.
             if info.type == tarfile.GNUTYPE_SPARSE:
                 _broken(path, offset, f"{name!r} is a sparse file: pack it with `tar` without --sparse")
-            overrides, announced = {}, False
+            overrides, announced, begin = {}, False, member.offset + padded
         member.skip_rest(padded)
         offset = member.offset + padded
         header = stream.read(BLOCK)
