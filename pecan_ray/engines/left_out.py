@@ -107,7 +107,7 @@ def _left_out(
     skipped_positions: SkippedPositions,
 ) -> BadElement:
     """Return what is left out of a split that breaks at its element `number`."""
-    length, estimate = lease.split.elements, ""
+    length, estimate = lease.split.counted, ""
     open_end = length is None and any(stop == END for _, stop in spans)
     if open_end and (found := _estimated_length(lease, number, error, skipped_positions)):
         length, estimate = found
@@ -142,7 +142,7 @@ def _estimated_length(
     by_bytes = None if nbytes is None else skipped_positions.length_of_bytes(lease.branch, nbytes)
     if by_bytes is not None:
         return max(number + 1, round(by_bytes)), f"its {nbytes} bytes, by those of other splits"
-    if lease.split.about is not None:
+    if nbytes is not None and lease.split.about is not None:
         return max(number + 1, lease.split.about), f"its {nbytes} bytes, by the beginning of the first file"
     mean = skipped_positions.mean_length(lease.branch)
     return None if mean is None else (max(number + 1, round(mean)), "the mean length of other splits")

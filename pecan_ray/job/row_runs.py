@@ -286,6 +286,7 @@ class RowRuns:
     def ended(self, key: LeaseKey, elements: int) -> None:
         """Note how many elements a split really holds: where rows are numbered, it must hold what it told."""
         split = self._queues.listings[key[0]][key[2]]
+        self._waiting.ended(split, elements)
         # Decision 144: a length that was told wrongly does no harm to joined rows, because splits count their places.
         if elements != split.elements and not self._shape.joined:
             message = f"of {split.path or f'split {split.index}'} {split.elements} elements were told, and it holds"

@@ -16,7 +16,7 @@ from pecan_ray.job.leftovers import Leftovers
 from pecan_ray.job.own_ranks import OwnRanks, RowsToGive
 from pecan_ray.job.queues import Queues
 from pecan_ray.job.skipped_rows import SkippedRows
-from pecan_ray.plan.splits import Lease
+from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, Split
 from pecan_ray.sampling.spans import Span
 
 
@@ -36,12 +36,19 @@ class WaitingRows:
         """Rows before this one that nobody has are for any worker."""
         self.fatal_batches = FatalBatches(shape.batch_size, divides=shape.joined)
         self.skipped_rows = SkippedRows()
+        self._ends: dict[int, int] = {}
+        """By the numbers of estimated splits: nothing lies behind so many of their elements."""
 
     def begin_epoch(self) -> None:
         """Begin an epoch at its first row."""
         self.given = self._open_before = 0
         self.fatal_batches.clear()
         self.skipped_rows.clear()
+
+    def ended(self, split: Split, elements: int) -> None:
+        """Note that a split holds so many elements, or fewer."""
+        if self._shape.joined and split.about is not None:
+            self._ends[split.index] = min(elements, self._ends.get(split.index, elements))
 
     def to_give(self, limit: int) -> RowsToGive:
         """Return which rows may be given out: what came back in any case, else up to a limit."""
@@ -127,7 +134,13 @@ class WaitingRows:
         suspected = self.fatal_batches.next_suspected_row(first)
         most = min(most, self._epoch_rows.last_round().run_end(first) - first)
         most = most if suspected is None else min(most, suspected - first)
-        if (elements_in(lease) or 0) <= most:
+        # What an estimate that is too large still has behind the end is one run, and each run passes over the split.
+        is_behind = (
+            suspected is None
+            and lease.spans[-1][1] == END
+            and lease.spans[0][0] >> OUTPUT_BITS >= self._ends.get(lease.split.index, END)
+        )
+        if is_behind or (elements_in(lease) or 0) <= most:
             return lease
         part, rest = cut(lease, most)
         self.put_back([rest])

@@ -42,11 +42,11 @@ def members(parts: Sequence[Subset], source: Source) -> int | None:
     """Return how many elements of a source belong to all of some parts; None if the splits' lengths are not known."""
     count = 0
     for split in source.splits():
-        if split.elements is None:
+        if split.counted is None:
             return None
-        kept = np.ones(split.elements, bool)
+        kept = np.ones(split.counted, bool)
         for op in parts:
-            places = _positions(op.seed, op.level, split.index, 0, split.elements)
+            places = _positions(op.seed, op.level, split.index, 0, split.counted)
             kept &= (op.low <= places) & (places < op.high)
         count += int(kept.sum())
     return count

@@ -11,7 +11,6 @@ import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from functools import lru_cache
 from typing import Any, BinaryIO, Protocol, TypeAlias, runtime_checkable
 
 from pecan_ray.errors import PecanError, PlanError
@@ -136,13 +135,8 @@ def split_bytes_of(path: str, split_bytes: int) -> int:
     return split_bytes if is_remote(path) else min(split_bytes, LOCAL_SPLIT_BYTES)
 
 
-@lru_cache(maxsize=64)
-def _first_file(patterns: tuple[str, ...]) -> str:
-    return next((file.path for file in data_files(patterns)), "")
-
-
-def are_plain_local(patterns: tuple[str, ...]) -> bool:
-    """Tell whether files lie on this machine and are not compressed, as far as the first one shows.
+def are_plain_local(patterns: tuple[str, ...], *, all_files: bool = False) -> bool:
+    """Tell whether files lie on this machine and are not compressed; unless it shall be all, the first one shows it.
 
     Then passing over what lies before an element takes little time.
     """
@@ -150,7 +144,8 @@ def are_plain_local(patterns: tuple[str, ...]) -> bool:
         return False
     # Where files are seen by workers alone nothing is known of them here.
     with suppress(OSError, PecanError):
-        return compression_of(_first_file(patterns)) is None
+        found = (compression_of(file.path) is None for file in data_files(patterns))
+        return all(found) if all_files else next(found, True)
     return False
 
 

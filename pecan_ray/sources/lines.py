@@ -86,15 +86,17 @@ class BadLines:
 def line_ranges(files: Iterable[FileInfo], split_bytes: int, *, whole: bool = False) -> Iterator[Split]:
     """Yield byte ranges of about equal size, none longer than `split_bytes`; compressed files stay whole.
 
-    Those of files of this machine are shorter, and tell about how many lines they have.
+    Those of files of this machine are shorter, and tell about how many lines they have; a compressed file behind one
+    that is not, so that all tell it, as if it had one: it is read at a stretch.
     """
-    index, line_bytes = 0, 0.0
+    index, line_bytes, estimates = 0, 0.0, False
     for file in files:
+        remote = is_remote(file.path)
         if whole or compression_of(file.path):
-            yield Split(index=index, path=file.path, version=file.version)
+            yield Split(index, file.path, version=file.version, about=1 if estimates and not remote else None)
             index += 1
             continue
-        remote = is_remote(file.path)
+        estimates = True
         line_bytes = line_bytes or (0.0 if remote else _line_bytes(file))
         pieces = max(1, -(-file.size // split_bytes_of(file.path, split_bytes)))
         for piece in range(pieces):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import BinaryIO, ClassVar, Literal, NoReturn
 
 import google_crc32c
 
-from pecan_ray.errors import CorruptSourceError
+from pecan_ray.errors import CorruptSourceError, SourceError
 from pecan_ray.plan.splits import Element, Split
 from pecan_ray.sources.compressed import compression_of, opened
 from pecan_ray.sources.example_proto import check_features, parse_example
@@ -62,24 +63,33 @@ class TFRecords(RecordFiles):
 
     def splits(self) -> Iterator[Split]:
         """Yield whole files, and ranges of records of large local files."""
-        index = 0
+        index, estimates = 0, False
         for file in with_equal_columns(data_files(self.patterns), self.patterns, self.partitions):
             if compression_of(file.path):
-                yield Split(index=index, path=file.path, version=file.version)
+                # Behind one that is not, it is read at a stretch, where others are divided.
+                about = 1 if estimates and not is_remote(file.path) else None
+                yield Split(index, file.path, version=file.version, about=about)
                 index += 1
-            elif is_remote(file.path) or not file.size:
+                continue
+            estimates = estimates or not is_remote(file.path)
+            if is_remote(file.path) or not file.size:
                 # An empty file is known to have no records, without reading it.
                 elements = None if file.size else 0
                 yield Split(index, file.path, stop=file.size, elements=elements, version=file.version)
                 index += 1
             else:
-                for start, stop, elements in _record_ranges(file, split_bytes_of(file.path, self.split_bytes)):
-                    yield Split(index, file.path, start, stop, elements, version=file.version)
+                for start, stop, elements, about in _record_ranges(file, split_bytes_of(file.path, self.split_bytes)):
+                    yield Split(index, file.path, start, stop, elements, version=file.version, about=about)
                     index += 1
 
     @property
     def counts_splits(self) -> bool:
         """Whether files lie on this machine and are not compressed: their records are counted as they are listed."""
+        return are_plain_local(self.patterns, all_files=True)
+
+    @property
+    def estimates_splits(self) -> bool:
+        """Whether records are counted but for those of compressed files, which are read at a stretch."""
         return are_plain_local(self.patterns)
 
     def read(self, split: Split, start: int = 0) -> Iterator[Element]:
@@ -103,25 +113,34 @@ class TFRecords(RecordFiles):
         return identity_of("TFRecords", options, data_files(self.patterns))
 
 
-def _record_ranges(listed: FileInfo, split_bytes: int) -> Iterator[tuple[int, int, int | None]]:
-    """Yield (first byte, last byte + 1, records) of runs of records; a broken header ends them with None."""
-    size = listed.size
-    with open_random(listed.path, version=listed.version, buffering=HEADERS_BYTES) as file:
-        at = first = count = 0
+def _record_ranges(listed: FileInfo, split_bytes: int) -> Iterator[tuple[int, int, int, int | None]]:
+    """Yield (first byte, last byte + 1, records, None) of runs of records.
+
+    A broken header ends them as one more record: its reader meets the same fault, and tells with the number of the
+    element. How many records lie behind it is not known, so the number is an estimate, too.
+    """
+    size, first, count = listed.size, 0, 0
+    # Whoever reads it tells why a file cannot be opened.
+    with (
+        suppress(OSError, SourceError),
+        open_random(listed.path, version=listed.version, buffering=HEADERS_BYTES) as file,
+    ):
+        at = 0
         while at < size:
             file.seek(at)
             length = _length(file.read(_HEADER.size))
             end = at + _HEADER.size + (length or 0) + _FOOTER.size
             if length is None or end > size:
-                # The reader will meet the same fault, and tell with the number of the element.
-                yield first, size, None
-                return
+                break
             # One record at least, however large it is.
             if end - first > split_bytes and count > 0:
-                yield first, at, count
+                yield first, at, count, None
                 first, count = at, 0
             at, count = end, count + 1
-        yield first, size, count
+        else:
+            yield first, size, count, None
+            return
+    yield first, size, count + 1, count + 1
 
 
 def _records(stream: BinaryIO, split: Split, start: int, max_record_bytes: int) -> Iterator[tuple[int, bytes]]:

@@ -86,13 +86,16 @@ class WebDataset(NamedFiles):
 
     def splits(self) -> Iterator[Split]:
         """Yield one split for each archive."""
-        sample_bytes = 0.0
+        sample_bytes, estimates = 0.0, False
         for index, file in enumerate(data_files(self.patterns)):
             # How long a compressed archive is when it is unpacked is not known before its end.
             stop = None if compression_of(file.path) else file.size
             local = stop is not None and not is_remote(file.path)
             sample_bytes = sample_bytes or (self._sample_bytes(file) if local else 0.0)
             about = max(1, round(file.size / max(1.0, sample_bytes))) if local else None
+            if estimates and stop is None and not is_remote(file.path):
+                about = 1  # compressed, behind one that is not: it is read at a stretch
+            estimates = estimates or local
             yield Split(index=index, path=file.path, stop=stop, version=file.version, about=about)
 
     @property

@@ -116,3 +116,17 @@ def test_each_worker_may_have_an_element_also_where_one_becomes_more_rows_than_t
     for worker in "ab":
         assert ledger.next_assignment(worker) == Assignment(0)
         assert [elements_in(lease) for lease in ledger.take_run(worker, 1) or ()] == [1]
+
+
+def test_what_an_estimate_has_behind_the_end_of_its_split_is_one_run() -> None:
+    ledger = Ledger(LedgerShape(in_row_order=True, joined=True, one_row_each=True, batch_size=4))
+    ledger.add_splits(0, [Split(0, about=4000)])
+    ledger.end_listing(0)
+    spans = []
+    for worker in "ab":
+        ledger.join(worker)
+        ledger.next_assignment(worker)
+        (lease,) = ledger.take_run(worker, 4, 4) or ()
+        spans.append(lease.spans[0])
+        ledger.ended(worker, 0, lease.key, 4)
+    assert spans == [elements(0, 4), (elements(4)[0], END)], "the split is passed over once"

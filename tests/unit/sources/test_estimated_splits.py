@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import tarfile
 from collections.abc import Generator
 from contextlib import closing
@@ -10,6 +11,7 @@ from typing import Any, cast
 
 import pytest
 
+from pecan_ray.errors import CorruptSourceError
 from pecan_ray.job.row_order import runs_in_order
 from pecan_ray.options import IterOptions, Workers
 from pecan_ray.pipeline import PecanPipeline
@@ -57,6 +59,28 @@ def test_records_on_this_machine_are_counted_as_they_are_listed(tmp_path: Path) 
     (tmp_path / "b").write_bytes(b"")
     source = TFRecords(str(tmp_path))
     assert source.counts_splits and [split.elements for split in source.splits()] == [50, 0]
+
+
+def test_a_record_that_is_broken_is_one_of_those_that_are_told(tmp_path: Path) -> None:
+    records = [framed(b"x" * number) for number in range(50)]
+    (tmp_path / "a").write_bytes(b"".join(records[:20]) + b"?" * 12 + b"".join(records[20:]))
+    source = TFRecords(str(tmp_path))
+    (split,) = source.splits()
+    assert source.counts_splits and (split.elements, split.about, split.counted) == (21, 21, None)
+    with pytest.raises(CorruptSourceError, match=r"^element 20 of "):
+        list(source.read(split))
+
+
+@pytest.mark.parametrize("kind", [TextLines, JsonLines, TFRecords, WebDataset])
+def test_compressed_files_behind_others_are_read_at_a_stretch(kind: Any, tmp_path: Path) -> None:
+    for name in ("a", "b.gz", "c"):
+        (tmp_path / name).write_bytes(b"" if name != "b.gz" else gzip.compress(b""))
+    source = kind(str(tmp_path))
+    assert source.estimates_splits and not getattr(source, "counts_splits", False)
+    told = [(split.elements, split.about) for split in source.splits()]
+    assert told[1] == (None, 1) and (None, None) not in told
+    (tmp_path / "a").unlink()
+    assert not source.estimates_splits and next(iter(source.splits())).about is None
 
 
 def test_parts_of_an_archive_are_read_without_passing_over_its_beginning_each_time(
