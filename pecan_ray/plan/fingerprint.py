@@ -315,6 +315,9 @@ def _global_names(code: types.CodeType) -> set[str]:
 def is_library(module: str | None) -> bool:
     """Tell whether a module belongs to Python, to pecan_ray or to an installed package."""
     top = (module or "").partition(".")[0]
+    # The user's program, also in a process whose own program is a library's, as in Ray's workers.
+    if top in ("__main__", "__mp_main__"):
+        return False
     if top == "pecan_ray" or top in sys.stdlib_module_names:
         return True
     file = getattr(sys.modules.get(module or ""), "__file__", None) or ""

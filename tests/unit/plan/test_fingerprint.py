@@ -327,3 +327,14 @@ def test_such_a_function_runs_like_others(kind: Any, place: Callable[[Any], Any]
     assert dict(held_by(op.fn)).keys() <= {"value"}
     assert wants_rng(op.fn) == (place is not holding and kind is not Answers), "if it declares that"
     assert [int(i) for batch in pipe.iter_batches(debug=True) for i in batch["i"]] == list(range(12))
+
+
+def test_functions_of_a_program_are_its_own_in_a_process_that_runs_a_librarys_program(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ray's workers do: what a state of theirs tells of a pipeline is what the program tells of it."""
+    codes = [fn.__code__ for fn in (lambda x: x, lambda x: x + 1)]
+    found = [types.FunctionType(code, {"__name__": "__main__"}) for code in codes]
+    here = [canonical_text(fn) for fn in found]
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", np.__file__)
+    assert [canonical_text(fn) for fn in found] == here and here[0] != here[1]
