@@ -201,7 +201,7 @@ def _order_sequences(request: OrderRequest, names: Sequence[OpOrder]) -> list[Op
             # What a stretch leaves of its share goes to those behind it.
             deadline = now + (BEGIN_SHARE * request.seconds - now) / (len(names) - number)
             # Decision 24: a sample is spread over the data, unless the plan needs its beginning.
-            spread = not plan_shape(request.plan).serial
+            spread = not plan_shape(request.plan, order=False).serial
             limits = SampleLimits(request.elements, deadline, spread=spread, skip_bad=request.skip_bad)
             found.append(_order_op_sequence(copies[one], request, limits, clock, request.runs / len(names)))
     return apply_pipeline_threshold(found)
@@ -293,7 +293,7 @@ def _rejection(request: OrderRequest, orders: Sequence[OpOrder]) -> str:
     # Others than the first look had, on which the order holds
     # (docs/decisions/autoorder.md#115-kept-orders-are-compared-again).
     # What fails in the user's order tells nothing of another one.
-    spread = not plan_shape(request.plan).serial
+    spread = not plan_shape(request.plan, order=False).serial
     limits = SampleLimits(request.elements, request.seconds, spread=spread, later=True, skip_bad=True)
     with restore_globals():
         for stretch in op_sequences(private_copy(request.plan)):

@@ -118,7 +118,7 @@ def num_elements(plan: Plan) -> float | None:
     if len(known) < len(counts):
         return None
     total = float(sum(known))
-    num_passes = plan_shape(plan).num_passes
+    num_passes = plan_shape(plan, order=False).num_passes
     # Nothing is nothing, however often it is repeated.
     total *= math.inf if num_passes is None and total else num_passes or 1
     # Behind `batch`, `take` counts batches.

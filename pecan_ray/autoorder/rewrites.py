@@ -188,7 +188,7 @@ def maps_from_source(plan: Plan) -> tuple[Map, ...]:
         return ()
     if any(op.keep_position or op.processes or is_pass_dependent(op) for op in maps):
         return ()
-    if isinstance(plan.head, Join) or plan_shape(plan).serial:
+    if isinstance(plan.head, Join) or plan_shape(plan, order=False).serial:
         return ()
     return tuple(maps) if as_columnar(plan.head) is not None else ()  # asked last: it may look at all of the data
 

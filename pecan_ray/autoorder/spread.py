@@ -203,7 +203,11 @@ def entering(
     bounded = [Bounded(one, limits, clock, scans) for one in plan.sources()]
     sources: list[Source] = [*bounded]
     # `take`, `skip` and `zip` count from the beginning, so a sample of such a plan has to begin there.
-    if not limits.spread or plan_shape(plan).serial or any(hasattr(source, "first") for source in plan.sources()):
+    if (
+        not limits.spread
+        or plan_shape(plan, order=False).serial
+        or any(hasattr(source, "first") for source in plan.sources())
+    ):
         return plan, sources, AllLeases(sources, epoch=0, num_passes=1)
     streams = [
         _leases(branch, source, list_splits(source).splits, share, again=again)

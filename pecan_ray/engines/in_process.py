@@ -132,7 +132,7 @@ def run_produced(
     more over what was yielded before.
     """
     given = 0
-    orders = () if source_order else split_order_of(plan_shape(plan).shuffled, seed)
+    orders = () if source_order else split_order_of(plan_shape(plan, order=False).shuffled, seed)
     options = EngineOptions(seed=seed, order="strict", on_error=on_error, users_order=users_order)
     try:
         for produced in _run(plan, engine, options, epoch, orders):
@@ -166,7 +166,7 @@ def _behind(produced: Iterator[Produced], count: int) -> Iterator[Produced]:
 def _run(
     plan: Plan, engine: EngineName, options: EngineOptions, epoch: int, orders: Sequence[SplitOrder | None]
 ) -> Generator[Produced, None, None]:
-    shape = plan_shape(plan)
+    shape = plan_shape(plan, order=False)
     leases: Leases = AllLeases(tuple(plan.sources()), epoch, shape.num_passes, orders)
     watched = None
     if shape.num_passes is None and (empty := endless_passes(plan)) is not None:

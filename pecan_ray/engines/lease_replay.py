@@ -162,7 +162,9 @@ class PassLeases:
 def joined_in_passes(plan: Plan) -> bool:
     """Tell whether the job deals out the inputs of a plan's join again and again, which come pass by pass."""
     return (
-        isinstance(plan.head, Join) and any(isinstance(op, Repeat) for op in plan.ops) and not plan_shape(plan).serial
+        isinstance(plan.head, Join)
+        and any(isinstance(op, Repeat) for op in plan.ops)
+        and not plan_shape(plan, order=False).serial
     )
 
 

@@ -105,8 +105,8 @@ def _num_passes(plan: Plan) -> int | None:
     return num_passes
 
 
-def plan_shape(plan: Plan) -> PlanShape:
-    """Derive a plan's shape.
+def plan_shape(plan: Plan, *, order: bool = True) -> PlanShape:
+    """Derive a plan's shape; without `order` nothing of the order of rows, for which files may have to be listed.
 
     `repeat` at the end of a plan, or before its batching, is run by handing out the splits again; in other
     places, and together with operators that need the whole sequence, it makes the plan serial.
@@ -116,7 +116,8 @@ def plan_shape(plan: Plan) -> PlanShape:
     # docs/decisions/exactly-once.md#95-rows-carry-positions-of-elements has why one worker runs those.
     does_rebatch = not serial and _regroups(plan) and bool(identity_lost_at(plan))
     # What needs the whole sequence: docs/decisions/exactly-once.md#6-serial-plans-run-on-one-worker.
-    batching, unordered_reason = last_batching(plan), _why_unordered(plan)
+    batching = last_batching(plan)
+    unordered_reason, estimated = _told_of_order(plan, wanted=order)
     return PlanShape(
         serial=serial,
         # One worker that runs the whole plan runs `repeat` as an operator.
@@ -134,7 +135,7 @@ def plan_shape(plan: Plan) -> PlanShape:
         unordered_reason=unordered_reason,
         unjoinable=_join_error(plan, batching),
         joined=_changes_the_number_of_rows(plan),
-        estimated=_why_estimated(plan, unordered_reason),
+        estimated=estimated,
         computes=any(isinstance(op, ElementOp) for op in plan.all_ops()),
     )
 
@@ -144,10 +145,14 @@ def _changes_the_number_of_rows(plan: Plan) -> bool:
     return one_source and any(isinstance(op, (Filter, FlatMap)) for op in plan.ops)
 
 
-def _why_estimated(plan: Plan, unordered_reason: str) -> str:
+def _told_of_order(plan: Plan, *, wanted: bool) -> tuple[str, str]:
+    """Return why several workers cannot keep the order of the source, and why lengths are estimated where they can."""
+    if not wanted:
+        return "", ""
+    if unordered_reason := _why_unordered(plan):
+        return unordered_reason, ""
     source = next(plan.sources())
-    decides = not unordered_reason and _estimates(source) and not _counts(source)
-    return _learns_lengths(source) if decides else ""
+    return "", _learns_lengths(source) if _estimates(source) and not _counts(source) else ""
 
 
 def _counts(source: Source) -> bool:

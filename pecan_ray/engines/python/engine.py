@@ -99,14 +99,14 @@ class PythonEngine:
         )
         produced = self._with_the_rest(stream)
         # Forks are looked for between batches, so that elements pay nothing for it.
-        for one in ending_with_the_last_batch(produced) if plan_shape(self._plan).serial else produced:
+        for one in ending_with_the_last_batch(produced) if plan_shape(self._plan, order=False).serial else produced:
             yield one
             forks.raise_reported()
         forks.raise_reported()
 
     def _with_the_rest(self, stream: ItemStream) -> Generator[Produced, None, None]:
         """Yield batches in the way that suits the plan, and what is left at the end."""
-        if plan_shape(self._plan).serial:
+        if plan_shape(self._plan, order=False).serial:
             yield from self._one_by_one(stream)
         elif (columnar := by_columns(self._plan, self._sources[0])) is not None and self._can_be_in_rows(columnar):
             yield from self._of_columns(stream, columnar)

@@ -92,7 +92,7 @@ class ItemStream:
         `cache`: the entries of points at which something is kept; None: these are points like the others.
         """
         self.plan, self._sources, self._options = plan, sources, options
-        shape = plan_shape(plan)
+        shape = plan_shape(plan, order=False)
         leases = InStepLeases(leases, sources) if plan.is_in_step else leases
         self._runs = LeaseReplay(leases, split_order_of(shape.shuffled, options.seed)) if shape.serial else None
         """Of a plan that runs as a whole: its leases, for as many runs as `repeat` makes."""
@@ -238,7 +238,7 @@ class ItemStream:
         `of_blocks`: the beginning yields blocks of rows, which the first operator that takes none gets as items, and
         what is behind the last operator, unless it is to `keep` them.
         """
-        todo, shape = [op for op in ops if not (of_blocks and is_idle(op))], plan_shape(self.plan)
+        todo, shape = [op for op in ops if not (of_blocks and is_idle(op))], plan_shape(self.plan, order=False)
         stages: list[RunItems] = []
         while todo:
             if of_blocks and (on_columns := self._on_columns(todo, plan, branch)) is not None:
@@ -402,7 +402,7 @@ class ItemStream:
 
         A plan that runs as a whole begins the operator itself; elsewhere items of several passes follow each other.
         """
-        if self._runs is not None or plan_shape(self.plan).num_passes == 1:
+        if self._runs is not None or plan_shape(self.plan, order=False).num_passes == 1:
             numbers = itertools.count()
             return lambda items: run(items, next(numbers))
         # `repeat` before the operator makes several of the job's passes one pass of the operator.

@@ -159,7 +159,7 @@ class TensorFlowEngine:
         _check_no_processes(plan)
         self._plan, self._options, self._slots = plan, options, slots
         self._sources = tuple(with_seed(source, options.seed) for source in sources)
-        self._serial = plan_shape(plan).serial
+        self._serial = plan_shape(plan, order=False).serial
         last = last_batching(plan)
         self._batched = last is not None
         self._changes = _last_function_on_batches(plan, last)
@@ -195,7 +195,11 @@ class TensorFlowEngine:
             yield from run_native(head, leases, self._options, self._slots)
         elif self._reads_batches:
             yield from self._native_batches(leases)
-        elif plan_shape(self._plan).joined and self._options.order == "strict" and self._options.on_error == "raise":
+        elif (
+            plan_shape(self._plan, order=False).joined
+            and self._options.order == "strict"
+            and self._options.on_error == "raise"
+        ):
             yield from self._in_blocks(leases)
         else:
             yield from self._assignment(leases)
@@ -249,7 +253,7 @@ class TensorFlowEngine:
 
     def _assignment(self, leases: Leases) -> Generator[Produced, None, None]:
         skipped_positions = SkippedPositions()
-        shuffled = plan_shape(self._plan).shuffled
+        shuffled = plan_shape(self._plan, order=False).shuffled
         orders = split_order_of(shuffled, self._options.seed)
         runs = LeaseReplay(leases, orders) if self._serial else None
         skipped_positions.first_runs_only = self._serial
@@ -333,7 +337,7 @@ class TensorFlowEngine:
     def _results(self, elements: Elements, stretch: GraphAssignment) -> Iterator[tuple[dict[str, Any], Any] | None]:
         """Yield what the graph computes; None where that has to wait for a report, of passes that yield nothing."""
         results = iter(partial(_computed, elements, stretch), None)
-        if plan_shape(self._plan).num_passes is not None:
+        if plan_shape(self._plan, order=False).num_passes is not None:
             yield from results
             return
         # A graph says nothing while it yields nothing, which may be for ever.

@@ -81,7 +81,7 @@ class Graph:
         self.calls = ObservedCalls()
         self._should_watch = False
         """Whether what fails now is found by its calls, and not by its positions."""
-        self._serial = plan_shape(plan).serial
+        self._serial = plan_shape(plan, order=False).serial
         self._drained = drained(plan)
         self._has_repeat = any(isinstance(op, Repeat) for op in plan.all_ops())
         self._last = last_batching(plan)

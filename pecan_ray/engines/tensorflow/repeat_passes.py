@@ -60,7 +60,7 @@ class EndlessRepeat:
 def drained(plan: Plan) -> bool:
     """Tell whether the job deals out splits again of which something must not be mixed with the pass before."""
     repeats = [place for place, op in enumerate(plan.ops) if isinstance(op, Repeat)]
-    if not repeats or plan_shape(plan).serial:
+    if not repeats or plan_shape(plan, order=False).serial:
         return False
     last = last_batching(plan)
     before = plan.ops[: repeats[-1]]

@@ -65,7 +65,7 @@ def batches_of(shard: OpenShard, size: int) -> Iterator[Run]:
 
 def elements_of_first_batch(plan: Plan) -> int:
     """Return how many elements of a user's dataset the first batch takes at least."""
-    if not isinstance(plan.head, TfDataSource) or plan_shape(plan).serial:
+    if not isinstance(plan.head, TfDataSource) or plan_shape(plan, order=False).serial:
         return 1
     for op in plan.ops:
         if isinstance(op, FixedSizeBatchingOp):
