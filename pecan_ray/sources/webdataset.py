@@ -43,19 +43,19 @@ class ArchivePlaces:
         self._lock = threading.Lock()
         """Guards what is known: threads of a worker read archives side by side."""
 
-    def before(self, split: Split, start: int) -> SampleStart:
-        """Return a sample that is the wanted one, or lies before it."""
-        with self._lock:
-            place = self._by_file.get((split.path, split.version), SampleStart())
+    def take(self, split: Split, start: int) -> SampleStart:
+        """Return a sample that is the wanted one, or lies before it: from then on it is the caller's alone."""
         # Without a version nobody knows whether it is the same archive, and one without a size is decompressed.
-        here = split.version and split.stop is not None and place.number <= start
-        return place if here else SampleStart()
+        if not split.version or split.stop is None:
+            return SampleStart()
+        with self._lock:
+            place = self._by_file.pop((split.path, split.version), SampleStart())
+        return place if place.number <= start else SampleStart()
 
     def note(self, split: Split, place: SampleStart) -> None:
-        """Note where a reader has come to."""
+        """Note where a reader was stopped."""
         with self._lock:
             self._by_file[split.path, split.version] = place
-            self._by_file.move_to_end((split.path, split.version))
             if len(self._by_file) > MOST_PLACES:
                 self._by_file.popitem(last=False)
 
@@ -116,8 +116,8 @@ class WebDataset(NamedFiles):
 
     def read(self, split: Split, start: int = 0) -> Iterator[Element]:
         """Yield samples from number `start` on; the data of those before is skipped, on disks by seeking."""
-        place = _places.before(split, start)
-        number, seen, unnamed = place.number - 1, dict(place.seen), list[str]()
+        place = _places.take(split, start)
+        number, seen, unnamed = place.number - 1, place.seen, list[str]()
         with opened(split, place.offset) as stream:
             found = members(split.path, stream, split.stop, self.max_record_bytes, place.offset)
             samples = groupby(_named(found, unnamed), key=lambda named: named[0])
@@ -134,8 +134,9 @@ class WebDataset(NamedFiles):
                         # Also of what is skipped: a resumed job refuses what the first one would have refused.
                         columns = [column for _, column, _ in sample]
                         _check_whole(split, number, key, frozenset(("__key__", *columns)), seen)
-            finally:
+            except GeneratorExit:
                 _places.note(split, place)
+                raise
             if number < 0 and unnamed:
                 raise CorruptSourceError(
                     f"Archive {split.path} has files and no sample, since their names have no extension "

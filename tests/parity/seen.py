@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -79,11 +80,12 @@ def _draws(everything: list[Row]) -> str:
     return "other each time" if distinct == {True} else "the same" if distinct == {False} else "some repeat"
 
 
-class Repeated:
+class Repeated(ABC):
     """A loader that is iterated over: `again` gives what begins a pass."""
 
+    @abstractmethod
     def again(self) -> Any:
-        raise NotImplementedError
+        """Return what begins a pass."""
 
     def __iter__(self) -> Iterator[Batch]:
         return map(batch_of, self.again())
