@@ -24,10 +24,13 @@ test: lint
 	$(PYTEST) -m "not slow" $(WITHOUT_CLUSTER)
 	$(PYTEST) -m "not slow" $(ON_CLUSTERS)
 
+# A test hangs that takes more seconds than this: the longest one takes minutes of CPU time, and a machine has other work.
+LONG := --hypothesis-profile long --timeout 3600
+
 # The tests that are marked as slow, and Hypothesis' properties on all of their examples, as well.
 test-all: lint
-	$(PYTEST) --hypothesis-profile long $(WITHOUT_CLUSTER)
-	$(PYTEST) --hypothesis-profile long $(ON_CLUSTERS)
+	$(PYTEST) $(LONG) $(WITHOUT_CLUSTER)
+	$(PYTEST) $(LONG) $(ON_CLUSTERS)
 	$(MAKE) test-lower
 
 # The first program of the README, and the tests that need neither a cluster nor TensorFlow nor torch, at the lower bounds of

@@ -44,7 +44,7 @@ class HorizontalPodAutoscaler:
 
     @property
     def converged(self) -> bool:
-        """Whether the recommendations of the whole stabilization window agree."""
+        """Return whether the recommendations of the whole stabilization window agree."""
         return len(self._recent) == self._recent.maxlen and len(set(self._recent)) == 1
 
     def decide(self, window: Window, workers: int) -> Decision:

@@ -69,7 +69,6 @@ CACHEW_CODE = ScalingRule(
     max_time_change=1.2,
 )
 """As released: 7 %, 20 windows, 50 %, one sample decides."""
-RULES = {"cachew": CACHEW, "cachew-code": CACHEW_CODE}
 
 
 @dataclass(frozen=True)
@@ -207,7 +206,7 @@ class Autoscaler:
 
     @property
     def converged(self) -> bool:
-        """Whether scaling is over; it goes on watching."""
+        """Return whether scaling is over; it goes on watching."""
         return self._driver.converged
 
     def decide(self, window: Window, workers: int) -> Decision:

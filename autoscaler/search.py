@@ -107,7 +107,7 @@ class SearchDriver:
 
     @property
     def converged(self) -> bool:
-        """Whether the search is over and only watches."""
+        """Return whether the search is over and only watches."""
         return self._search is not None and self._move.settled
 
     def restrict(self, limits: DeploymentLimits) -> None:

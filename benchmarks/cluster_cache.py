@@ -17,10 +17,10 @@ from statistics import median
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.reproduction.cache_policies import POLICIES, allocate
+from benchmarks.reproduction.shared_cache import simulate_cache
 from benchmarks.reproduction.silod_figures import draw_jobs
-from pecan_ray.cache import ClusterResources, JobDemand, SubstitutionSampler, allocate
-from pecan_ray.cache.allocation import POLICIES
-from pecan_ray.simulator.shared_cache import simulate_cache
+from pecan_ray.cache import ClusterResources, JobDemand, SubstitutionSampler
 
 GPUS_PER_NODE = 8
 BYTES_PER_NODE = 0.05e12

@@ -28,7 +28,7 @@ from tests.protocol.world import World
 ELEMENT_S = 0.008
 EPOCHS = 3
 SPLITS = 16
-KINDS = ("joined", "numbered", "any")
+KINDS = ("joined", "apart", "numbered", "any")
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,19 @@ class EpochCase:
     at: float = 1.0
     slower: float = 1.0
     """So many times, if the fault says that a worker is slow."""
+    slow: tuple[float, int] = (0.0, 1)
+    """This share of the elements takes so many times as long."""
+    threads: int = 1
+    """Of each worker."""
+    row_bytes: int = 1000
 
     @property
     def ideal_s(self) -> float:
         """Seconds of an epoch if all workers were at work all the time."""
-        return self.elements * ELEMENT_S / (self.workers - 1 + 1 / self.slower)
+        share, times = self.slow
+        return (
+            self.elements * (1 + share * (times - 1)) * ELEMENT_S / (self.workers - 1 + 1 / self.slower) / self.threads
+        )
 
     def scenario(self, kind: str) -> Scenario:
         """Return what is simulated."""
@@ -60,11 +68,15 @@ class EpochCase:
             epochs=EPOCHS,
             batch_size=self.batch,
             numbered=kind != "any",
-            joined=kind == "joined",
+            joined=kind in ("joined", "apart"),
             local=self.workers,
             cpus=64,
             prefetch_bytes=1 << 28,
             element_s=ELEMENT_S,
+            slow=self.slow,
+            threads=self.threads,
+            ends_runs=kind == "joined",
+            row_bytes=self.row_bytes,
             steps_s=(0.0001,),
             delay_s=0.0007,
             on_error="raise",
@@ -79,6 +91,16 @@ CASES = {
     "256, 8 workers": EpochCase(12_800, 256, 8),
     "one 5 times slower": EpochCase(25_600, 256, 16, fault="slow worker", slower=5.0),
     "one killed": EpochCase(25_600, 256, 16, fault="kill worker", at=20.0),
+    "1 % 100 times slower": EpochCase(25_600, 256, 16, slow=(0.01, 100)),
+    "1 % 100 times slower, 32": EpochCase(25_600, 32, 16, slow=(0.01, 100)),
+    "1 % 100 times slower, 3 workers": EpochCase(25_600, 32, 3, slow=(0.01, 100)),
+    "1 % 100 times slower, 2 threads": EpochCase(25_600, 256, 8, slow=(0.01, 100), threads=2),
+    "1 % 100 times slower, 8 threads": EpochCase(25_600, 256, 2, slow=(0.01, 100), threads=8),
+    "1 % 100 times slower, 8 threads, 32": EpochCase(25_600, 32, 2, slow=(0.01, 100), threads=8),
+    "1 % 100 times slower, 8 threads, 16, large rows": EpochCase(
+        25_600, 16, 2, slow=(0.01, 100), threads=8, row_bytes=600_000
+    ),
+    "256, 8 threads": EpochCase(25_600, 256, 2, threads=8),
     "256, 4 ranks": EpochCase(25_600, 256, 16, ranks=4),
     "32, 4 ranks": EpochCase(25_600, 32, 16, ranks=4),
 }

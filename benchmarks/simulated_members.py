@@ -21,7 +21,7 @@ from pecan_ray.engines.counting import OpCount
 from pecan_ray.job import trainer_events
 from pecan_ray.job.events import WorkerRequestReceived
 from pecan_ray.job.heartbeat import HEARTBEAT_S, Heartbeat
-from pecan_ray.job.lease_requests import AHEAD_S, Branch, lot_of
+from pecan_ray.job.lease_branch import AHEAD_S, Branch, lot_of
 from pecan_ray.job.ledger_shape import Assignment
 from pecan_ray.job.messages import (
     AskAssignment,
@@ -172,7 +172,7 @@ class SimulatedTrainer:
             elif isinstance(instruction, trainer_events.RaiseError):
                 self._members.fail(instruction.error)
         self._over = self.state.over
-        due = math.inf if self._over else self.state.due(now)
+        due = math.inf if self._over else self.state.due
         if due < self._due or self._over:
             if self._timer is not None:
                 self._timer.cancel()

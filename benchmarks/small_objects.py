@@ -113,7 +113,7 @@ class ListedJob:
         self._left = [Lease(0, split) for split in source.splits()]
         self._worker = WorkerState(LedgerShape(), Heartbeat(math.inf), math.inf)
         self._requested: dict[str, AskJob] = {}
-        self.leases = EngineLeases(cast(Any, self), self.happened, lambda: 1)
+        self.leases = EngineLeases(cast(Any, self), self.happened, lambda: 1, lambda: False)
         self._instruction_handlers: dict[type, Callable[[Any], None]] = {
             AskJob: lambda one: self._requested.update({one.channel: one}),
             FindLocalSplits: lambda one: self.happened(LocalSplitsFound(one.branch, None)),

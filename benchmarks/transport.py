@@ -45,6 +45,7 @@ from pecan_ray.options import Config, IterOptions
 from pecan_ray.plan.shape import plan_shape
 from pecan_ray.runtime.client import BatchClient
 from pecan_ray.runtime.messages import Job, WorkerInfo
+from pecan_ray.runtime.streams import TrainerIdentity
 from pecan_ray.runtime.worker_actor import PreprocessingWorker
 
 LARGE = 64 * 224 * 224 * 3
@@ -121,7 +122,7 @@ def through_pecan(nodes: TwoNodes, nbytes: int, batches: int, other: bool, confi
         assert node_id == node
         keeper = remote(num_cpus=0, max_concurrency=8)(Bookkeeper).remote(WorkerInfo("w", node, pid, worker))
         worker.pump.remote(nbytes, batches)
-        client = BatchClient(keeper, 0, 1, ("transport", "trainer", nodes.mine), 256 << 20, lambda bad: None)
+        client = BatchClient(keeper, TrainerIdentity("transport", "trainer", nodes.mine), 256 << 20, lambda bad: None)
         client.start()
 
         def take() -> None:

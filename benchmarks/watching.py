@@ -36,7 +36,7 @@ import pecan_ray as pecan
 from benchmarks.first_program import first_pipeline
 from pecan_ray.job.heartbeat import HEARTBEAT_S
 from pecan_ray.job.job_views import MOST_SEEN, JobView, LiveJob, PlacedWorker
-from pecan_ray.job.messages import ReceivedBatches, TrainerProgress, TrainerReport, WorkerProgress
+from pecan_ray.job.messages import Receipts, ReceivedBatches, TrainerProgress, TrainerReport, WorkerProgress
 from pecan_ray.job.report_pace import REPORT_S
 from pecan_ray.observe.dashboard.frame import job_address
 from pecan_ray.observe.dashboard_cluster import KEPT_S, read_view
@@ -144,20 +144,20 @@ def timed(call: Callable[[], object]) -> float:
 def metrics(workers: int) -> None:
     """Measure what a second of metrics costs a job with one trainer, in CPU time of its controller, and print it."""
     told, numbers = JobMetrics("measured", "measured"), iter(range(1, 10**9))
-    received_batches = tuple(ReceivedBatches(f"w{n}", 0, {}, 1, 64, 1 << 20) for n in range(4))
+    received = Receipts(tuple(ReceivedBatches(f"w{n}", 0, {}, 1, 64, 1 << 20) for n in range(4)))
     calls = (
-        ("reports of the trainer", 1 / REPORT_S, lambda: told.reported(report())),
+        ("reports of the trainer", 1 / REPORT_S, lambda: told.trainers.reported(report())),
         (
             "a worker's news",
             1 / HEARTBEAT_S,
-            lambda: told.note_progress("w", "local", WorkerProgress(next(numbers), 1, 1)),
+            lambda: told.workers.note_progress("w", "local", WorkerProgress(next(numbers), 1, 1)),
         ),
     )
 
     def report() -> TrainerReport:
         number = next(numbers)
         return TrainerReport(
-            0, "", number, received_batches, progress=TrainerProgress(number, number, float(number), number + 1.0)
+            0, "", number, received, progress=TrainerProgress(number, number, float(number), number + 1.0)
         )
 
     shares = {}

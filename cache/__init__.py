@@ -4,13 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pecan_ray.cache.benefit import (  # the module has its function's name
-    CachedPart,
-    CachingChoice,
-    ProbedJob,
-    benefit,
-    choose_caching,
-)
 from pecan_ray.lazy import lazy_names
 
 if TYPE_CHECKING:
@@ -27,8 +20,6 @@ __all__ = [
     "Allocation",
     "AllocationPolicy",
     "CachePoint",
-    "CachedPart",
-    "CachingChoice",
     "ClusterResources",
     "DeliveryCost",
     "EvictionPolicy",
@@ -39,7 +30,6 @@ __all__ = [
     "JobDemand",
     "JoinAt",
     "OperatorCost",
-    "ProbedJob",
     "SlidingWindow",
     "SourceCost",
     "StoreModel",
@@ -47,8 +37,6 @@ __all__ = [
     "StoredEntry",
     "SubstitutionSampler",
     "allocate",
-    "benefit",
-    "choose_caching",
     "choose_execution",
     "entries_to_evict",
     "silod_perf",

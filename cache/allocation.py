@@ -10,8 +10,6 @@
 For speeds s a cache saves most of the pipe where s / d is largest; so whether some speeds can be had at all is seen by
 filling the cache in that order, and adding up what still misses. The last two policies are searches for such speeds.
 
-Other systems' policies have the same form, to be compared with: [baselines](allocation_baselines.py).
-
 Decisions: docs/decisions/shared-cache-and-pipe.md.
 """
 
@@ -23,22 +21,20 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from pecan_ray.cache.allocation_baselines import coordl, lru, quiver
 from pecan_ray.cache.demands import Allocation, ClusterResources, JobDemand
 from pecan_ray.cache.division import Demands, Division
 from pecan_ray.cache.pipe import evenly, in_order, in_turn_but_some_for_all
 from pecan_ray.cache.store_model import Numbers
 from pecan_ray.errors import PlanError
 
-AllocationPolicy: TypeAlias = Literal["greedy", "sjf", "max_min", "coordl", "alluxio", "quiver"]
-"""SiloD's three, and the caches that it was compared with ("alluxio" stands for any LRU)."""
+AllocationPolicy: TypeAlias = Literal["greedy", "sjf", "max_min"]
 # 2**-44 of the interval is 6e-14, far below SAME.
 HALVINGS = 44
 """Of the interval in which a speed lies."""
 SAME = 1e-9
 """Relative differences of speeds that are nothing but rounding."""
 MOST_ORDERS = 12
-"""In which `greedy` tries to cache the datasets; one is enough where the pipe carries what is missed."""
+"""Orders in which `greedy` tries to cache the datasets; one is enough where the pipe carries what is missed."""
 
 
 def allocate(
@@ -59,7 +55,11 @@ def allocate(
             "a byte each; give the cluster more cache, or run these jobs without one."
         )
     demands = Demands.of(jobs)
-    given = divide(demands, cluster, policy)
+    return allocations(jobs, demands, divide(demands, cluster, policy))
+
+
+def allocations(jobs: Sequence[JobDemand], demands: Demands, given: Division) -> dict[str, Allocation]:
+    """Return what each job is given, by its name."""
     columns = (given.cache, given.io, given.hits, demands.throughput(given.hits, given.io))
     rows = zip(*(column.tolist() for column in columns), strict=True)
     return {job.name: Allocation(*row) for job, row in zip(jobs, rows, strict=True)}
@@ -200,7 +200,4 @@ POLICIES: dict[AllocationPolicy, Callable[[Demands, ClusterResources], Division]
     "greedy": greedy,
     "sjf": sjf,
     "max_min": max_min,
-    "coordl": coordl,
-    "alluxio": lru,
-    "quiver": quiver,
 }

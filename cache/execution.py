@@ -51,7 +51,7 @@ class ExecutionOption:
     nbytes: float
     """What it would keep in all."""
     share: float = 1.0
-    """Of these bytes, what there is room for; the rest is computed in each epoch."""
+    """The share of these bytes that there is room for; the rest is computed in each epoch."""
     remote: bool = False
     """Whether what has no room here is read from a store that many machines share, and kept there."""
     measured: bool = False

@@ -20,7 +20,7 @@ class SourceCost:
     """Reading one element of the source."""
 
     seconds: float
-    """That one reader takes."""
+    """Seconds that one reader takes."""
     nbytes: float
     """Bytes of the element."""
     waiting: float = 0.0
@@ -41,7 +41,7 @@ class OperatorCost:
 
     name: str
     seconds: float
-    """That one thread takes for an element that it is given."""
+    """Seconds that one thread takes for an element that it is given."""
     nbytes: float
     """Bytes of an element that it gives."""
     elements: float = 1.0

@@ -28,12 +28,12 @@ from pecan_ray.observe.progress import Progress
 from pecan_ray.observe.report import Report
 from pecan_ray.observe.run_clock import RunClock
 from pecan_ray.observe.trainer_speed import RecentSpeed, run_length
-from pecan_ray.options import Config, EngineName, IterOptions, Workers
+from pecan_ray.options import IterOptions, PipelineSettings, Workers
 from pecan_ray.order_follow_up import OrderFollowUp
 from pecan_ray.pass_numbers import RunPasses
 from pecan_ray.plan.in_step import shape_of_job
 from pecan_ray.plan.operators import Plan
-from pecan_ray.quarantine import QuarantineFile, default_path, quarantine_writer
+from pecan_ray.quarantine import QuarantineFile, check_apart, default_path, quarantine_writer
 from pecan_ray.run import Deliver, LoopSoFar, TrainingRun
 from pecan_ray.run_of_job import JobRun
 from pecan_ray.run_of_reader import ReaderRun
@@ -72,11 +72,8 @@ class Batches(EpochLoops[BatchT]):
     def __init__(
         self,
         plan: Plan,
+        settings: PipelineSettings,
         *,
-        name: str,
-        engine: EngineName,
-        seed: int,
-        config: Config,
         options: IterOptions,
         debug: bool,
         order: Callable[[], Ordered],
@@ -96,6 +93,7 @@ class Batches(EpochLoops[BatchT]):
         `mesh`: places batches on the devices of JAX; `clock`: begun when the user has asked for this; `passes`: counts
         the epochs that begin; `kept`: processes of jobs before this one.
         """
+        name, seed, config = settings.name, settings.seed, settings.config
         self._clock, self._go_on, self._passes = clock or RunClock(), go_on, passes
         speed = functools.partial(RecentSpeed.of_job, plan, options, saved)
         progress, follow_up = Progress(name, config.progress, speed), OrderFollowUp(name, self._clock)
@@ -109,8 +107,10 @@ class Batches(EpochLoops[BatchT]):
         self.provenance: Provenance | None = None
         """Which data the batch that was yielded last holds."""
         processes = JobProcesses(name) if debug else kept.begin(parts, name, options, config)
-        self._quarantine = None if share is not None else self._open_quarantine(processes.job, saved)
-        self._states = RunStates(options, saved, seed=seed, engine=engine, parts=tuple(parts or ()), here=debug)
+        self._quarantine = None if share is not None else self._open_quarantine(plan, processes.job, saved)
+        self._states = RunStates(
+            options, saved, seed=seed, engine=settings.engine, parts=tuple(parts or ()), here=debug
+        )
         self._reach(self._states.first_epoch)
         self._ending = Ending(name, processes.job, config.report_folder, kept=not debug and options.rank == 0)
         if share is not None:
@@ -119,10 +119,7 @@ class Batches(EpochLoops[BatchT]):
         elif debug:
             self._run = InProcessRun(
                 plan,
-                name=name,
-                engine=engine,
-                seed=seed,
-                config=config,
+                settings,
                 options=options,
                 passes=passes,
                 convert=conversion(self._convert, self._device),
@@ -132,11 +129,8 @@ class Batches(EpochLoops[BatchT]):
             self._clock.enter("ray")
             session = Session(
                 plan,
+                settings,
                 processes=processes,
-                pipeline=name,
-                engine=engine,
-                seed=seed,
-                config=config,
                 options=options,
                 parts=parts,
                 look_again=look_again,
@@ -144,7 +138,7 @@ class Batches(EpochLoops[BatchT]):
                 allow_changed_source=allow_changed_source,
                 keep=quarantine_writer(self._quarantine, saved),
             )
-            shape = functools.partial(shape_of_job, plan, engine, options.on_error)
+            shape = functools.partial(shape_of_job, plan, settings.engine, options.on_error)
             self._run = JobRun(session, self._clock, options, config.remote_io, shape)
             if getattr(options.workers, "prices", None) is not None:
                 self._progress.dollars = session.cost_query
@@ -272,11 +266,13 @@ class Batches(EpochLoops[BatchT]):
         self._ending.loop_failed = error is not None
         self.close()
 
-    def _open_quarantine(self, job: str, saved: SavedState | None) -> QuarantineFile | None:
+    def _open_quarantine(self, plan: Plan, job: str, saved: SavedState | None) -> QuarantineFile | None:
         """Open the file of bad elements, before anything starts; raises `PlanError` if they could not be kept."""
         if self._options.on_error != "quarantine":
             return None
-        opened = QuarantineFile(self._quarantine_path(job), job, continues=saved is not None)
+        path = self._quarantine_path(job)
+        check_apart(path, list(plan.sources()))
+        opened = QuarantineFile(path, job, continues=saved is not None)
         weakref.finalize(self, opened.close)
         return opened
 
@@ -337,7 +333,7 @@ class Batches(EpochLoops[BatchT]):
     def explain(self) -> str:
         """Return in words which numbers of workers were compared, what runs, why others lost, and what comes next.
 
-        The last line tells in which order rows come, and why.
+        The last lines tell in which order rows come, where photographs are decoded, and why.
         """
         return self._run.explain()
 

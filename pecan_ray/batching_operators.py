@@ -30,11 +30,11 @@ class BatchingMethods(ABC):
 
     @abstractmethod
     def _with(self, plan: Plan) -> Self:
-        """Return the pipeline with another plan,"""
+        """Return the pipeline with another plan."""
 
     @abstractmethod
     def _then(self, op: Op) -> Self:
-        """and with an operator behind it."""
+        """Return the pipeline with one more operator at its end."""
 
     def batch(self, size: int, drop_remainder: bool = False, *, collate: Function | None = None) -> Self:
         """Stack `size` elements into a batch with a leading dimension; images and tensors become arrays.

@@ -33,7 +33,7 @@ class EpochLoops(GrainState, Generic[BatchT]):
     def __init__(self, options: IterOptions, limits: BatchLimits, progress: Progress, order: OrderFollowUp) -> None:
         self._options, self._limits, self._progress, self._order = options, limits, progress, order
         self._epoch = options.first_epoch
-        """In which the training loop is."""
+        """The epoch in which the training loop is."""
 
     def _take(self, within: int | None) -> Any:
         raise NotImplementedError
@@ -90,7 +90,7 @@ class EpochLoops(GrainState, Generic[BatchT]):
 
     @property
     def _job_ends(self) -> bool:
-        """Whether the job comes to its end by itself, since its only loop has left the last epoch."""
+        """Return whether the job comes to its end by itself, since its only loop has left the last epoch."""
         return self._run.ends_by_itself and self._epoch == self._options.end_epoch
 
     def _check_has_epochs(self, method: str) -> None:

@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
 from pecan_ray.autoorder.accepted import Ordered
-from pecan_ray.engines.contract import BadElement, Produced
-from pecan_ray.engines.in_process import run_produced
+from pecan_ray.engines.contract import BadElement
+from pecan_ray.engines.in_process import InProcessEpoch
 from pecan_ray.engines.users_order import UsersOrder, run_order_of
 from pecan_ray.errors import PlanError
 from pecan_ray.job.trainer_events import EndOfEpoch
 from pecan_ray.observe.headspace import one_batch
 from pecan_ray.observe.report import Report
-from pecan_ray.options import Config, EngineName, IterOptions, Workers
+from pecan_ray.options import IterOptions, PipelineSettings, Workers
 from pecan_ray.pass_numbers import RunPasses
 from pecan_ray.plan.operators import Plan
 from pecan_ray.run import Deliver, LoopSoFar, TrainingRun
@@ -30,27 +30,25 @@ class InProcessRun(TrainingRun):
     def __init__(
         self,
         plan: Plan,
+        settings: PipelineSettings,
         *,
-        name: str,
-        engine: EngineName,
-        seed: int,
-        config: Config,
         options: IterOptions,
         passes: RunPasses,
         convert: Callable[[dict[str, Any]], Any],
         keep_bad: Callable[[Sequence[BadElement]], None],
     ) -> None:
         """`convert`: makes of columns what the loop gets; `keep_bad`: called with elements that were left out."""
-        self._plan, self._name, self._engine, self._seed = plan, name, engine, seed
-        self._budget, self._options, self._passes = config.error_budget, options, passes
+        self._plan, self._settings, self._options, self._passes = plan, settings, options, passes
         self._convert, self._keep_bad = convert, keep_bad
         self._stream: Iterator[Any] = iter(())
         self.elements = 0
-        """Elements that were made,"""
+        """Elements that were made."""
         self.bad = BadCount()
-        """those that were left out,"""
+        """Elements that were left out."""
         self.dropped = 0
-        """and those of remainders that were dropped."""
+        """Elements of remainders that were dropped."""
+        self._last_bad = ""
+        """The newest bad element, in words."""
         self._left = 0
         """Nobody wants epochs before this one."""
         self._users_order: UsersOrder | None = None
@@ -76,7 +74,9 @@ class InProcessRun(TrainingRun):
         """Begin with the first epoch; `note_fallback`: called where the run goes back to the user's order."""
         rank, ranks = self._options.rank, self._options.world_size
         if ranks > 1:
-            logger.warning("%s: debug=True: rank %d of %d gets all batches, not a part", self._name, rank, ranks)
+            logger.warning(
+                "%s: debug=True: rank %d of %d gets all batches, not a part", self._settings.name, rank, ranks
+            )
         plan = self._plan
         if ordered.plan is not None:
             self._users_order = UsersOrder(ordered.plan, run_order_of(plan), lambda: plan)
@@ -104,11 +104,11 @@ class InProcessRun(TrainingRun):
         one = bool(self._options.headspace)
         elements = self.elements * (loop.batches if one else 1)
         counted = loop.batches, elements, self.bad, self.dropped, loop.spent.total_s, loop.epochs_begun, one
-        return Report.of_debug(self._name, *counted).with_time(loop.spent, debug=True, headspace=one)
+        return Report.of_debug(self._settings.name, *counted).with_time(loop.spent, debug=True, headspace=one)
 
     def explain(self) -> str:
         """Say that there are no workers, and in which order batches come."""
-        here = f"{self._name} runs in this process (debug=True, or headspace): there are no workers to place."
+        here = f"{self._settings.name} runs in this process (debug=True, or headspace): there are no workers to place."
         return f"{here}\n  order: batches come in one sequence."
 
     def close(self, *, well: bool) -> str:
@@ -123,14 +123,15 @@ class InProcessRun(TrainingRun):
             before = self.elements
             if users_order is not None and users_order.taken:
                 running, users_order = self._plan, None
-            for produced in self._epoch(running, epoch, users_order):
+            here = self._epoch(running, epoch, users_order)
+            for produced in here.produced():
                 if self._is_left(epoch):
                     break
                 if users_order is not None and users_order.reason:
                     note_reverted(users_order.reason)
                 self.elements += produced.rows
                 self.dropped += produced.dropped
-                self._note_bad(produced.bad)
+                self._note_bad(produced.bad, here.in_hand)
                 if produced.rows:
                     self._passes.note_epoch(epoch)
                     yield self._convert(produced.columns)
@@ -138,6 +139,7 @@ class InProcessRun(TrainingRun):
                 continue
             if end is None and self.elements == before:
                 return  # Epochs without an element would follow each other for ever.
+            self._check_budget()  # what was in hand has come, or was dropped
             yield EndOfEpoch()
 
     def _epochs(self) -> Iterable[int]:
@@ -147,13 +149,18 @@ class InProcessRun(TrainingRun):
     def _is_left(self, epoch: int) -> bool:
         return epoch < self._left
 
-    def _epoch(self, plan: Plan, epoch: int, users_order: UsersOrder | None) -> Iterator[Produced]:
+    def _epoch(self, plan: Plan, epoch: int, users_order: UsersOrder | None) -> InProcessEpoch:
         on_error = self._options.on_error
-        return run_produced(
-            plan, engine=self._engine, seed=self._seed, epoch=epoch, on_error=on_error, users_order=users_order
+        return InProcessEpoch(
+            plan,
+            engine=self._settings.engine,
+            seed=self._settings.seed,
+            epoch=epoch,
+            on_error=on_error,
+            users_order=users_order,
         )
 
-    def _note_bad(self, bad: Sequence[BadElement]) -> None:
+    def _note_bad(self, bad: Sequence[BadElement], in_hand: Callable[[], int]) -> None:
         """Do with bad elements in this process what the controller does on a cluster."""
         if not bad:
             return
@@ -162,7 +169,18 @@ class InProcessRun(TrainingRun):
         for one in bad:
             logger.warning("left out %s in %s: %s", one.where, one.op, one.error)
         self._keep_bad(bad)
-        last = f"{bad[-1].where} in {bad[-1].op}: {bad[-1].error}"
-        over = over_budget(self._name, self.bad, self.elements, self._budget, last)
+        self._last_bad = f"{bad[-1].where} in {bad[-1].op}: {bad[-1].error}"
+        self._check_budget(in_hand)
+
+    def _check_budget(self, in_hand: Callable[[], int] | None = None) -> None:
+        """Raise ErrorBudgetError where too many elements are bad among those that were processed.
+
+        `in_hand`: tells how many elements were read and are in no batch yet; None: none.
+        """
+        name, share, last = self._settings.name, self._settings.config.error_budget, self._last_bad
+        good = self.elements + self.dropped
+        over = over_budget(name, self.bad, good, share, last)
+        if over is not None and in_hand is not None:
+            over = over_budget(name, self.bad, good + in_hand(), share, last)
         if over is not None:
             raise over

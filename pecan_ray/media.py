@@ -50,7 +50,7 @@ class VideoFrames:
     every: int = 1
     """One of so many frames is given, beginning with the first one."""
     most: int | None = None
-    """So many frames at most; None: all."""
+    """Most frames; None: all."""
 
     def __post_init__(self) -> None:
         for name, value in (("every", self.every), ("most", self.most)):

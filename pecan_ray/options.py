@@ -81,6 +81,10 @@ class AutoWorkers:
     """In mode "auto" a window also ends after this time, if it has some batches."""
     patience_s: float = 180.0
     """Seconds that a remote worker may wait for a node before AutoPlacement continues without it."""
+    accelerator: bool | Literal["always"] = False
+    """Whether photographs may be decoded on the trainer's GPU (python engine, `pecan_ray.images`, mode "auto"), which
+    changes pixels by a few levels.  True: while that makes training faster; "always": from the start, by PyTorch on the
+    CPU where there is no GPU."""
 
     def __post_init__(self) -> None:
         settle(self)
@@ -202,7 +206,8 @@ class FailureConfig:
     """What happens when something fails."""
 
     error_budget: float = 0.01
-    """Maximum share of bad elements with ``on_error="skip"`` or ``"quarantine"``; 10 are always allowed."""
+    """Maximum share of bad elements among those processed with ``on_error="skip"`` or ``"quarantine"``; 10 are always
+    allowed."""
     quarantine_path: str | None = None
     """File for quarantined elements; None: ``pecan-quarantine-<job>.jsonl`` in the working directory."""
     trainer_timeout_s: float = 60.0
@@ -317,6 +322,16 @@ class Config(ShownConfig, SharingConfig, OrderConfig, FailureConfig, ReadingConf
         self._check_sharing()
 
 
+@dataclass(frozen=True)
+class PipelineSettings:
+    """What a pipeline runs with, whatever its operators and a run of it are."""
+
+    name: str
+    engine: EngineName
+    seed: int
+    config: Config
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunLength:
     """How far a run goes."""
@@ -419,7 +434,11 @@ class IterOptions(GroupReading, RunLength):
         if not self.share:
             if lag is not None:
                 raise PlanError(f"max_lag={lag} bounds how far readers of a shared group lag: pass share=True with it.")
-            return
+        else:
+            self._check_reader(lag)
+
+    def _check_reader(self, lag: int | None) -> None:
+        """Raise `PlanError` for what does not go with a group."""
         if self.visitation == "exactly_once" and lag is None:
             raise PlanError(
                 'a reader that shares may skip batches, which visitation="exactly_once" forbids: pass max_lag=..., '

@@ -49,6 +49,8 @@ class JpegHeader:
     width: int
     sampling: tuple[int, int] | None = None
     """Blocks of brightness for one of colour, across and down; None: it is decoded whole."""
+    is_rgb: bool = False
+    """It stores red, green and blue, as Adobe's marker or the names of its colours say; not every decoder looks."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -76,6 +78,8 @@ class JpegHeader:
 # All but tables of codes (C4, CC) and one that is reserved (C8).
 FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 """Markers of the header of a frame."""
+ADOBE, AS_STORED = 0xEE, b"\0"
+"""The marker of a segment that begins with "Adobe" and ends with how colours were transformed: they were not."""
 
 
 def read_header(encoded: Any) -> JpegHeader | None:
@@ -83,14 +87,16 @@ def read_header(encoded: Any) -> JpegHeader | None:
     if not isinstance(encoded, (bytes, bytearray)) or encoded[:2] != b"\xff\xd8":
         return None
     header: JpegHeader | None = None
-    at, colours = 2, 0
+    at, colours, is_rgb = 2, 0, False
     while at + 9 < len(encoded) and encoded[at] == 0xFF:
         marker, size = encoded[at + 1], int.from_bytes(encoded[at + 2 : at + 4], "big")
         if marker == 0xDA and header is not None:
             # A decoder stops at the first marker of an end, whatever follows it.  Without one the data may lack rows
             # below the part, of which the whole has an error.  Colours may be in scans of their own.
             fits = colours == encoded[at + 4] and encoded.rfind(END, at + 2 + size) >= 0
-            return header if fits else replace(header, sampling=None)
+            return replace(header, sampling=header.sampling if fits else None, is_rgb=is_rgb or header.is_rgb)
+        if marker == ADOBE and encoded[at + 4 : at + 9] == b"Adobe":
+            is_rgb = encoded[at + 15 : at + 16] == AS_STORED
         if marker in FRAMES:
             header, colours = _frame(marker, bytes(encoded[at + 4 : at + 2 + size])), encoded[at + 9]
         # Any number of FF may stand before a marker.
@@ -109,7 +115,7 @@ def _frame(marker: int, body: bytes) -> JpegHeader:
     known = {1: SAMPLINGS[:1], 3: SAMPLINGS}.get(len(factors), ())
     if not (height and width and factors) or factors[0] not in known or set(factors[1:]) - {(1, 1)}:
         return whole
-    return replace(whole, sampling=factors[0])
+    return replace(whole, sampling=factors[0], is_rgb=body[6:13:3] == b"RGB")
 
 
 class _Region(ctypes.Structure):

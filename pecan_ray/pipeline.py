@@ -32,6 +32,7 @@ from pecan_ray.options import (
     IterOptions,
     OnError,
     Order,
+    PipelineSettings,
     Sharding,
     Visitation,
     Workers,
@@ -366,10 +367,7 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
         with passes:
             return Batches(
                 self._plan,
-                name=self._name,
-                engine=self._engine,
-                seed=self._seed if saved is None else saved.seed,
-                config=self._config,
+                self._settings(None if saved is None else saved.seed),
                 options=options,
                 debug=debug,
                 order=functools.partial(found.ordered, skip_bad=skip_bad, once=not again, job=job_is),
@@ -404,8 +402,10 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
         return mesh, "dynamic", placed(self._name, rank, world_size, job, shares=shares)
 
     def _shared(self, options: IterOptions) -> ShareRequest | None:
-        begin, seed = self.with_config(progress=False).iter_batches, self._seed
-        return share_request(self._plan, self._name, self._engine, seed, self._config, options, begin)
+        return share_request(self._plan, self._settings(), options, begin=self.with_config(progress=False).iter_batches)
+
+    def _settings(self, seed: int | None = None) -> PipelineSettings:
+        return PipelineSettings(self._name, self._engine, self._seed if seed is None else seed, self._config)
 
     def _saved(self, state: Mapping[str, Any], options: IterOptions, debug: bool) -> tuple[SavedState, JobOrder]:
         """Return a state, and the order that it pins; raises PecanError unless one may go on from it."""

@@ -29,7 +29,8 @@ from pecan_ray.engines.plain import NotPlainError, Written, decode, encode, whol
 from pecan_ray.errors import PlanError
 from pecan_ray.job.bad_elements import digest_of
 from pecan_ray.job.saved_state import SavedState
-from pecan_ray.plan.splits import Origin
+from pecan_ray.plan.splits import Origin, Source, as_written
+from pecan_ray.storage.listing import would_name
 
 logger = logging.getLogger("pecan_ray")
 
@@ -241,6 +242,18 @@ def default_path(job: str) -> Path:
             "pipeline, or job=..., without one, or a file by Config(quarantine_path=...)."
         )
     return Path(f"pecan-quarantine-{job}.jsonl")
+
+
+def check_apart(path: Path, sources: Sequence[Source]) -> None:
+    """Raise PlanError for a file that would be read as data, by this job or the next one."""
+    whole = os.path.abspath(path)
+    for source in sources:
+        patterns = getattr(as_written(source), "patterns", ())
+        if would_name(patterns, whole):
+            raise PlanError(
+                f"bad elements cannot be kept in {whole}: the source reads {', '.join(patterns)}, and with it this "
+                "file. Name one elsewhere by Config(quarantine_path=...)."
+            )
 
 
 def _only_heads(fd: int) -> bool:

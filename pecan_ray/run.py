@@ -28,7 +28,7 @@ class LoopSoFar:
 
     batches: int
     epoch: int
-    """In which it stands."""
+    """The epoch in which it stands."""
     epochs_begun: int
     """Before that one."""
     over: bool
@@ -44,7 +44,7 @@ class TrainingRun(ABC):
 
     @property
     def closed(self) -> bool:
-        """Whether it was ended."""
+        """Return whether it was ended."""
         return False
 
     def check_process(self) -> None:

@@ -14,9 +14,11 @@ from pecan_ray.job.row_order import row_order
 from pecan_ray.job.trainer_events import EndOfEpoch
 from pecan_ray.observe.placement import explain_with_next_step
 from pecan_ray.observe.report import Report
+from pecan_ray.observe.report_staff import slow_elements_line
 from pecan_ray.observe.run_clock import RunClock
 from pecan_ray.options import IterOptions, Workers
 from pecan_ray.plan.shape import PlanShape
+from pecan_ray.plan.stage_seconds import StageSeconds
 from pecan_ray.run import Deliver, LoopSoFar, TrainingRun
 from pecan_ray.runtime.client import has_left, leave_epoch
 from pecan_ray.runtime.cluster import check_same_process
@@ -42,7 +44,7 @@ class JobRun(TrainingRun):
 
     @property
     def closed(self) -> bool:
-        """Whether the job was left, or is being left."""
+        """Return whether the job was left, or is being left."""
         return self.session.closed
 
     def find_order(self, order: Callable[[], Ordered]) -> Ordered:
@@ -108,6 +110,7 @@ class JobRun(TrainingRun):
         report = Report.of_job(facts, client.progress(), client.state.first_batch_s, over=self.session.closed)
         begun = loop.epochs_begun + has_left(client, loop.epoch)
         finished = facts.epochs if loop.over else min(facts.epochs, begun)
+        report = replace(report, in_line_s=client.state.steps.in_line_s)
         return replace(report, epochs=finished).with_time(loop.spent, op_seconds=facts.op_seconds)
 
     def explain(self) -> str:
@@ -116,7 +119,10 @@ class JobRun(TrainingRun):
         facts = self.session.stats()
         running = facts.deployments[-1][1].workers if facts.deployments else None
         order = row_order(self._options, self._shape(), running, facts.order_given_up)
-        return f"{explain_with_next_step(facts)}\n  order: {order.why}"
+        stages = sum((one.stages for one in facts.workers.values()), StageSeconds())
+        slow = slow_elements_line(stages.slow, self.session.client.state.steps.in_line_s, facts.seconds)
+        lines = (explain_with_next_step(facts), f"order: {order.why}", self.session.explain_decoding(facts), slow)
+        return "\n  ".join(filter(None, lines))
 
     def close(self, *, well: bool) -> str:
         """Leave the job; the last rank ends it."""

@@ -14,7 +14,7 @@ from typing import Any
 from pecan_ray.by_value import dumps
 from pecan_ray.errors import PlanError
 from pecan_ray.job.share_trials import TrialRank
-from pecan_ray.options import Config, EngineName, IterOptions, Visitation
+from pecan_ray.options import Config, EngineName, IterOptions, PipelineSettings, Visitation
 from pecan_ray.plan.fingerprint import describe_plan
 from pecan_ray.plan.operators import Plan
 from pecan_ray.runtime.pickling import pickle_plan
@@ -44,10 +44,7 @@ _said: set[str] = set()
 
 def share_request(
     plan: Plan,
-    name: str,
-    engine: EngineName,
-    seed: int,
-    config: Config,
+    settings: PipelineSettings,
     options: IterOptions,
     begin: Callable[..., Any],
 ) -> ShareRequest | None:
@@ -55,13 +52,14 @@ def share_request(
 
     `begin`: `iter_batches` of a pipeline that can be pickled.
     """
+    name, config = settings.name, settings.config
     if options.on_error == "quarantine" and not os.path.isabs(config.quarantine_path or ""):
         raise PlanError(
             f"{name}: with share={options.share!r} the group writes the quarantine file, on its own node: name the "
             'file by a whole path, Config(quarantine_path="/...").'
         )
     try:
-        parts = group_parts(plan, engine, seed, options)
+        parts = group_parts(plan, settings.engine, settings.seed, options)
     except PlanError as error:
         if name not in _said:
             _said.add(name)

@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from pecan_ray.placement.accelerator import AcceleratorRules
 from pecan_ray.placement.looks import (
     FULL,
     LOOK_S,
@@ -39,7 +40,6 @@ from pecan_ray.placement.trials import (
     PAUSE_STEPS,
     PerHour,
     Ruling,
-    Trials,
     batch_interval_s,
     cost_window_s,
     hold,
@@ -82,11 +82,18 @@ def control(state: ControlState, o: Observation, now: float, per_hour: PerHour |
         now: Seconds since the job began.
         per_hour: What remote workers cost; None: only the trainer's wait counts, and then the number of workers.
     """
+    decision, state = _rule(state, o, now, per_hour)
+    return replace(decision, accelerator=state.accelerator.on), state
+
+
+def _rule(state: ControlState, o: Observation, now: float, per_hour: PerHour | None) -> Ruling:
     if _does_something_else(state, o):
         return hold(state, o, "measure", "the trainer does something else")
+    if o.accelerator not in (None, state.accelerator.on):
+        return hold(state, o, "measure", "workers are being replaced")
     case = _Rules(_seen(state, o, now), o, now, per_hour)
-    rules = (case.unresolved, case.go_on, case.evaluate_cost, case.evaluate, case.too_few, case.unknown, case.in_line)
-    for rule in rules:
+    first = (case.evaluate_accelerator, case.unresolved, case.go_on, case.evaluate_cost, case.evaluate)
+    for rule in (*first, case.too_few, case.unknown, case.in_line):
         answer = rule()
         if answer is not None:
             return answer
@@ -139,7 +146,7 @@ def _rate_of_one(sums: LookSums, o: Observation, side: int, before: float) -> fl
     return made / busy_s
 
 
-class _Rules(Trials):
+class _Rules(AcceleratorRules):
     """The rules read what a call has computed, in their order; the first that answers decides."""
 
     def unresolved(self) -> Ruling | None:
@@ -173,7 +180,9 @@ class _Rules(Trials):
             return answer
         self._time(held_since=None)
         # Local workers first, because their CPUs are paid for already.
-        answer = self._add_local(short) or self._add_remote() or self._remove_dear() or self.try_lower_cost()
+        answer = self._add_local(short)
+        for rule in (self._add_remote, self._use_accelerator, self._remove_dear, self.try_lower_cost):
+            answer = answer or rule()
         return answer or self.hold("nothing is left to add", self.phase)
 
     def _miss_removed(self) -> None:
@@ -273,6 +282,10 @@ class _Rules(Trials):
         return self.ask(
             running.local, more, "add_remote", f"the trainer waits {self.wait:.0%} beside all local workers"
         )
+
+    def _use_accelerator(self) -> Ruling | None:
+        """Try the accelerator, unless remote workers may still be added that only have to be asked for."""
+        return None if self.per_hour is None and self.o.running.remote < self._top(1) else self.use_accelerator()
 
     def _remove_dear(self) -> Ruling | None:
         """Let remote workers go that cost more than they bring: only dear nodes have room, or what is sent costs."""

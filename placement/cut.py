@@ -27,9 +27,9 @@ class TailOp:
 
     name: str
     bytes_in: float
-    """Of a row, in the column that it changes;"""
+    """Bytes of a row, in the column that it changes."""
     bytes_out: float
-    """and what it makes of these."""
+    """Bytes that it makes of these."""
     seconds: float
     """CPU seconds for a row."""
 

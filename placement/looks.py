@@ -17,7 +17,7 @@ ROWS = 30
 FULL = 0.9
 """Load up to which workers are given: the speed of workers drifts by about a tenth, as the papers' traces show."""
 STEPS = 4
-"""So many steps of the trainer say what it needs while it does not wait; one alone may be a pause."""
+"""Steps of the trainer that say what it needs while it does not wait; one alone may be a pause."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,9 @@ class Observation:
     produced: tuple[float, float] = (0.0, 0.0)
     """Rows that local and remote workers made."""
     work_done: tuple[float, float] = (0.0, 0.0)
-    """Seconds of local and of remote workers with work that nothing held back,"""
+    """Seconds of local and of remote workers with work that nothing held back."""
     blocked: tuple[float, float] = (0.0, 0.0)
-    """and those in which finished batches were not taken."""
+    """Seconds in which finished batches of local and of remote workers were not taken."""
     busy_waiting: float | None = None
     """While the trainer waited: share of the workers without a finished batch."""
     own_s: float | None = None
@@ -68,6 +68,8 @@ class Observation:
     """Bytes of a row as remote workers send it; 0: none has come."""
     row_transfer: float = 0.0
     """What these cost: $ an hour for a row a second."""
+    accelerator: bool | None = None
+    """Workers leave decoding to the trainer's accelerator; None: they never may."""
 
 
 class LookSums(NamedTuple):
@@ -130,7 +132,7 @@ class LookSums(NamedTuple):
 
     @property
     def can_decide(self) -> bool:
-        """Whether these looks are long enough for a verdict."""
+        """Return whether these looks are long enough for a verdict."""
         # A trainer that waits says what it needs without a step.
         told = self.steps >= STEPS or self.waited > NO_WAIT_SHARE * self.span
         return self.span >= 2 * LOOK_S and told

@@ -138,7 +138,7 @@ class AutoPlacement:
 
     @property
     def converged(self) -> bool:
-        """Whether the numbers have settled; it goes on watching."""
+        """Return whether the numbers have settled; it goes on watching."""
         if self._driver is not None:
             return self._driver.converged
         return self._last is not None and self._last.phase == "converged"

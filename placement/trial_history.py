@@ -11,9 +11,12 @@ from pecan_ray.plan.windows import Deployment
 
 # docs/decisions/placement.md#126-steer-by-the-load: from 5 to 640 s.
 QUIET_S = 5.0
-"""Workers go after so long a time in which fewer sufficed: two starts of local ones.  It doubles when one was wrong,"""
+"""Workers go after so long a time in which fewer sufficed: two starts of local ones.  It doubles when one was wrong."""
 MAX_QUIET_S = 2**7 * QUIET_S
-"""seven times at most; and what a trial has shown holds for so long."""
+"""It doubles seven times at most.  What a trial has shown holds for so long."""
+HELD_S = 2**5 * QUIET_S
+"""After decoding on the accelerator was given up it is not tried for so long, twice as long the next time, and so on:
+each trial replaces all workers, which may take as long as the trial itself."""
 
 TrialKind: TypeAlias = Literal["add", "fewer", "bill"]
 
@@ -52,7 +55,7 @@ class Bound:
 
 @dataclass(frozen=True)
 class Floor:
-    """So many workers have been needed for a demand."""
+    """The workers that have been needed for a demand."""
 
     least: Deployment
     demand: float
@@ -102,6 +105,26 @@ class Known:
 
 
 @dataclass(frozen=True)
+class AcceleratorUse:
+    """What is known of decoding on the trainer's accelerator."""
+
+    on: bool = False
+    """Workers shall leave decoding to it."""
+    began: float = 0.0
+    """Since when this is so."""
+    rate_before: float = 0.0
+    """Rows a second that the trainer took without it, before it was tried last."""
+    is_kept: bool = False
+    """It is on, and a trial has shown that it is worth it."""
+    held_s: float = HELD_S
+    """After the next trial that is undone there is none for so long."""
+    not_before: float = 0.0
+    """It is not tried before that time."""
+    measured_since: float = -math.inf
+    """Since when the rate without it is measured."""
+
+
+@dataclass(frozen=True)
 class ControlState:
     """What the controller remembers."""
 
@@ -122,3 +145,4 @@ class ControlState:
     removed_from: Deployment | None = None
     """What ran before workers went that were not needed; None: they were missed, or the bill has decided since."""
     trial_history: TrialHistory = TrialHistory()
+    accelerator: AcceleratorUse = AcceleratorUse()

@@ -68,16 +68,25 @@ class Trials:
         self.wait = min(self.sums.wait, LookSums.over(state.looks[-2:]).wait)
         # A rate that meets the deadline is enough, though the trainer waits.
         self.waiting = self.wait > NO_WAIT_SHARE and self.rate < o.required_rate
-        self.whole = o.requested == o.running
         self.cost_window_s = cost_window_s(state, o)
         self.batch_interval_s = batch_interval_s(state, o) if any(state.known.each) else 0.0
         # Decision 126: workers tell rows by the batch, so a verdict waits for two batches of each.
         self.quiet_s = max(state.times.quiet_s, 2 * self.batch_interval_s)
         self.holds_s = MAX_QUIET_S * state.times.quiet_s / QUIET_S
-        each = state.known.each
-        self.available_rate = o.running.local * each[0] + o.running.remote * each[1]
+        """How long what a trial shows holds: the longer, the more of those before it were wrong."""
         settled = now - state.times.changed > SETTLED_S and state.trial is None and self._next_on_trial() is None
         self.phase = "converged" if settled else "measure"
+
+    @property
+    def whole(self) -> bool:
+        """Return whether all workers run that were asked for."""
+        return self.o.requested == self.o.running
+
+    @property
+    def available_rate(self) -> float:
+        """Rows a second that the running workers can make."""
+        local, remote = self.state.known.each
+        return self.o.running.local * local + self.o.running.remote * remote
 
     @property
     def floor(self) -> Deployment:

@@ -66,7 +66,7 @@ class OrderPlan:
 
     @property
     def changed(self) -> bool:
-        """Whether the order differs from the user's."""
+        """Return whether the order differs from the user's."""
         return self.order != tuple(op.name for op in self.ops)
 
 

@@ -26,11 +26,11 @@ from pecan_ray.plan.splits import Array
 
 # docs/decisions/autoorder.md#119-labelled-exchanges has the curve: 2 of 121 and 2 of 131 harmful exchanges pass.
 BOUND = 0.25
-"""Largest E / D of an element,"""
+"""Largest E / D of an element."""
 BOUND_OF_BLOCK = 0.5
-"""and of a block of it.  Of 30 photographs before and behind a resize the most different one has 0.1 (0.4 in a block)
-with colours, gamma and flips; what a trainer minds (blurs, noise, JPEG blocks, CLAHE, marks and boxes in pixels)
-has more than 0.4, and more than 1 in a block."""
+"""Largest E / D of a block of an element.  Of 30 photographs before and behind a resize the most different one has 0.1
+(0.4 in a block) with colours, gamma and flips; what a trainer minds (blurs, noise, JPEG blocks, CLAHE, marks and boxes
+in pixels) has more than 0.4, and more than 1 in a block."""
 # docs/decisions/autoorder.md#199-the-largest-value-and-what-a-scale-hides
 BOUND_OF_VALUE = 0.125
 """Largest share of the range of a result's values, of each channel, by which one of them may move: 0.1 with colours,
@@ -38,19 +38,19 @@ gamma and contrast, 0.17 to 1 where marks, hues, inverses and rare values become
 SMALL = 64
 """Arrays of so many numbers are boxes, points or labels: they are equal or they are not."""
 FEW_VALUES = 32
-"""So are integers of so few different values: classes,"""
+"""So are integers of so few different values: classes."""
 WIDE = 4
-"""and integers of so many bytes: numbers of words."""
+"""So are integers of so many bytes: numbers of words."""
 CHANNELS = 4
 """A dimension of this size at most is one of channels: it is not cut into blocks."""
 BLOCKS = 8
-"""Blocks along each dimension of a picture, a film or a spectrogram,"""
+"""Blocks along each dimension of a picture, a film or a spectrogram."""
 SEGMENTS = 32
-"""and along the only one of a sound."""
+"""Blocks along the only dimension of a sound."""
 STEPS = 2.0
-"""Steps of 8 bits by which a value may differ that is rounded elsewhere,"""
+"""Steps of 8 bits by which a value may differ that is rounded elsewhere."""
 STEPS_OF_BLOCK = 0.75
-"""and the mean of a block."""
+"""Steps by which the mean of a block may differ."""
 # docs/decisions/autoorder.md#213-rounding-is-of-a-value
 ULPS = 8.0
 """By so many times the precision of its type a float may differ.  Sums of a few hundred terms differ by less."""
@@ -62,11 +62,11 @@ NEAR = 0.01
 """Values within this share of the farthest distance from the median are its ground, where more than half are equal."""
 UNITS = 4.0
 """If an operator changes the type, or the spread by more than this factor, it changes the unit: of its effect only
-counts what no scale and no offset explain,"""
+counts what no scale and no offset explain."""
 LEFT_OF_A_FIT = 1e-4
-"""but no less than this share of all that it does, or of how far values lie apart: what is rounded is less."""
+"""That counts for no less than this share of all that it does, or of how far values lie apart: rounding is less."""
 FAR = 4.0
-"""So many times as far as half of them are from their median values may be from their mean: 1.2 in photographs."""
+"""Values may be this many times as far from their mean as half of them are from their median: 1.2 in photographs."""
 SHARE_OF_ELEMENT = 0.25
 """No effect counts for more than what a block of the result shows (how far its values are from their mean), or this
 share of what the element shows: beside an inversion, a blur in the same function would be nothing."""
@@ -77,15 +77,15 @@ class Moved:
     """By how much an exchange moves one array."""
 
     share: float
-    """E / D of the whole: 0 if they are equal but for rounding,"""
+    """E / D of the whole: 0 if they are equal but for rounding."""
     local: float = 0.0
-    """and that of the block in which it is largest."""
+    """E / D of the block in which it is largest."""
     largest: float = 0.0
     """By which share of the range of its values one of them moves, at most."""
     by: float = 0.0
-    """Mean E,"""
+    """Mean E."""
     effect: float = 0.0
-    """and mean D."""
+    """Mean D."""
     why: str = ""
     """Why there is no share: another shape, other names."""
     column: str = ""
@@ -95,7 +95,7 @@ class Moved:
 
     @property
     def rejected(self) -> bool:
-        """Whether the exchange moves it by too much."""
+        """Return whether the exchange moves it by too much."""
         return self.excess > 1
 
     @property

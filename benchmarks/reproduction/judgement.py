@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from benchmarks.reproduction.reported import TABLE4
-from benchmarks.reproduction.tables import Section
-from pecan_ray.simulator.outcome import Outcome, mean
-from pecan_ray.simulator.random_workloads import (
-    AFTER,
+from benchmarks.reproduction.policy_evaluation import (
     DRAWN_LATER,
-    FAMILIES,
     FAR,
     NEAR,
-    TUNED,
     PolicyEvaluation,
     Score,
-    draw,
     evaluate_policies,
     score,
 )
+from benchmarks.reproduction.reported import TABLE4
+from benchmarks.reproduction.tables import Section
+from pecan_ray.simulator.outcome import Outcome, mean
+from pecan_ray.simulator.random_workloads import AFTER, FAMILIES, TUNED, draw
 from pecan_ray.simulator.text_tables import table
 
 MODES = ("auto", "pecan")

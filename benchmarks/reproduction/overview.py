@@ -27,7 +27,7 @@ NOT_REPLAYED = (
     ("Cachew: Figure 7", "spread of decisions, without numbers: [ours](#cachews-threshold-figure-7)"),
     (
         "Cachew: overhead of the service",
-        "30 to 50 % more CPU for gRPC, which is not used here: batches go by shared memory and Arrow Flight",
+        "30 to 50 % more CPU for gRPC, on other machines: [ours](#overhead-of-the-service), by shared memory",
     ),
     ("tf.data service: Figures 1, 2, 12", "statistics of Google's fleet"),
     (

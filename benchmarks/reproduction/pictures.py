@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pecan_ray.simulator.plots import HOST, INK, LOCAL, REMOTE, new_figure
+from benchmarks.reproduction.plots import HOST, INK, LOCAL, REMOTE, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

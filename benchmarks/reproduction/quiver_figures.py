@@ -14,10 +14,11 @@ from statistics import fmean
 
 import numpy as np
 
+from benchmarks.reproduction.cache_policies import lru_hits
+from benchmarks.reproduction.quiver_benefit import ProbedJob, choose_caching
 from benchmarks.reproduction.reported_caches import QUIVER_DATASETS, QUIVER_FIGURE6, QUIVER_TABLE3
 from benchmarks.reproduction.tables import Comparison, Section, comparison_table
-from pecan_ray.cache import JobDemand, ProbedJob, SubstitutionSampler, choose_caching
-from pecan_ray.cache.allocation_baselines import lru_hits
+from pecan_ray.cache import JobDemand, SubstitutionSampler
 from pecan_ray.cache.division import Demands
 from pecan_ray.simulator.text_tables import table
 

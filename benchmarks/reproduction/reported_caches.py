@@ -5,9 +5,9 @@ Of SiloD we have slides about the paper: its tables, some sentences, and figures
 
 from __future__ import annotations
 
-from pecan_ray.cache import AllocationPolicy
+from benchmarks.reproduction.cache_policies import ComparedPolicy
 
-SYSTEMS: dict[str, AllocationPolicy] = {
+SYSTEMS: dict[str, ComparedPolicy] = {
     "SiloD": "greedy",
     "CoorDL": "coordl",
     "Alluxio": "alluxio",

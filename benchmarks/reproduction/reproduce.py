@@ -22,16 +22,16 @@ from benchmarks.reproduction import (
     pecan_figures,
     pecan_text,
     pictures,
+    plots,
     tfdata_figures,
 )
 from benchmarks.reproduction.judgement import judgement, run_judgement
 from benchmarks.reproduction.overview import BEGIN, END, with_overview
+from benchmarks.reproduction.policy_evaluation import NEAR, PolicyEvaluation
 from benchmarks.reproduction.reported import CACHEW_6A, CONFIGURATIONS, PECAN, TABLE4
 from benchmarks.reproduction.reproduce_caches import FIGURES, PAGE, split_page
 from benchmarks.reproduction.tables import Section, misses
-from pecan_ray.simulator import plots
 from pecan_ray.simulator.outcome import Outcome, mean
-from pecan_ray.simulator.random_workloads import NEAR, PolicyEvaluation
 from pecan_ray.simulator.text_tables import table
 from pecan_ray.simulator.workload import load, names, parameters, units
 

@@ -13,11 +13,10 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks.reproduction import cachew_caching, pictures, quiver_figures, silod_figures
+from benchmarks.reproduction import cachew_caching, pictures, plots, quiver_figures, silod_figures
 from benchmarks.reproduction.overview import with_overview
 from benchmarks.reproduction.reported_caches import QUIVER_FIGURE6
 from benchmarks.reproduction.tables import Section, misses
-from pecan_ray.simulator import plots
 
 PAGE, FIGURES, PICTURE = "reproduction.md", "reproduction", "quiver-figure6"
 TITLE = "## Caches: SiloD, Quiver, Cachew"
@@ -26,9 +25,9 @@ MEASURED = "## Measured live: tf.data service"
 HEAD = """{title}
 
 What the papers report of caches and of the pipe to remote storage, and what `pecan_ray.cache` does in a simulation of
-their clusters ([shared_cache](../pecan_ray/simulator/shared_cache.py): jobs read at constant speeds between events, and
-the policies of `allocate` decide at each event). Made by `python -m benchmarks.reproduction.reproduce_caches --out
-docs/`. *Fitted* is what a parameter was set by.
+their clusters ([shared_cache](../benchmarks/reproduction/shared_cache.py): jobs read at constant speeds between events,
+and the policies of `allocate`, or of the systems that they are compared with, decide at each event). Made by `python -m
+benchmarks.reproduction.reproduce_caches --out docs/`. *Fitted* is what a parameter was set by.
 
 Farther off than 5 % (times in minutes, sizes and bandwidths) or 15 % (all else):
 

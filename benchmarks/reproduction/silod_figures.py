@@ -8,6 +8,7 @@ from statistics import fmean
 
 import numpy as np
 
+from benchmarks.reproduction.cache_policies import ComparedPolicy, allocate
 from benchmarks.reproduction.reported_caches import (
     DATASETS,
     MODELS,
@@ -16,10 +17,10 @@ from benchmarks.reproduction.reported_caches import (
     SILOD_TABLE6,
     SYSTEMS,
 )
+from benchmarks.reproduction.shared_cache import SILOD, CacheRun, GpuSchedule, ReadingJob, simulate_cache
 from benchmarks.reproduction.tables import Comparison, Section, Status, comparison_table
-from pecan_ray.cache import AllocationPolicy, ClusterResources, JobDemand, allocate
+from pecan_ray.cache import ClusterResources, JobDemand
 from pecan_ray.cache.demands import silod_perf
-from pecan_ray.simulator.shared_cache import SILOD, CacheRun, GpuSchedule, ReadingJob, simulate_cache
 from pecan_ray.simulator.text_tables import table
 
 TERA = 2**40
@@ -87,7 +88,7 @@ def draw_jobs(seed: int, count: int, gpus: int) -> list[ReadingJob]:
     ]
 
 
-def policy_of(system: str, schedule: GpuSchedule) -> AllocationPolicy:
+def policy_of(system: str, schedule: GpuSchedule) -> ComparedPolicy:
     """Return the policy that a system has under a schedule: SiloD's pursues the objective of the schedule."""
     return SILOD[schedule] if system == "SiloD" else SYSTEMS[system]
 

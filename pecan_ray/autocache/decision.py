@@ -14,6 +14,7 @@ import math
 import threading
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 
 from pecan_ray.autocache.store_speed import memory_speed, remote_speed, store_speed
 from pecan_ray.cache.execution import ExecutionChoice, ExecutionMode, ExecutionPlace, choose_execution
@@ -28,6 +29,7 @@ from pecan_ray.errors import CacheError, MissingExtraError, PlanError, SourceErr
 from pecan_ray.options import EngineName
 from pecan_ray.plan.fingerprint import describe_plan
 from pecan_ray.plan.operators import Autocache, Batch, ElementOp, FixedSizeBatchingOp, Join, Plan, Prefetch
+from pecan_ray.plan.point_at_end import is_at_end
 from pecan_ray.plan.renaming import free_name
 from pecan_ray.plan.shape import name_of_last
 from pecan_ray.plan.splits import OUTPUT_BITS, Source
@@ -44,6 +46,12 @@ ELEMENTS_OF_A_SPLIT = 64
 NAME = "name "
 """How notes begin that say, for people, what entries of a kind are of."""
 
+
+# Both: docs/decisions/autocache.md#232-a-point-behind-a-graph.
+SPLIT_GRAPH_S = 0.14
+"""CPU seconds that the graph of a split takes which is recorded behind functions of TensorFlow."""
+GRAPH_ELEMENT_S = 4e-4
+"""CPU seconds that each element takes to leave such a graph."""
 
 CACHED: tuple[ExecutionMode, ...] = ("source", "point", "full")
 TOOK = "took "
@@ -160,16 +168,22 @@ class _Decision:
         }
         memory = memory_speed(self.cache)
         remote, trouble = self._remote_speed()
-        choice = choose_execution(
-            profile,
-            speed.reading,
+        choose = partial(
+            choose_execution,
+            store_model=speed.reading,
             max_bytes=self.cache.max_bytes,
             measured=took,
             memory=memory,
             remote=remote,
             most_entry_bytes=MOST_ENTRY_BYTES,
         )
-        unkept = self._unkept_points(plan)
+        choice, unkept = choose(profile), self._unkept_points(plan)
+        if choice.point in self._points_behind_graph(plan):
+            others = choose(replace(profile, points=self._points_at_source(plan)))
+            recording_s = (SPLIT_GRAPH_S * profile.splits + GRAPH_ELEMENT_S * profile.elements) / self.cpus
+            if recording_s > others.seconds - choice.seconds:
+                why = f"{choice.point}: recording takes {recording_s:.3g} s more, and an epoch would save less"
+                choice, unkept = others, (*unkept, why)
         messages = tuple(f"autocache: {text}" for text in (choice.reason, *choice.warnings, *trouble, *unkept))
         epoch_estimate = EpochEstimate(choice.seconds, profile.elements, notes[choice.mode, choice.point], self.cache)
         frozen = tuple(f"autocache: {text}" for text in choice.frozen)
@@ -186,12 +200,25 @@ class _Decision:
         marked = _points(plan)
         if self.engine == "python":
             return marked
-        return tuple(point for point in marked if point.behind is None) or (CachePoint(self._source_point),)
+        behind = self._points_behind_graph(plan)
+        kept = tuple(point for point in marked if point.behind is None or point.name in behind)
+        return kept or self._points_at_source(plan)
+
+    def _points_at_source(self, plan: Plan) -> tuple[CachePoint, ...]:
+        """Return the points at which what the source gives can be kept; there always is one."""
+        return tuple(point for point in _points(plan) if point.behind is None) or (CachePoint(self._source_point),)
+
+    def _points_behind_graph(self, plan: Plan) -> set[str]:
+        """Return the names of points of which each split takes a graph of TensorFlow of its own."""
+        if self.engine == "python" or plan is not self.whole:
+            return set()
+        return {op.name for op in plan.ops if is_at_end(plan, op)}
 
     def _unkept_points(self, plan: Plan) -> tuple[str, ...]:
         """Say which points keep nothing, whatever that would save."""
         names = [point.name for point in _points(plan) if point not in self._points(plan)]
-        return (f"{', '.join(names)}: the {self.engine} engine keeps what the source gives alone",) if names else ()
+        what = f"the {self.engine} engine keeps what the source gives, or what the last function on elements gives"
+        return (f"{', '.join(names)}: {what}",) if names else ()
 
     def _remote_speed(self) -> tuple[StoreModel | None, tuple[str, ...]]:
         """Return how fast the store is read that many machines share; where it cannot be used, None and why."""
@@ -207,7 +234,8 @@ class _Decision:
         """Return under which note lies what an epoch took, by how it was run."""
         key = prefix_key(plan, self.engine, self.seed)
         places: list[ExecutionPlace] = [("compute", None), ("source", None)]
-        for point in self._points(plan):
+        behind_source = () if self.engine == "python" else self._points_at_source(plan)
+        for point in {*self._points(plan), *behind_source}:
             places += [(mode, point.name) for mode in CACHED]
         return {(mode, name): f"{TOOK}{key} {self.cpus:g} {mode} {name or ''}" for mode, name in places}
 

@@ -36,26 +36,26 @@ from pecan_ray.storage.retry import unless_given_up
 logger = logging.getLogger("pecan_ray")
 
 BENCHED = ((256, 1 << 10), (512, 4 << 10), (64, 64 << 10), (32, 256 << 10), (8, 1 << 20))
-"""Elements, and bytes of each, of the entries by which a store's speed is measured,"""
+"""Elements, and bytes of each, of the entries by which a store's speed is measured."""
 BENCHED_TIMES = 3
-"""each so often."""
+"""Times that each of these entries is read."""
 REMOTE_BENCH_S = 10.0
 """A store in the network that has taken so long is measured well enough."""
 DELIVERED = ((512, 64), (512, 4 << 10), (128, 64 << 10), (64, 512 << 10))
-"""Elements, and bytes of each, that are put into batches to know how long that takes,"""
+"""Elements, and bytes of each, that are put into batches to know how long that takes."""
 DELIVERED_ROWS = 16
-"""so many into each,"""
+"""Elements that are put into each batch."""
 DELIVERED_TIMES = 8
-"""each so often."""
+"""Times that each of these is put into batches."""
 SLOTS = 4
 """In so many pieces of memory in turn, as in a job: together with the elements they are larger than a processor's cache
 where elements are large."""
 # docs/decisions/autocache.md#76-an-epochs-promise
 HANDED_S = 0.5e-3
-"""CPU time of a batch beside the engine, in the worker, the trainer, the controller, and Ray's processes,"""
+"""CPU time of a batch beside the engine, in the worker, the trainer, the controller, and Ray's processes."""
 HANDED_BYTE_S = 1.6e-10
-"""and of each of its bytes: both measured in jobs on 2 CPUs (x86_64, Python 3.11) with batches of 2 KB to 19 MB, since
-it would take a job to measure it."""
+"""CPU time of each byte of a batch there: both measured in jobs on 2 CPUs (x86_64, Python 3.11) with batches of 2 KB to
+19 MB, since it would take a job to measure it."""
 PAUSE_S = 0.05
 """From the last batch of an epoch to the first one of the next, of which the first lease is only then asked for, and
 until all threads are at work again: measured likewise."""
@@ -134,11 +134,6 @@ def remote_speed(store: EntryStore, objects: EntryObjects) -> StoreModel:
             return StoreModel(**json.loads(written))
         except (TypeError, ValueError):
             logger.info("the speed of %s is measured again", objects.root)
-    return measured_remote_speed(store, objects)
-
-
-def measured_remote_speed(store: EntryStore, objects: EntryObjects) -> StoreModel:
-    """Measure how fast entries come from a store that many machines share, and note it in `store`."""
     model = _remote_reading(objects)
     store.note(f"{SPEED} {objects.root}", json.dumps(_as_json(model)))
     return model

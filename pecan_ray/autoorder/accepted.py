@@ -68,9 +68,9 @@ class OpSequenceOrder:
     exchanges: tuple[ExchangeResult, ...] = ()
     """What the exchanges of the adopted order change."""
     taken_over: TakenOver = NOTHING_TAKEN_OVER
-    """What decoders take over in the adopted order, or that its maps run on many elements at a time,"""
+    """What decoders take over in the adopted order, or that its maps run on many elements at a time."""
     users_taken_over: TakenOver = NOTHING_TAKEN_OVER
-    """and in the user's."""
+    """The same in the user's order."""
 
     @property
     def whole_speedup(self) -> float | None:
@@ -186,7 +186,7 @@ class Ordering:
 
     @property
     def changed(self) -> bool:
-        """Whether any operator has moved."""
+        """Return whether any operator has moved."""
         return [op.name for op in self.plan.all_ops()] != [op.name for op in self.before.all_ops()]
 
     def op_seconds(self) -> tuple[tuple[str, float], ...]:
@@ -232,7 +232,7 @@ class Ordering:
 
     @property
     def may_change_values(self) -> bool:
-        """Whether the mode asks nothing of values, and there is another order."""
+        """Return whether the mode asks nothing of values, and there is another order."""
         return self.mode == "pecan" and self.changed
 
     def _found(self) -> str:

@@ -15,9 +15,9 @@ from pecan_ray.reorder.relative_bound import EQUAL, Moved, moved, step_of
 # docs/decisions/rewrites.md#11-push-down-into-the-decoder
 REWRITTEN = 0.15
 """Standard deviations of a column by which a value may differ from itself where a decoder takes over the work behind
-it, in the mean of all elements: of photographs for targets of 224 to 96 pixels it is 0.01 to 0.10;"""
+it, in the mean of all elements: of photographs for targets of 224 to 96 pixels it is 0.01 to 0.10."""
 REWRITTEN_MOST = 2.0
-"""and in the mean of the element that differs most, so many times as much."""
+"""In the mean of the element that differs most, so many times as much."""
 
 
 def element_moved(

@@ -54,9 +54,9 @@ class ExchangeResult:
     share: float = 0.0
     """The mean E / D of the elements: 0 if they are equal but for rounding."""
     worst: Moved = EQUAL
-    """What became of the most different element,"""
+    """What became of the most different element."""
     element: str = ""
-    """and which it is."""
+    """Which element this is."""
     failed: str = ""
     """How the operators fail in the other order; empty if they do not."""
 
@@ -240,8 +240,8 @@ def _large_numbers(columns: Mapping[str, Any], names: Collection[str]) -> dict[s
 def _is_pointwise(sampled: Sampled, stage: Stage, number: int, token: Token) -> bool:
     """Tell whether an operator, given values at other places, makes the same of them there."""
     tally, columns = sampled.accumulators[stage.names[0]], sampled.runner.columns(token)
-    changed = _large_numbers(columns, tally.reads & tally.writes)
-    if not changed or tally.creates or tally.drops:
+    changed = _large_numbers(columns, tally.columns.reads & tally.columns.writes)
+    if not changed or tally.columns.creates or tally.columns.drops:
         return False
     # Values at other places: whoever looks at them one by one makes the same of each.
     shuffled = {name: with_array(columns[name], _shuffled(array)) for name, array in changed.items()}

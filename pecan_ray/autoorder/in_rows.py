@@ -32,9 +32,9 @@ from pecan_ray.reorder import Mode
 LEAST_ELEMENTS = 16
 """On fewer nothing is proven."""
 MOST_PROVEN = 96
-"""Elements of the sample that are compared,"""
+"""Elements of the sample that are compared all at once."""
 GROUP = 7
-"""all at once, and so many at a time: what is left of the last group is a short one."""
+"""They are compared again so many at a time: the last group is a short one."""
 TIME_SHARE = 0.02
 """Share of the time that is left in which the operators run them, once."""
 LARGEST = ROWS_BYTES // 4

@@ -95,12 +95,12 @@ class JobOrder:
 
     @property
     def movable(self) -> bool:
-        """Whether there are operators to exchange."""
+        """Return whether there are operators to exchange."""
         return self._mode != "off" and any(stretch.movable > 1 for stretch in op_sequences(self._plan))
 
     @property
     def _can_change(self) -> bool:
-        """Whether there are operators to exchange, or to rewrite: a single one, too.
+        """Return whether there are operators to exchange, or to rewrite: a single one, too.
 
         No job looks for the sake of a single one, but it runs what `explain()` has found.
         """
@@ -167,13 +167,7 @@ class JobOrder:
         plan = ordering.plan if ordering.changed else self._plan
         order = op_order_of(plan)
         keeps = self._keeps(plan, ordering, JobSize(1.0, 1.0) if job is None else job)
-        rewrites = apply_rewrites(plan, self._engine, ordering.decoders)[1]
-        told = (*(one.description() for one in rewrites), *keeps.notes, *self._seed_notes())
-        messages = tuple(text for text in (ordering.summary(), *told) if text)
-        # Warnings are what changes values, or makes random ones the same in each epoch.
-        loud = {*keeps.frozen, *([ordering.summary()] if ordering.may_change_values else ())}
-        for text in messages:
-            logger.log(logging.WARNING if text in loud else logging.INFO, "%s: %s", self._name, text)
+        messages = self._tell(plan, ordering, keeps)
         # As the Pecan paper has it; other modes look once (docs/decisions/autoorder.md#122-what-autoorder-has-no-more).
         asks_again = ordering.mode == "pecan" and not (once or self._is_pinned)
         return Ordered(
@@ -192,6 +186,17 @@ class JobOrder:
             order_text=functools.partial(as_json, self._name, ordering),
             end=end,
         )
+
+    def _tell(self, plan: Plan, ordering: Ordering, keeps: Kept) -> tuple[str, ...]:
+        """Log what is done to a plan, and return it."""
+        rewrites = apply_rewrites(plan, self._engine, ordering.decoders)[1]
+        told = (*(one.description() for one in rewrites), *keeps.notes, *self._seed_notes())
+        messages = tuple(text for text in (ordering.summary(), *told) if text)
+        # Warnings are what changes values, or makes random ones the same in each epoch.
+        loud = {*keeps.frozen, *([ordering.summary()] if ordering.may_change_values else ())}
+        for text in messages:
+            logger.log(logging.WARNING if text in loud else logging.INFO, "%s: %s", self._name, text)
+        return messages
 
     def order_text(self, *, again: bool = False) -> Ordering:
         """Return the order with what was measured of every operator; `again`: look anew, whatever is kept."""

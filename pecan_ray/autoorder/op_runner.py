@@ -37,9 +37,9 @@ class SampleLimits:
     bytes: int = 256 << 20
     """Bytes of the elements that are held."""
     soft_limit: float = float("inf")
-    """Reading of the clock after which a few elements are enough,"""
+    """Reading of the clock after which a few elements are enough."""
     hard_limit: float = float("inf")
-    """and after which as many are as times can be measured on."""
+    """Reading of the clock after which so many are enough as times can be measured on."""
     spread: bool = True
     """Draw them from the whole data; else they are the first ones."""
     later: bool = False

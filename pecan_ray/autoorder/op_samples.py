@@ -39,7 +39,7 @@ class OpSample:
 
     @property
     def measured(self) -> bool:
-        """Whether there is a factor: something went in, and something came out."""
+        """Return whether there is a factor: something went in, and something came out."""
         return self.elements_in > 0 and self.elements_out > 0 and self.bytes_in > 0 and self.bytes_out > 0
 
     @property
@@ -109,6 +109,18 @@ BY_EPOCH = "is given the epoch's number, and a sample shows the first epoch alon
 
 
 @dataclass
+class ColumnUses:
+    """The columns that runs of an operator have read, written, made and dropped."""
+
+    reads: set[str] = field(default_factory=set)
+    writes: set[str] = field(default_factory=set)
+    creates: set[str] = field(default_factory=set)
+    drops: set[str] = field(default_factory=set)
+    arrays: set[str] = field(default_factory=set)
+    """Columns that were arrays of numbers, or held some."""
+
+
+@dataclass
 class OpAccumulator:
     """The sums of one operator."""
 
@@ -116,18 +128,13 @@ class OpAccumulator:
     count: OpCount = field(default_factory=OpCount)
     timed: list[float] = field(default_factory=list)
     """Seconds of runs."""
-    reads: set[str] = field(default_factory=set)
-    writes: set[str] = field(default_factory=set)
-    creates: set[str] = field(default_factory=set)
-    drops: set[str] = field(default_factory=set)
+    columns: ColumnUses = field(default_factory=ColumnUses)
     extra_s: float = 0.0
     """Time that the watched runs have taken in addition."""
     draws: bool = False
     """Whether it draws from a generator that others share, and so other numbers in every run."""
     unequal: bool = False
     """Whether two runs on an equal element have differed."""
-    arrays: set[str] = field(default_factory=set)
-    """Columns that were arrays of numbers, or held some."""
     lengths: dict[str, set[tuple[int, int]]] = field(default_factory=dict)
     """Of columns with one or two dimensions that it changed: how long they were before and behind it."""
     changed_axes: dict[str, set[int]] = field(default_factory=dict)
@@ -140,13 +147,13 @@ class OpAccumulator:
         """Compare an element with what it became: columns, kinds, dimensions, types."""
         for name, value in before.items():
             if any(isinstance(leaf, np.ndarray) and leaf.ndim > 0 for leaf in leaves({name: value}).values()):
-                self.arrays.add(name)
+                self.columns.arrays.add(name)
         for output in outputs:
             self._compare_output(before, output)
 
     def _compare_output(self, before: Element, output: Element) -> None:
-        self.creates |= output.keys() - before.keys()
-        self.drops |= before.keys() - output.keys()
+        self.columns.creates |= output.keys() - before.keys()
+        self.columns.drops |= before.keys() - output.keys()
         for name, value in output.items():
             if value is not before.get(name, value):
                 self._compare_column(name, before[name], value)
@@ -176,7 +183,7 @@ class OpAccumulator:
         return BY_EPOCH if wants_epoch(self.op.fn) else ""
 
     def _profiled(self, seconds: float | None) -> ProfiledOp:
-        count, keeps, random = self.count, self.op.keep_position, self._random()
+        count, columns, keeps, random = self.count, self.columns, self.op.keep_position, self._random()
         if not all(vars(count).values()):
             return ProfiledOp(self.op.name, 1.0, keep_position=keeps, fixed=NOT_MEASURED, random=random)
         # Other numbers of outputs for other elements: it decides which there are, as a filter does.
@@ -189,15 +196,15 @@ class OpAccumulator:
             changes_kind=self.changes_kind,
             changes_rank=self.changes_rank,
             custom_dtype_cast=self.custom_dtype_cast,
-            reads=frozenset(self.reads),
-            writes=frozenset(self.writes),
-            creates=frozenset(self.creates),
-            drops=frozenset(self.drops),
+            reads=frozenset(columns.reads),
+            writes=frozenset(columns.writes),
+            creates=frozenset(columns.creates),
+            drops=frozenset(columns.drops),
             elements=count.elements_out / count.elements_in,
             seconds=seconds,
             random=random,
             fixed=self._fixed(),
-            arrays=frozenset(self.arrays & self.reads),
+            arrays=frozenset(columns.arrays & columns.reads),
             decides=isinstance(self.op, Filter) or uneven,
             draws=self.draws,
             # What draws differs by that, and need hold no state.

@@ -18,9 +18,9 @@ from pecan_ray.reorder import Mode
 from pecan_ray.sources.listing import list_splits
 
 ELEMENTS = 300
-"""The usual sample has at most so many elements,"""
+"""Most elements of the usual sample."""
 SECONDS = 40.0
-"""and takes at most so long, of CPU time: most looks end in a third of it, so that a slow machine finds the same."""
+"""Most CPU time of the usual sample: most looks end in a third of it, so that a slow machine finds the same."""
 
 
 @dataclass(frozen=True)
@@ -73,9 +73,9 @@ class OrderRequest:
     job: JobSize | None = None
     """The job that the order is for, where the look may take but a share of it."""
     exchanges: bool = True
-    """Whether operators may be exchanged,"""
+    """Whether operators may be exchanged."""
     rewrites: bool = True
-    """and rewritten."""
+    """Whether operators may be rewritten."""
     in_subprocess: bool | None = None
     """Whether the sample runs in a process of its own, as far as that is known before."""
     runs: float = math.inf
@@ -96,7 +96,7 @@ SHARE_OF_JOB = 0.02
 LEAST_RUNS = 128
 """In less than the time of so many elements nothing can be found."""
 RUNS_OF_AN_ELEMENT = 4
-"""So often an element of the sample is run at least."""
+"""Times that an element of the sample is run at least."""
 
 
 def runs_allowed(plan: Plan, job: JobSize | None) -> float:
@@ -141,7 +141,7 @@ WALL_PER_CPU = 15.0
 """A look may take so many times its seconds by the wall clock.  What it finds must not depend on the load of a machine:
 beside forty other programs on two CPUs it takes ten times as long."""
 WAITING_PER_CPU = 1.5
-"""So many seconds of waiting count as one of the CPU: a look whose functions wait (for a file, a lock, a server) ends
+"""Seconds of waiting that count as one of the CPU: a look whose functions wait (for a file, a lock, a server) ends
 after a minute, and one whose storage is slow still reads its sample."""
 STEP_S = 0.1
 """Waiting is counted in steps that are long beside the time that reading the counters takes."""

@@ -73,9 +73,9 @@ class Match(NamedTuple):
 
     rewrite: Pushed
     replaced: int
-    """So many operators are replaced, from the first one on,"""
+    """Operators that are replaced, from the first one on."""
     replacement: tuple[Op, ...]
-    """by these."""
+    """The operators that take their place."""
 
 
 Rule: TypeAlias = Callable[[Sequence[Op], Source | None], Iterator[Match]]

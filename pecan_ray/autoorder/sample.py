@@ -36,13 +36,13 @@ from pecan_ray.storage.retry import patience_at_most
 READ_SHARE = 1 / 3
 """Share of the time that reading the elements may take."""
 FEW = 48
-"""So many elements are enough where the operators are slow."""
+"""Elements that are enough where the operators are slow."""
 LEAST_ELEMENTS = 8
 """On fewer elements no time can be measured."""
 ALWAYS_WATCHED = 2
-"""First elements on which every operator is watched,"""
+"""First elements on which every operator is watched."""
 COMPARED = 12
-"""and on which what it is given is compared with what comes out, however much time there is."""
+"""First elements of which an operator's input is compared with its output, however much time there is."""
 WATCHED_EVERY = 8
 """Both go on with each so many elements: which they are must not depend on the time, since orders depend on them."""
 WATCHED_SHARE = 0.25
@@ -226,9 +226,9 @@ class Sampled:
         tally.count += OpCount(1, len(after), size, sum(map(element_bytes, after)))
         tally.timed.append(seconds)
         # What was not written where it was watched counts as read, too: that can only keep operators in their places.
-        written = self.runner.replaced_columns(before, after) - tally.writes
-        tally.reads |= written
-        tally.writes |= written
+        written = self.runner.replaced_columns(before, after) - tally.columns.writes
+        tally.columns.reads |= written
+        tally.columns.writes |= written
         if compared:
             tally.compare(before, after)
         return outputs
@@ -256,15 +256,15 @@ class Sampled:
         randomness.restore()
         tally.extra_s += self.clock() - started
         if examined is not None:
-            tally.reads |= examined.reads
-            tally.writes |= examined.writes
+            tally.columns.reads |= examined.reads
+            tally.columns.writes |= examined.writes
             tally.draws |= examined.draws
         outputs = self._timed_run(stage, piece, compared=True)
         started = self.clock()
         after = [self.runner.columns(output) for output in outputs]
         if examined is None:
-            tally.reads |= before.keys()
-            tally.writes |= before.keys() & {column for output in after for column in output}
+            tally.columns.reads |= before.keys()
+            tally.columns.writes |= before.keys() & {column for output in after for column in output}
         elif examined.comparable:
             again = [self.runner.columns(output) for output in examined.outputs]
             tally.unequal |= not equal(again, after)

@@ -26,17 +26,17 @@ CHUNK = 8
 LEAST_COMPARED = 32
 """Elements that are compared at least, if there are so many."""
 LEAST_IN_A_HURRY = 8
-"""where the time is over: what is certain on few of them is certain."""
+"""Elements that are compared at least where the time is over: what is certain on few of them is certain."""
 SOON_S = 0.4
-"""Measured seconds after which a comparison may do with fewer elements,"""
+"""Measured seconds after which a comparison may do with fewer elements."""
 PATIENCE_S = 2.0
-"""and after which it is given up."""
+"""Measured seconds after which a comparison is given up."""
 # This and the next two: docs/decisions/autoorder.md#196-a-gain-that-every-look-finds.
 WORTH = 1.05
 """What does not make its operators so many times as fast is not worth a rewrite, and of the whole pipeline
-(`accepted.apply_pipeline_threshold`) nothing at all;"""
+(`accepted.apply_pipeline_threshold`) nothing at all."""
 WORTH_A_MOVE = 1.1
-"""and this is what another sequence of the user's operators has to be worth."""
+"""What another sequence of the user's operators has to be worth."""
 CERTAINTY = 3.0
 """Standard errors that count as certain: three, since each chunk of elements asks again."""
 

@@ -72,7 +72,7 @@ class Bounded:
 
     @property
     def over(self) -> bool:
-        """Whether nothing more is wanted: nothing more need be opened, which may take long of a bucket."""
+        """Return whether nothing more is wanted: nothing more need be opened, which may take long of a bucket."""
         return self._clock() > self._limits.deadline
 
     def draw(self, split: Split, first: int, stop: int, share: float) -> list[int]:

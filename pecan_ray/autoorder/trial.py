@@ -27,11 +27,11 @@ Judge: TypeAlias = Callable[[int, Element, Element], str]
 """From an element's number, and its result in the usual order and in another way, to why that is refused, or ""."""
 
 TAKEN_OVER_ELEMENTS = 64
-"""Elements on which decoders take over what follows them, to see whether results stay,"""
+"""Elements on which decoders take over what follows them, to see whether results stay."""
 TAKEN_OVER_S = 0.7
-"""and the time for that;"""
+"""Most seconds for that."""
 RUNS_OF_LEAST = 3
-"""where operators are slow, it is enough to run the least number of elements so many times in the user's order."""
+"""Where operators are slow, it is enough to run the least number of elements so many times in the user's order."""
 COMPARING: tuple[Mode, ...] = ("safe", "strict")
 """Modes that compare values, and in which decoders may take work over."""
 

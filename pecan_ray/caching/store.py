@@ -52,7 +52,7 @@ class KindSize:
     elements: int
     nbytes: int
     seconds: float
-    """That computing them took."""
+    """Seconds that computing them took."""
 
 
 @dataclass(frozen=True)

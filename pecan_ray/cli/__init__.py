@@ -76,10 +76,6 @@ COMMANDS = {
         "search good settings of a placement policy of the papers in the simulator",
         "pecan_ray.simulator.command:add_tune_arguments",
     ),
-    "completion": Command(
-        "print what makes a shell complete the words of this command",
-        "pecan_ray.cli.completion:add_completion_arguments",
-    ),
 }
 
 

@@ -123,7 +123,7 @@ class ThreadWindow:
 
     @property
     def blocked(self) -> bool:
-        """Whether the trainer was what was waited for."""
+        """Return whether the trainer was what was waited for."""
         return self.blocked_s > BLOCKED * self.seconds
 
     @property

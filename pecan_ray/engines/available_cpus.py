@@ -37,7 +37,7 @@ def cgroups_of(controller: str, root: Path = CGROUPS, own: Path = OWN_CGROUPS) -
     In version 2 one tree has all controllers, in version 1 each has a tree.  A container may see its own cgroup as the
     top of a tree, while its path is that on the host: then only the top is there.
     """
-    for line in (_read(own) or "").splitlines():
+    for line in (read_text(own) or "").splitlines():
         _, controllers, path = line.split(":", 2)
         # Version 2 has one line without a controller's name, "0::/path", which stands for all of them.
         if controllers and controller not in controllers.split(","):
@@ -60,17 +60,17 @@ def _top(root: Path, controllers: str, controller: str) -> Path:
 
 def _quota(folder: Path) -> float | None:
     """Return the CPUs that a cgroup may use; None: as many as there are."""
-    if limit := _read(folder / "cpu.max"):
+    if limit := read_text(folder / "cpu.max"):
         quota, period = limit.split()
         return None if quota == "max" else int(quota) / int(period)
-    first, second = _read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us")
+    first, second = read_text(folder / "cpu.cfs_quota_us"), read_text(folder / "cpu.cfs_period_us")
     # Version 1 writes -1 where there is no quota.
     if not first or not second or int(first) <= 0:
         return None
     return int(first) / int(second)
 
 
-def _read(path: Path) -> str | None:
+def read_text(path: Path) -> str | None:
     """Return what a file says; None if it is not there, or may not be read."""
     try:
         return path.read_text().strip()

@@ -22,7 +22,6 @@ from pecan_ray.engines.contract import BadElement, Leases, SharedLeases
 from pecan_ray.engines.entry_format import EntryReader, EntryWriter
 from pecan_ray.engines.entry_objects import EntryObjects
 from pecan_ray.engines.items import Item
-from pecan_ray.engines.kept_elements import kept_tally
 from pecan_ray.engines.kept_rows import Intervals, KeptRows, clip_range
 from pecan_ray.engines.plain import NotPlainError
 from pecan_ray.engines.positions import SkippedPositions
@@ -404,7 +403,6 @@ class CachedReading:
         if spans_between := intervals.spans_between(lease.key, spans, stop):
             self._skipped_positions.add(spans_between)
         for first, last in intervals.requested_rows(spans):
-            kept_tally.add(kept=last - first)
             yield KeptRows(lease, columns, intervals, spans, first, last)
         yield from self._ended(lease, entry)
 
@@ -432,7 +430,6 @@ class CachedReading:
             for item in self._read_source(lease, RecordedLeases(self._leases, recording)):
                 if item is not None:
                     recording.note_read()
-                    kept_tally.add(computed=1)
                 yield item
         except GeneratorExit:  # a pass has ended within the split, which is never whole then
             recording.drop()
@@ -455,7 +452,6 @@ class CachedReading:
     def _kept(self, lease: Lease, entry: EntryReader, *, apart: bool = True) -> Iterator[Item | None]:
         """Yield the elements of an entry that a lease asks for; the positions between them yield nothing."""
         key, at, skipped_positions, spans = lease.key, 0, self._skipped_positions, _ending(lease, entry)
-        kept_tally.add(kept=len(entry))  # of part of a split a little less: it is only a share that is asked for
         # With one span, comparing its ends spares each element a call of `clip_range`.
         start, stop = spans[0] if len(spans) == 1 else (0, 0)
         for element, output, width, value in entry.elements(apart=apart):

@@ -17,10 +17,11 @@ from pecan_ray.errors import PecanError
 
 SIZE = 512
 """Bytes of a note: when the work began, in nanoseconds of the system's monotonic clock, and what is called."""
+# Hexadecimal digits of 64 bits, so that the text has one place whatever the time is.
 TIME = 16
 LATE = b"it has not answered in time"
 LOOK_S = 1.0
-"""So often it is looked whether a process has begun to work: starting takes another while each time."""
+"""Seconds between looks whether a process has begun to work: starting takes another while each time."""
 
 _kept: list[mmap.mmap] = []
 
@@ -85,6 +86,7 @@ def answer(
             worked, _ = read_note(note)
             if worked is not None and worked > seconds:
                 late.set()
+                # It may have answered, and ended, since the look.
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 return

@@ -25,6 +25,7 @@ from pecan_ray.job.pending_leases import RowParts
 from pecan_ray.options import OnError, Order
 from pecan_ray.plan.operators import ElementOp, Plan
 from pecan_ray.plan.splits import AtWork, Lease, LeaseKey, Origin, Source, Split
+from pecan_ray.plan.stage_seconds import SlowElements
 from pecan_ray.sampling.spans import Span
 
 # Positions are element << OUTPUT_BITS | output, and spans are half open
@@ -124,12 +125,14 @@ class SharedLeases(Leases, Protocol):
 
 @dataclass(frozen=True)
 class Unfinished:
-    """What the trainer has yet to do to a batch of a remote worker."""
+    """What the trainer has yet to do to a batch."""
 
     ops: tuple[str, ...]
     """The operators to run on it, in this order."""
     why: str
     """Why they were left to it."""
+    images: str = ""
+    """A column of images (`pecan_ray.known.encoded_images`) to finish before; empty: there is none."""
 
 
 @dataclass
@@ -147,6 +150,8 @@ class Produced:
     # smaller batch and a return of its elements (docs/decisions/exactly-once.md#4-workers-return-leftovers).
     partial: bool = False
     """A batch smaller than the batch size since the stretch ended: the worker decides what becomes of it."""
+    ends_run: bool = False
+    """It tells that all of a run is made."""
     rank: int | None = None
     """The trainer that a batch of a round is for; None: no round, or elements that are in none."""
     slot: Slot | None = None
@@ -164,7 +169,7 @@ class Produced:
     unfinished: Unfinished | None = None
     """What the trainer has to do to it: the worker says it."""
     dropped: int = 0
-    """So many elements of a remainder were left out; known where the whole epoch is run in this process."""
+    """Elements of a remainder that were left out; known where the whole epoch is run in this process."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +178,7 @@ class EngineOptions:
 
     seed: int = 0
     threads: int = 1
-    """So many at first, which is also how many CPUs there are for them."""
+    """Threads at first, which is also how many CPUs there are for them."""
     most_threads: int | None = None
     """Up to so many where they make it faster (python engine); None: always `threads`."""
     memory_bytes: float = math.inf
@@ -189,7 +194,7 @@ class EngineOptions:
     ranks: int | None = None
     """Make rounds of buckets, a batch for each of so many trainers; None: no rounds."""
     tail_ranks: int = 1
-    """So many trainers get equally many of the batches that groups of elements leave at the end of an epoch."""
+    """Trainers that get equally many of the batches that groups of elements leave at the end of an epoch."""
 
 
 @dataclass(frozen=True)
@@ -202,6 +207,16 @@ class UnderWay:
     """When it was first seen, by the clock of whoever asks."""
     at: AtWork | None = None
     """None: it waits for a storage that fails, which has a patience of its own."""
+
+
+@runtime_checkable
+class TimesElements(Protocol):
+    """An engine that finds elements which take many times as long as the others."""
+
+    @property
+    def slow(self) -> SlowElements:
+        """What it has found so far, where order is kept."""
+        ...
 
 
 class Engine(Protocol):
@@ -219,6 +234,11 @@ class Engine(Protocol):
     @property
     def threads(self) -> int:
         """How many threads work at the moment."""
+        ...
+
+    @property
+    def ends_runs(self) -> bool:
+        """Return whether it gives up rows that fill no batch behind a lease that ends a run, and goes on meanwhile."""
         ...
 
     def counts(self) -> Mapping[str, OpCount]:

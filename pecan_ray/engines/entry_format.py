@@ -54,11 +54,11 @@ class CachedElement(NamedTuple):
     """An element as it was kept."""
 
     element: int
-    """Number in its split,"""
+    """Number in its split."""
     output: int
-    """which of its outputs,"""
+    """Which of the element's outputs it is."""
     width: int
-    """and how many positions it stands for."""
+    """Positions that it stands for."""
     value: Element
 
 

@@ -35,7 +35,7 @@ class EntryHead:
     buffers: Mapping[str, BufferPlaces]
     """By column."""
     end: int
-    """So many bytes the entry has at least."""
+    """Bytes that the entry has at least."""
 
 
 _remembered: dict[bytes, EntryHead] = {}

@@ -16,7 +16,6 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotInTimeError
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import TypeVar
 from urllib.parse import quote, unquote
 
 import google_crc32c
@@ -27,16 +26,12 @@ from pecan_ray.storage import (
     FileInfo,
     delete_file,
     list_folder,
-    read_all,
     read_file_range,
-    subfolders,
     write_file,
 )
 from pecan_ray.storage.ranges import FileRange
 from pecan_ray.storage.retry import unless_given_up
 from pecan_ray.storage.threads import RequestThreads
-
-T = TypeVar("T")
 
 # Objects with a larger number are left alone, because a newer version that shares the store has written them.
 OBJECT_VERSION = 1
@@ -51,9 +46,9 @@ PIECE_BYTES = 8 << 20
 READS = 8
 """Requests of a process at a time."""
 WAIT_S = 4.0
-"""A store that has not answered for so long is not waited for,"""
+"""A store that has not answered for so long is not waited for."""
 SLOWEST_BYTES_PER_S = 4e6
-"""but for large entries: no store that is worth asking is slower."""
+"""Large entries are waited for longer, at this speed: no store that is worth asking is slower."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +59,7 @@ class EntryInfo:
     kind: str
     elements: int
     seconds: float
-    """That computing it took."""
+    """Seconds that computing it took."""
     nbytes: int
     checksum: int
 
@@ -116,15 +111,6 @@ class EntryObjects:
 
     # --- all of them ---------------------------------------------------------------------------------------
 
-    def entry_types(self) -> list[str]:
-        """Return the kinds of which there may be entries."""
-        try:
-            return [unquote(name) for name in subfolders(self.root)]
-        except SourceNotFoundError:
-            if "://" in self.root:
-                raise
-            return []  # the first entry makes the folder
-
     def entries(self, kind: str) -> Iterator[tuple[str, FileInfo]]:
         """Yield the keys of the entries of a kind, page by page, and their objects."""
         folder = self._folder(kind) + "/"
@@ -136,21 +122,6 @@ class EntryObjects:
     def name(self, kind: str, text: str) -> None:
         """Write down, for people, what entries of a kind are of."""
         write_file(f"{self._folder(kind)}/{NAME}", text.encode())
-
-    def named(self, kind: str) -> str | None:
-        """Return what entries of a kind are of, as far as it was written down."""
-        try:
-            return read_all(f"{self._folder(kind)}/{NAME}").decode(errors="replace")
-        except SourceNotFoundError:
-            return None
-
-    def remove(self, kind: str) -> int:
-        """Remove all entries of a kind, and its name; return how many there were."""
-        keys = [key for key, _ in self.entries(kind)]
-        for removed in [self._threads.submit(partial(self.drop, kind, key)) for key in keys]:
-            removed.result()
-        delete_file(f"{self._folder(kind)}/{NAME}")
-        return len(keys)
 
     # --- inside --------------------------------------------------------------------------------------------
 

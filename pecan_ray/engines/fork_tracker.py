@@ -86,6 +86,7 @@ class ForkTracker:
         """Raise OpError if a child has come back from a function; each is told of once."""
         if self._ends is None:
             return
+        # The usual case: no child has written.
         with contextlib.suppress(BlockingIOError):
             self._unread += os.read(self._ends[0], select.PIPE_BUF)
         line, end, rest = self._unread.partition(b"\n")

@@ -27,7 +27,7 @@ class GlobalGenerators:
     def __init__(self) -> None:
         self._key: SeedKey | None = None
         self._times = 0
-        """So often they were seeded: each time otherwise, since nothing that was drawn shall be drawn again."""
+        """How often they were seeded: each time otherwise, since nothing that was drawn shall be drawn again."""
         self._lock = threading.Lock()
         """Guards both."""
         os.register_at_fork(after_in_child=self._after_fork)

@@ -42,7 +42,7 @@ class Item:
 
     @property
     def has_passed(self) -> bool:
-        """Whether filters let it pass before, and are not asked again; a batch stands for more than that."""
+        """Return whether filters let it pass before, and are not asked again; a batch stands for more than that."""
         return self.lease.passed and self.width > 0
 
     def where(self) -> str:

@@ -44,7 +44,7 @@ class Intervals:
 
     @functools.cached_property
     def whole(self) -> bool:
-        """Whether every element stands for some positions."""
+        """Return whether every element stands for some positions."""
         return bool(np.all(self.ends > self.starts))
 
     @functools.cached_property
@@ -112,7 +112,7 @@ class KeptRows:
 
     @functools.cached_property
     def plain(self) -> bool:
-        """Whether all columns are of numbers."""
+        """Return whether all columns are of numbers."""
         return not any(column.dtype.hasobject for column in self.columns.values())
 
     @functools.cached_property

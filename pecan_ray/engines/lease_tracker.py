@@ -34,7 +34,7 @@ class LeaseTracker:
         self._changed = threading.Condition()
         """Guards both and what follows: engines read in several threads."""
         self._waiting, self._closed = 0, False
-        """So many threads ask for a lease; none is given any more."""
+        """Threads that ask for a lease; whether none is given any more."""
 
     def take(self, branch: int = 0) -> Lease | None:
         """Return the next lease."""

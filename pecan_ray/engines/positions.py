@@ -19,11 +19,11 @@ PartArray = tuple[LeaseKey, SpanArray]
 """Intervals of positions of one split, sorted and apart."""
 
 MOST_BAD = 1024
-"""So many bad elements wait for a batch: a mistake in the pipeline shows before the data has been gone through."""
+"""Bad elements that wait for a batch: a mistake in the pipeline shows before the data has been gone through."""
 MOST_INTERVALS = 1024
-"""So many intervals wait for a batch, once neighbours have become one."""
+"""Intervals that wait for a batch, once neighbours have become one."""
 MOST_DROPPED = 1 << 16
-"""So many times positions are dropped without a batch: what is done is known to others, and is not done again."""
+"""Times that positions are dropped without a batch: what is done is known to others, and is not done again."""
 
 
 class SkippedPositions:
@@ -72,7 +72,7 @@ class SkippedPositions:
 
     @property
     def waiting(self) -> bool:
-        """Whether anything waits for a batch."""
+        """Return whether anything waits for a batch."""
         return bool(self._parts or self._bad)
 
     def begin_pass(self, number: int) -> None:

@@ -69,7 +69,7 @@ class Run:
 
     @property
     def whole(self) -> bool:
-        """Whether all of each element is to be delivered, with all its outputs."""
+        """Return whether all of each element is to be delivered, with all its outputs."""
         begin, end = self.first << OUTPUT_BITS, (self.first + self.rows) << OUTPUT_BITS
         return any(a <= begin and end <= b for a, b in self.missing)
 

@@ -22,9 +22,9 @@ BEHIND_BYTES = 256 << 20
 WRITES = 4
 """Writes of a process at a time."""
 AWAY_S = 30.0
-"""So long a store is left alone after a failure at first,"""
+"""Seconds for which a store is left alone after its first failure."""
 MOST_AWAY_S = 600.0
-"""and no longer than that."""
+"""Most seconds for which a store is left alone after a failure."""
 # docs/decisions/autocache.md#49-entries-as-objects
 LISTED_AGAIN_S = 20.0
 """What others have written is looked for so often; and seldom enough that it takes a twentieth of the time."""

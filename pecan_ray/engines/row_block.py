@@ -28,9 +28,9 @@ from pecan_ray.sources.copies import own_copy
 RowNumbers: TypeAlias = NDArray[np.int64]
 
 PIECE_ROWS = 4096
-"""Rows that go through operators together: 40 columns of numbers are a megabyte, which a processor's cache holds,"""
+"""Rows that go through operators together: 40 columns of numbers are a megabyte, which a processor's cache holds."""
 PIECE_BYTES = 4 << 20
-"""unless they are more than so many bytes: as much as is decoded of a Parquet file at a time."""
+"""Most bytes that go through operators together: as much as is decoded of a Parquet file at a time."""
 ELEMENT_BITS = 63 - OUTPUT_BITS
 """Bits of an element's number: positions are numbers of 63 bits."""
 MAX_ELEMENT = (1 << ELEMENT_BITS) - 1
@@ -88,18 +88,18 @@ class RowBlock:
 
     @functools.cached_property
     def plain(self) -> bool:
-        """Whether all columns are of numbers or dates."""
+        """Return whether all columns are of numbers or dates."""
         return all(is_plain(column.dtype) for column in self.columns.values())
 
     @functools.cached_property
     def is_serializable(self) -> bool:
-        """Whether it is known that all values can travel to the trainer as they are."""
+        """Return whether it is known that all values can travel to the trainer as they are."""
         objects = (column for column in self.columns.values() if column.dtype.hasobject)
         return all(column.ndim == 1 and all(map(_is_serializable, _samples(column))) for column in objects)
 
     @functools.cached_property
     def is_of_one_kind(self) -> bool:
-        """Whether it is known that all rows can be rows of one batch."""
+        """Return whether it is known that all rows can be rows of one batch."""
         objects = (column for column in self.columns.values() if not is_plain(column.dtype))
         return not self.rows or all(column.ndim == 1 and are_of_one_kind(column.tolist()) for column in objects)
 

@@ -20,7 +20,7 @@ TakeBeside: TypeAlias = Callable[[int], Lease | None]
 MAX_OPEN_BYTES = 512 << 20
 """Memory of splits that a worker reads at a time, as far as their source tells: as much as eight splits of Parquet."""
 TURNS = 2
-"""So many turns of each split fill the buffer: it then holds elements of all, and each is still read in runs."""
+"""Turns of each split that fill the buffer: it then holds elements of all, and each is still read in runs."""
 
 
 @dataclass(frozen=True)

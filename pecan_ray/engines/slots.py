@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import replace
 from types import CodeType
 from typing import Any
 
@@ -29,38 +28,49 @@ def lay_out(sizes: list[int]) -> tuple[list[int], int]:
     offsets, at = [], 0
     for size in sizes:
         offsets.append(at)
-        at += -(-size // ALIGNMENT) * ALIGNMENT
+        at += _aligned(size)
     return offsets, at
 
 
-def into_slot(columns: Mapping[str, Any], slots: Slots) -> tuple[dict[str, Any], Slot | None]:
-    """Copy the arrays of a batch into a slot; return the columns with views of it, and the slot if one was needed."""
-    placed = dict(columns)
-    arrays = {
-        name: column
-        for name, column in columns.items()
-        if isinstance(column, np.ndarray) and is_plain(column.dtype) and column.nbytes
-    }
-    if not arrays:
-        return placed, None
-    offsets, total = lay_out([array.nbytes for array in arrays.values()])
-    slot = slots.acquire(total)
-    memory = np.frombuffer(slot.buffer, np.uint8)
-    for offset, (name, array) in zip(offsets, arrays.items(), strict=True):
-        place = memory[offset : offset + array.nbytes].view(array.dtype).reshape(array.shape)
-        place[...] = array
-        placed[name] = place
-    return placed, slot
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def into_slot(columns: Mapping[str, Any], slots: Slots) -> tuple[dict[str, Any], Slot | None, Layout | None]:
+    """Copy the arrays of a batch into a slot.
+
+    Returns the columns with views of it, the slot if one was needed, and how they lie in it.
+    """
+    layout = layout_of(tuple((name, *_kind(column)) for name, column in columns.items()))
+    if not layout.nbytes:
+        return dict(columns), None, None
+    slot = slots.acquire(layout.nbytes)
+    memory = slot.buffer
+    placed: dict[str, Any] = {}
+    for name, column in columns.items():
+        place = layout.columns[name]
+        placed[name] = column if place is None else place.view(memory)
+        if place is not None:
+            placed[name][...] = column
+    return placed, slot, layout
+
+
+def _kind(column: Any) -> tuple[np.dtype[Any] | None, tuple[int, ...]]:
+    """Return dtype and shape of a column that lies in a slot; no dtype for others."""
+    if isinstance(column, np.ndarray) and is_plain(column.dtype) and column.nbytes:
+        return column.dtype, column.shape
+    return None, ()
 
 
 @functools.lru_cache(maxsize=256)
 def layout_of(columns: tuple[tuple[str, np.dtype[Any] | None, tuple[int, ...]], ...]) -> Layout:
     """Return the layout of columns given by name, dtype (None: not in the slot) and shape."""
-    found = {name: None if dtype is None else ColumnPlace(0, dtype, shape) for name, dtype, shape in columns}
-    inside = {name: place for name, place in found.items() if place is not None}
-    offsets, total = lay_out([place.nbytes for place in inside.values()])
-    placed = {name: replace(place, offset=at) for (name, place), at in zip(inside.items(), offsets, strict=True)}
-    return Layout({**found, **placed}, total)
+    places: dict[str, ColumnPlace | None] = {}
+    end = 0
+    for name, dtype, shape in columns:
+        place = places[name] = None if dtype is None else ColumnPlace(end, dtype, shape)
+        end += 0 if place is None else _aligned(place.nbytes)
+    return Layout(places, end)
 
 
 class HeapSlot:

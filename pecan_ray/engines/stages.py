@@ -18,11 +18,11 @@ from pecan_ray.plan.stage_seconds import StageSeconds
 # A short job needs many looks to say anything; a long one has them at any rate
 # (docs/decisions/observing.md#58-bottlenecks-by-stacks).
 OFTEN_S = 0.05
-"""Between two looks in the first"""
+"""Between two looks in the first seconds of work."""
 OFTEN_FOR_S = 20.0
-"""seconds of work, and"""
+"""Seconds of work in which looks are so frequent."""
 SELDOM_S = 0.25
-"""later."""
+"""Between two looks later on."""
 
 
 class ThreadStage(NamedTuple):

@@ -38,8 +38,8 @@ class CudaCalls:
         """Begin to copy tensors to the GPU; those that do not lie in registered memory are pinned first."""
 
         def moved(value: Any) -> Any:
-            if not isinstance(value, torch.Tensor):
-                return value
+            if not isinstance(value, torch.Tensor) or value.is_cuda:
+                return value  # also what was decoded there
             pinned = value if is_registered(value.data_ptr()) else value.pin_memory()
             return pinned.to(self._device, non_blocking=True)
 

@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("pecan_ray")
 
 LOOKED_AT = 2
-"""Batches that tell what a data set of TensorFlow holds,"""
+"""Batches that tell what a data set of TensorFlow holds."""
 PADDED_AT_LEAST = 64
-"""and elements in front of padding: their lengths vary where a batch's do not."""
+"""Elements in front of padding that tell it: their lengths vary where a batch's do not."""
 
 
 class Runnable(Protocol):

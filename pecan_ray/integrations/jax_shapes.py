@@ -17,7 +17,7 @@ Shapes: TypeAlias = Mapping[str, str]
 """Dtype and shape by column, and by its place in a nested one."""
 
 LOOK_MS = 1_000
-"""For so long one question to the store waits, so that Ctrl-C is heard between two."""
+"""Milliseconds that one question to the store waits, so that Ctrl-C is heard between two."""
 
 _numbers = itertools.count()
 """Of the iterators with a sharding in this process: all processes make the same ones."""

@@ -55,6 +55,9 @@ class KerasBatches(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no
         """Nobody has made an iterator since the job was closed."""
         self._changing = threading.Lock()
         """Held while the job begins or ends: TensorFlow asks for batches in a thread of its own."""
+        self._fetching = threading.RLock()
+        """Held while a batch is fetched and counted, and while a state is taken: what the job has given and what is
+        counted here are the same then."""
         self._can_continue, self._shares = on_break == "continue", shares
         self._iterators = KerasIterators(steps, self._next, self._leave)
         self.prefetch_limit = PrefetchLimit()
@@ -72,7 +75,8 @@ class KerasBatches(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no
 
     def __getitem__(self, index: int) -> tuple[Any, ...]:
         self.prefetch_limit.wait(self._iterators.fetched)
-        batch: tuple[Any, ...] = self._iterators.next()
+        with self._fetching:
+            batch: tuple[Any, ...] = self._iterators.next()
         return batch
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
@@ -90,13 +94,14 @@ class KerasBatches(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no
         self._iterators.end_epoch()
 
     def state_dict(self, *, used: int | None = None) -> dict[str, Any]:
-        """Return where the job stands, as plain values.
+        """Return where the job stands, as plain values, once the batch that is being fetched has come.
 
         `used`: so many batches of Keras' present epoch were trained on, of those that it has fetched; None: all.
         """
-        if self._batches is None:
-            return {"batches": self._state}
-        return {"batches": self._batches.state_dict(ahead=self._iterators.num_prefetched(used))}
+        with self._fetching:
+            if self._batches is None:
+                return {"batches": self._state}
+            return {"batches": self._batches.state_dict(ahead=self._iterators.num_prefetched(used))}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where a state was taken: what runs now ends, and the next batch is of another job."""

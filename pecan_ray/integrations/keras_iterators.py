@@ -20,11 +20,11 @@ class KerasIterators:
         """`steps`: batches of an epoch of Keras; `fetch` returns the next one; `leave` ends the pass that was left."""
         self._steps, self._fetch, self._leave = steps, fetch, leave
         self._given = 0
-        """Batches of the pass, or of what `steps` make of it;"""
+        """Batches of the pass, or of what `steps` make of it."""
         self._held: list[Any] = []
-        """of these, the first ones, as long as they may come again;"""
+        """The first batches of the pass, as long as they may come again."""
         self._reused: deque[Any] = deque()
-        """those that do."""
+        """Batches that come again."""
         self._fetched = self._has_started = False
         """Whether the iterator that was made last has had a batch, and whether an epoch has begun since."""
         self._looks = True

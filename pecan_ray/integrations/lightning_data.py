@@ -65,9 +65,9 @@ class PecanDataModule(_LightningDataModule):  # type: ignore[misc]  # which pack
         self._options = {"train": dict(options or {}), "eval": dict(eval_options or {})}
         self._training: TrainingBatches | None = None
         self._loaded: Mapping[str, Any] | None = None
-        """The state from which training is to go on,"""
+        """The state from which training is to go on."""
         self._last: Mapping[str, Any] | None = None
-        """and the one in which it ended."""
+        """The state in which training ended."""
         self._reported = False
         given = {"train": train, "val": val, "test": test, "predict": predict}
         for stage, pipes in given.items():

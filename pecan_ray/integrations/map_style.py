@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
+from pecan_ray.engines.collate import collate
 from pecan_ray.engines.foreign import as_array, is_tensor
 from pecan_ray.engines.items import Item
-from pecan_ray.engines.python.collate import collate
 from pecan_ray.engines.python.nested import BatchRows, finished
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.fingerprint import canonical_text

@@ -65,7 +65,7 @@ class Passes:
 
     @property
     def running(self) -> bool:
-        """Whether the job has begun."""
+        """Return whether the job has begun."""
         return self._batches is not None
 
     def __iter__(self) -> Iterator[Any]:

@@ -30,7 +30,7 @@ class Structure:
 
     @property
     def has_objects(self) -> bool:
-        """Whether parts are objects of the user's classes, and not only in dicts and tuples."""
+        """Return whether parts are objects of the user's classes, and not only in dicts and tuples."""
         return _has_objects(self.spec)
 
     def matches(self, columns: Mapping[str, Any]) -> bool:

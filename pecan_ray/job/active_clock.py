@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 TICK_S = 1.0
-"""So often a job is told that time has passed."""
+"""Seconds after which a job is told that time has passed."""
 # The clock is read at each event and each tick, so a gap of three ticks means that the process did not run.
 LONGEST_GAP_S = 3 * TICK_S
 """A controller that was asleep for longer has not heard those who called meanwhile."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from pecan_ray.job.fatal_elements import FatalElementTracker, positions_in
 from pecan_ray.job.lease_sizes import ONE_BY_ONE, SideBySide, cut, elements_in, lot
@@ -55,13 +55,20 @@ def any_will_do(worker: str, shape: LedgerShape, workers: Mapping[str, WorkerLea
     return not (mine or shape.one_at_a_time) and shape.sharding == "dynamic"
 
 
+@dataclass(frozen=True)
+class LeaseSource:
+    """What the leases of an epoch are taken from."""
+
+    shape: LedgerShape
+    queues: Queues
+    fatal_elements: FatalElementTracker
+
+
 def next_lease(
     worker: str,
     branch: int,
     state: WorkerLeaseState,
-    shape: LedgerShape,
-    queues: Queues,
-    fatal_elements: FatalElementTracker,
+    source: LeaseSource,
     workers: int,
     wanted: WantedSplits = None,
     side: SideBySide = ONE_BY_ONE,
@@ -71,33 +78,27 @@ def next_lease(
     `workers`: so many there are that share what waits.  `side`: how the worker reads; "none" to one that reads others
     is no end.
     """
+    shape, queues = source.shape, source.queues
     mixes = side.is_interleaved and not state.grouped
     part = queues.interleave_size(worker, branch, replace(side, workers=max(side.workers, workers))) if mixes else 0
     if mixes and side.reading and not part:
         return "none"
-    lease = _take_waiting(worker, branch, state, queues, fatal_elements, wanted, fresh_first=mixes)
+    lease = _take_waiting(worker, branch, state, source, wanted, fresh_first=mixes)
     if not isinstance(lease, Lease) or state.grouped or not shape.may_divide_splits:
         return lease
     # Decision 91: splits are cut so that workers end an epoch together. A worker that is alone has
     # nobody to wait for.
     alone = workers < 2 and not part
-    elements = elements_in(lease)
-    if alone or elements is None:
-        return lease
-    return _cut_to_lot(lease, elements, branch, part, workers, state, shape, queues)
+    return lease if alone else _cut_to_lot(lease, branch, part, workers, state, source)
 
 
 def _cut_to_lot(
-    lease: Lease,
-    elements: int,
-    branch: int,
-    part: float,
-    workers: int,
-    state: WorkerLeaseState,
-    shape: LedgerShape,
-    queues: Queues,
+    lease: Lease, branch: int, part: float, workers: int, state: WorkerLeaseState, source: LeaseSource
 ) -> Lease:
     """Return as much of a lease as a worker gets at a time, and put the rest back; `part`: of a worker that mixes."""
+    elements, shape, queues = elements_in(lease), source.shape, source.queues
+    if elements is None:
+        return lease
     waiting = elements + queues.leases_waiting(branch) * (lease.split.elements or elements)
     # What it got before may have ended within a batch. This lease makes up for that, so that in all
     # it fills batches.
@@ -115,8 +116,7 @@ def _take_waiting(
     worker: str,
     branch: int,
     state: WorkerLeaseState,
-    queues: Queues,
-    fatal_elements: FatalElementTracker,
+    source: LeaseSource,
     wanted: WantedSplits,
     *,
     fresh_first: bool,
@@ -127,10 +127,10 @@ def _take_waiting(
         if state.grouped:
             answer = state.take_of_group(branch)
         else:
-            answer = queues.take(worker, branch, wanted, fresh_first=fresh_first)
+            answer = source.queues.take(worker, branch, wanted, fresh_first=fresh_first)
         if not isinstance(answer, Lease):
             return answer
-        lease = fatal_elements.without_fatal_elements(answer)
+        lease = source.fatal_elements.without_fatal_elements(answer)
         if lease is not None:
             return lease
 

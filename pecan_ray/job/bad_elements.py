@@ -14,6 +14,7 @@ from dataclasses import replace
 from pecan_ray.errors import ErrorBudgetError
 from pecan_ray.job.messages import LeftOutElement
 from pecan_ray.job.resume_point import ResumePoint
+from pecan_ray.plan.splits import LeaseKey
 from pecan_ray.sampling.budget import BadCount, over_budget
 
 MOST_REMEMBERED = 100_000
@@ -41,6 +42,18 @@ class BadElements:
         """With the epochs in which they were read."""
         self.bad_count = BadCount()
         self.last: LeftOutElement | None = None
+        self._epoch = -1
+        self.of_splits: dict[LeaseKey, set[int]] = {}
+        """Which elements are bad of each split, in the epoch at hand."""
+        self.abandoned = 0
+        """Good elements of epochs that the loops left before trainers had them: nobody else gets them."""
+
+    def begin_epoch(self, epoch: int) -> bool:
+        """Note the epoch at hand; return whether another one was before."""
+        if epoch == self._epoch:
+            return False
+        self._epoch, self.of_splits = epoch, {}
+        return True
 
     def add(self, elements: Iterable[LeftOutElement]) -> list[LeftOutElement]:
         """Take reports of bad elements; return those that were not known."""
@@ -54,12 +67,14 @@ class BadElements:
                 del self._known[next(iter(self._known))]
             self.bad_count = self.bad_count.plus(one.elements, estimated=one.estimated, open_end=one.open_end)
             self.last = one
+            if (at := one.origin) is not None and at.epoch == self._epoch:
+                self.of_splits.setdefault((at.branch, at.repetition, at.split), set()).add(at.element)
             fresh.append(one)
         return fresh
 
     @property
     def count(self) -> int:
-        """So many elements, or at least so many."""
+        """Return the number of bad elements, or the least that it can be."""
         return self.bad_count.elements
 
     def digests(self, epoch: int) -> tuple[int, ...]:
@@ -92,7 +107,7 @@ class QuarantineQueue:
         self._waiting: deque[LeftOutElement] = deque()
         self._bytes = 0
         self.taken = 0
-        """So many have been taken by a trainer."""
+        """The number of those that a trainer has taken."""
 
     def add(self, elements: Iterable[LeftOutElement]) -> None:
         """Let elements wait for a trainer."""

@@ -22,9 +22,6 @@ from pecan_ray.sampling.spans import Span
 PLACE_BITS = 63
 """Positions of a split take so many bits; `END` is the largest one."""
 
-POSITION_BYTES = 8
-"""Size of a position behind a row, as it is told."""
-
 
 def place_of(split: int, position: int) -> int:
     """Return the place of a position in a split of this number; the end of a split is the beginning of the next."""
@@ -47,7 +44,7 @@ class RowRange:
 
     @property
     def are_joined(self) -> bool:
-        """Whether rows are to be joined to batches."""
+        """Return whether rows are to be joined to batches."""
         return bool(self.counts)
 
     def rows_before(self, place: int) -> int:
@@ -118,28 +115,39 @@ class BlockOfRows:
 class RunBlocks:
     """Cuts the runs of an assignment into blocks, as a worker finishes their rows in order.
 
-    The last block ends where its run does.  A run that follows another one directly is one with it; else the batch in
-    which the engine goes on to a new run is divided.  That happens where a split is longer or shorter than it told: a
-    run that is not the last one of an assignment ends with a batch.
+    The last block ends where its run does.  An engine that tells where a run ends makes no batch of rows of two runs.
+    Of others, a run that follows another one directly is one with it; else the batch in which the engine goes on to a
+    new run is divided.  That happens where a split is longer or shorter than it told: a run that is not the last one
+    of an assignment ends with a batch.
     """
 
     def __init__(self) -> None:
         self._stretches: deque[list[Lease]] = deque()
-        """Runs that do not follow each other, without what is in blocks already: consecutive leases of one interval."""
+        """Runs that do not follow each other, without what is in blocks already: consecutive leases of one interval.
+
+        One of which the engine tells the end stays until then, even if nothing is left of it."""
+        self._told_end = False
+        """Whether the engine will tell the end of the last one."""
         self._ends: dict[LeaseKey, int] = {}
         """Of splits that were read to their ends, the position behind the last element."""
 
     @property
     def first_place(self) -> int | None:
         """The first place that is in no block; None where there is none."""
-        lease = self._stretches[0][0] if self._stretches else None
+        lease = next((stretch[0] for stretch in self._stretches if stretch), None)
         return None if lease is None or lease.place is None else place_of(lease.place, lease.spans[0][0])
 
     def add(self, lease: Lease) -> None:
         """Add a lease, which follows those before it in its run."""
-        if not (self._stretches and is_next(self._stretches[-1], lease)):
+        if not self._goes_on or not is_next(self._stretches[-1], lease):
             self._stretches.append([])
         self._stretches[-1].append(lease)
+        self._told_end = lease.ends_run
+
+    @property
+    def _goes_on(self) -> bool:
+        """Return whether a lease may belong to the run that was added last."""
+        return bool(self._stretches) and not self._told_end
 
     def ended(self, key: LeaseKey, elements: int) -> None:
         """Note that a split has so many elements."""
@@ -156,12 +164,18 @@ class RunBlocks:
             begin = end
         return found
 
+    def end_run(self) -> Block | None:
+        """Return the block of what is left of the first run, which has ended and has no more rows; None: nothing is."""
+        left = self._stretches.popleft()
+        return self._block(left, ()) if left else None
+
     def rest(self, rows: RowParts) -> list[BlockOfRows]:
         """Return the blocks with which the runs end, of rows or of none."""
         found, begin = list[BlockOfRows](), 0
         while self._stretches:
             end = self._rows_of_stretch(rows, begin)
-            found.append(BlockOfRows(self._block(self._stretches.popleft(), rows[begin:end]), begin, end))
+            if stretch := self._stretches.popleft():
+                found.append(BlockOfRows(self._block(stretch, rows[begin:end]), begin, end))
             begin = end
         return found
 
@@ -179,6 +193,7 @@ class RunBlocks:
     def _taken(self, last: LeaseKey, position: int) -> list[Lease]:
         """Take leases up to a position out of the first stretch, with the end of a split behind its last element."""
         taken: list[Lease] = []
+        told_end = False
         stretch = self._stretches[0]
         while stretch:
             lease = stretch[0]
@@ -190,9 +205,10 @@ class RunBlocks:
                     stretch[0] = replace(lease, spans=((position, stop),), starts_epoch=False)
                 break
             taken.append(stretch.pop(0))
+            told_end = taken[-1].ends_run
             if lease.key == last and position <= stop:
                 break
-        if not stretch:
+        if not stretch and not told_end:
             self._stretches.popleft()
         return taken
 

@@ -20,9 +20,9 @@ BottleneckKind: TypeAlias = Literal[
     "start", "storage", "operator", "batching", "network", "conversion", "trainer", "headspace", "unknown"
 ]
 MOSTLY = 0.5
-"""A start that takes more than this share of a run is what to look at;"""
+"""A start that takes more than this share of a run is what to look at."""
 LONG_START_S = 1.0
-"""a start only if it takes so long."""
+"""A start is only looked at if it takes so long."""
 TELLING = 10
 """Batches from which on something can be said of what follows the start."""
 KEEPS_UP = 0.05
@@ -36,11 +36,11 @@ BLOCKED = 0.3
 COMPUTES = 0.5
 """Threads in operators that are on a CPU for a smaller share of the time wait inside of functions."""
 LOCKED = 0.7
-"""If Python's lock is held for a larger share of the time,"""
+"""Threads wait for Python's lock if it is held for a larger share of the time than this."""
 SEVERAL = 1.5
-"""more threads than this are inside of functions, and"""
+"""They only wait for it if more of them than this are inside of functions."""
 ON_CPUS = 0.75
-"""they are on CPUs for a smaller share of their time, they wait for the lock.
+"""They only wait for it if they are on CPUs for a smaller share of their time.
 
 Measured with two threads on two CPUs: functions in Python hold the lock for 0.84 to 1.0 of the time and are on CPUs for
 0.5 of theirs, functions that release it hold it for 0.02 and less; half and half 0.36.
@@ -62,9 +62,9 @@ class RunNumbers:
     op_seconds: tuple[tuple[str, float], ...] = ()
     """Seconds of each operator for an element, in AutoOrder's sample: used where workers have seen none."""
     local: int = 0
-    """Workers on the trainers' nodes, and"""
+    """Workers on the trainers' nodes."""
     remote: int = 0
-    """on other ones."""
+    """Workers on other nodes."""
     placed: bool = False
     """AutoPlacement chooses their numbers."""
     cpus: float = 0.0

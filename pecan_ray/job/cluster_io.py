@@ -17,17 +17,17 @@ from pecan_ray.errors import PlanError
 from pecan_ray.job.messages import DatasetRooms
 
 SILENT_S = 30.0
-"""A job that was not heard for so long is gone, or does without;"""
+"""A job that was not heard for so long is gone, or does without."""
 REPORT_S = 1.0
-"""each reports so often,"""
+"""Least seconds between two reports of a job."""
 JOBS_PER_S = 100
-"""or more seldom, so that no more reports come in a second."""
+"""Most reports a second of all jobs together: with many jobs each reports more seldom."""
 DECIDE_S = 0.5
 """Two decisions are so far apart at least, unless a job has come or gone."""
 SAME = 0.1
-"""A number that has changed by less than this share has not,"""
+"""A number that has changed by less than this share counts as unchanged."""
 SAME_SIZE = 0.01
-"""nor has the size of a dataset by less than this, which is known the better the longer a job runs,"""
+"""The same share for the size of a dataset, which is known the better the longer a job runs."""
 SAME_HITS = 0.02
 """nor has a share of hits that has changed by less than this, and by less than half of what misses: of a fast job a
 hundredth is a good part of a pipe."""
@@ -50,11 +50,11 @@ class JobIo:
 
     job: str
     bytes_per_s: float | None = None
-    """Of the pipe, if it says so,"""
+    """Bandwidth to remote storage, if the job says it."""
     cache_bytes: int | None = None
-    """of each node's cache,"""
+    """Bytes of each node's cache, if the job says so."""
     policy: SharingPolicy | None = None
-    """and how they are to be divided."""
+    """How both are to be divided, if the job says so."""
     source_bytes: int = 0
     """What its nodes have room for (`Cache(source_bytes=...)`); 0: it keeps nothing."""
     datasets: tuple[str, ...] = ()

@@ -19,7 +19,7 @@ from pecan_ray.job.events import Event
 from pecan_ray.job.instructions import Instruction
 from pecan_ray.sampling.spans import PackedSpans
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 """Grows whenever what was written before cannot be read as it is."""
 
 JobMessage: TypeAlias = Event | Instruction

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from pecan_ray.job.bad_elements import BadElements, QuarantineQueue
 from pecan_ray.job.instructions import EndJob, Instructions, KillWorker, Log
 from pecan_ray.job.ledger import Ledger
@@ -11,6 +13,14 @@ from pecan_ray.job.stats import JobEvent
 from pecan_ray.job.story import Story
 from pecan_ray.job.trainers import Trainers
 from pecan_ray.job.worker_table import WorkerTable
+
+
+@dataclass
+class ReceivedTotals:
+    """What trainers have received and kept."""
+
+    elements: int = 0
+    bytes: int = 0
 
 
 # Why parts do not know one another: docs/decisions/control-plane.md#134-a-core-and-parts
@@ -23,18 +33,19 @@ class JobCore:
         self.ended = False
         self.error: BaseException | None = None
         self.ledger = Ledger(spec.shape, spec.start)
-        self.worker_table = WorkerTable(spec.name, spec.cpus_per_worker, spec.remote_io)
-        self.trainers = Trainers(spec.name, spec.shape.world_size, spec.trainer_timeout_s, now)
-        self.bad = BadElements(spec.name, spec.error_budget, spec.start)
+        self.worker_table = WorkerTable(
+            spec.name, spec.cpus_per_worker, spec.remote_io, accelerator=spec.accelerator == "always"
+        )
+        self.trainers = Trainers(spec.name, spec.shape.world_size, spec.timeouts.trainer_s, now)
+        self.bad = BadElements(spec.name, spec.errors.budget, spec.start)
         self.quarantine = QuarantineQueue()
         self.placement = PlacementLoop(spec, now)
         self.story = Story()  # for the report
-        self.rows = 0
-        """Elements that trainers have received and kept."""
+        self.received = ReceivedTotals()
 
     @property
     def over(self) -> bool:
-        """Whether there is nothing left to do but to end."""
+        """Return whether there is nothing left to do but to end."""
         return self.ledger.finished or self.error is not None
 
     def tell(self, kind: str, text: str, now: float) -> None:

@@ -26,6 +26,11 @@ class MessageQuota:
         """Tell whether the queue has room for another message."""
         return queued_bytes < self._prefetch_bytes
 
+    @property
+    def lacking(self) -> bool:
+        """Whether an open stream has no credit."""
+        return bool(self._without)
+
     def opened(self, worker: str, room: bool, always: Collection[str] = ()) -> dict[str, int]:
         """Note a new stream; return the credits to grant."""
         self._open[worker] = 0

@@ -13,12 +13,12 @@ from itertools import islice
 from pecan_ray.job.pending_leases import LeaseSpans
 
 MOST_STEPS = 8
-"""So many batches ranks may be out of step when their states are merged,"""
+"""Batches by which ranks may be out of step when their states are merged."""
 MOST_KEPT = 512
-"""and with many ranks fewer: so many batches that all have used are kept."""
+"""Batches that all ranks have used and that are kept: with many ranks they may be out of step by fewer."""
 MOST_AHEAD = 8
-"""So many of the batches that a loop was given it may not have used yet: JAX and Lightning fetch two ahead at most, and
-Keras on TensorFlow as many as this, several of which may be one execution."""
+"""The number of batches that a loop may have been given and not used yet: JAX and Lightning fetch two ahead at most,
+and Keras on TensorFlow as many as this, several of which may be one execution."""
 MOST_UNUSED = MOST_AHEAD + 1
 """With one more that was handed over in a wait which a signal's handler has ended: the loop has not got it."""
 
@@ -54,7 +54,7 @@ class DeliveryLog:
         self._remaining_parts: dict[int, Delivery] = {}
         """By rank: what has come of that it has made no batch yet."""
         self.used_by_all = 0
-        """So many batches every rank has used."""
+        """Batches that every rank has used."""
         # A rank that is alone has no other state to be merged with.
         self._steps = min(MOST_STEPS, MOST_KEPT // world_size) if world_size > 1 else 0
         self._used_and_kept = max(MOST_UNUSED, self._steps)
@@ -139,6 +139,12 @@ class DeliveryLog:
             for mine in waiting.values():
                 yield from mine
         yield from self._remaining_parts.values()
+
+    def last(self, batches: int) -> list[Delivery]:
+        """Return the last of so many batches of each rank, as far as they are known."""
+        ranks = zip(self._kept, self._received_by_rank, strict=True)
+        places = [(kept - batches + 1, known) for kept, known in ranks]
+        return [known[-place] for place, known in places if place <= len(known)]
 
     def at_epoch_start(self, epoch: int, batches: int) -> bool:
         """Tell whether the last of so many batches of each rank are all of epochs before this one."""

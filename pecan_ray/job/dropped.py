@@ -42,7 +42,7 @@ class DroppedData:
 
     @property
     def open_ends(self) -> int:
-        """So many rests of splits whose length nobody knows are not among the elements."""
+        """Rests of splits whose length nobody knows: they are not among the elements."""
         return sum(map(len, self._open_ends.values()))
 
     def ended(self, key: LeaseKey, elements: int) -> None:

@@ -37,7 +37,7 @@ class EpochRows:
 
     @property
     def known(self) -> bool:
-        """Whether it is known with which row of the source the epoch begins here."""
+        """Return whether it is known with which row of the source the epoch begins here."""
         return self._bounds is not None
 
     def begin_epoch(self) -> None:
@@ -56,7 +56,8 @@ class EpochRows:
         taken = min(queue.cursor().taken, len(listing))
         begun = queue.pass_index * listing.elements + listing.elements_before(taken)
         leases = [replace(self.number(one), spans=(span,)) for one in queue.returned for span in one.spans]
-        parts = sorted((first, end) for first, end in map(rows_of, leases) if first < end)
+        # Behind the estimated end of a split there may be elements, too.
+        parts = sorted(rows for one in leases if (rows := rows_of(one))[0] < rows[1] or one.split.about is not None)
         # If all is begun, the rest was left with the epoch, or fills no batch.
         goes_on = not parts or begun != (self._shape.num_passes or MANY) * listing.elements
         if goes_on:

@@ -16,7 +16,9 @@ from pecan_ray.job.sharing import PoolBid
 from pecan_ray.plan.op_sequences import OpOrders
 from pecan_ray.plan.splits import Split
 
-LossCause: TypeAlias = Literal["process", "node", "stream", "order", "hung", "restart"]
+LossCause: TypeAlias = Literal["process", "node", "stream", "silent", "unheard", "order", "hung", "restart"]
+"""Its process ended; its node is gone; it cannot be reached; it said nothing though it had a CPU; it said nothing, and
+had no CPU or nobody knows; it could not run another order of operators; it hung; its job could not follow it."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class TrainerWaiting:
     rank: int
     incarnation: str
     met: int = 0
-    """So many workers it knows, of those that have come up."""
+    """Number of workers that it knows, of those that have come up."""
     number: int = 0
     """Of the last orders that it has."""
 
@@ -101,7 +103,7 @@ class OrderKnown:
     row_s: float | None = None
     """Seconds of one thread for a row of a batch, by a sample; None: not known, infinite: that takes too long."""
     order: OpOrders = ()
-    """In which operators run, if it has changed."""
+    """The order in which operators run, if it has changed."""
     op_seconds: tuple[tuple[str, float], ...] = ()
     """Seconds that each operator took of an element in the sample; empty: not all were measured."""
     decoders: tuple[str, ...] = ()
@@ -138,7 +140,7 @@ class ListingResumed:
 
     branch: int
     digests: tuple[str, ...]
-    """Of these splits."""
+    """The digests of these splits."""
 
 
 @dataclass(frozen=True)
@@ -214,9 +216,9 @@ class WorkerChecked:
 
     worker: str
     starved_s: float
-    """For so long one of its threads stood in line for a CPU since it was looked at before,"""
+    """Seconds for which one of its threads stood in line for a CPU since it was looked at before."""
     of_s: float
-    """which is so long ago."""
+    """Seconds since it was looked at before."""
 
 
 @dataclass(frozen=True)
@@ -297,9 +299,9 @@ class PoolRequestsReceived:
 
     pool_requests: tuple[PoolBid, ...]
     nodes: tuple[tuple[Placement, tuple[str, ...]], ...]
-    """Where this job's workers of each kind may run, and"""
+    """Where this job's workers of each kind may run."""
     cpus: tuple[tuple[str, float], ...]
-    """the CPUs of these nodes."""
+    """The CPUs of these nodes."""
     finished_jobs: tuple[str, ...] = ()
     """Jobs that were asked before, and have ended."""
 

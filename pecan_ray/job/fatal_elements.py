@@ -30,13 +30,16 @@ from pecan_ray.sampling.spans import Span, Spans
 PIECES = 32
 """Into so many pieces suspects are cut: those that are innocent cost little, and each guilty one costs a worker."""
 STRIKES = 2
-"""So many workers must have died with it."""
+"""Workers that must have died with it."""
 MOST_APART = 16
 """Workers that may die of pieces of one split before an element is found, or any piece of it comes through."""
 OR_AHEAD = "or one that its dataset computes ahead of it"
 NOT_EXACT = (
     f"it, {OR_AHEAD}, ended the process of each worker that read it or what follows: nothing behind it can be reached"
 )
+STORAGE_ANSWERS_S = 40.0
+"""A storage may take so long for its first answer (to connect, 10 s; to send something, 30 s): then the request has
+failed, and is tried again with a patience of its own."""
 BEHIND_ALL = 1 << 28
 """No split has so many elements."""
 MOST_IN_VAIN = 5
@@ -51,7 +54,11 @@ def hung(progress: WorkerProgress, hung_after_s: float, branches: int) -> Suspic
     `branches`: of sources beyond so many, which are read in step with the first one, no element is known here.
     """
     at, origin = progress.at, progress.at.origin if progress.at is not None else None
-    if at is None or progress.stuck_s <= hung_after_s:
+    if at is None:
+        return None
+    # Decision 36: waiting for a storage is no hang.
+    hung_after_s = max(hung_after_s, STORAGE_ANSWERS_S) if at.reads else hung_after_s
+    if progress.stuck_s <= hung_after_s:
         return None
     message = "it hangs: " + progress.stuck.replace("{seconds}", f"{progress.stuck_s:.0f} s")
     why = f"{at.op} had not done with it after {hung_after_s:.0f} s, twice (Config(hung_after_s=...))"

@@ -37,6 +37,8 @@ def first_workers(spec: JobSpec, node: str, cpus: float) -> list[StartWorker]:
     if spec.shape.world_size > 1 or not target.local:
         return []
     # A fleet like the job's own, so that the job will ask for a worker of the same name and kind.
-    worker_table = WorkerTable(spec.name, spec.cpus_per_worker, spec.remote_io)
+    worker_table = WorkerTable(
+        spec.name, spec.cpus_per_worker, spec.remote_io, accelerator=spec.accelerator == "always"
+    )
     worker_table.hosts = {node: cpus}
     return [one for one in worker_table.scale(target, 0.0) if isinstance(one, StartWorker) and one.host]

@@ -17,6 +17,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+MAX_SHARE_WITH_CPU = 0.5
+"""A party that stood in line for a CPU for a larger share of its silence may be silent for no other reason."""
 LEAST_COUNTED = 0.1
 """Of a silence this share counts in any case, so that a starved party is waited for ten times as long at most: its work
 is then better done elsewhere."""
@@ -28,21 +30,21 @@ class Hearing:
     """What is known of how a party gets on."""
 
     last_seen: float = 0.0
-    """When it said something last;"""
-    told_share: float = 0.0
-    """in which share of the time before that it stood in line for a CPU, as it has told;"""
+    """When it said something last."""
+    told_share: float | None = None
+    """Share of the time before `last_seen` in which it stood in line for a CPU, as it has told; None: it has not."""
     looked_s: float = 0.0
-    """for how long since then somebody has looked at it,"""
+    """Seconds since `last_seen` in which somebody has looked at it."""
     starved_s: float = 0.0
-    """and for how long of that it stood in line for a CPU;"""
+    """Of `looked_s`, seconds in which it stood in line for a CPU."""
     found: float = -math.inf
-    """when its process was last found to exist, though it said nothing;"""
+    """When its process was last found to exist, though it said nothing."""
     first_checked_at: float = -math.inf
-    """when somebody was first asked to look for it in this silence,"""
+    """When somebody was first asked to look for it in this silence."""
     checked_at: float = -math.inf
-    """and last in any;"""
+    """When somebody was last asked to look for it in any silence."""
     ended: bool = False
-    """and whether its process is known to have ended."""
+    """Whether its process is known to have ended."""
 
     @property
     def last_sign(self) -> float:
@@ -51,7 +53,7 @@ class Hearing:
 
     @property
     def was_asked(self) -> bool:
-        """Whether somebody was asked to look for it in this silence."""
+        """Return whether somebody was asked to look for it in this silence."""
         return self.checked_at >= self.last_seen
 
     def heard(self, now: float, told_share: float | None = None) -> Hearing:
@@ -77,7 +79,13 @@ class Hearing:
     @property
     def starved_share(self) -> float:
         """In which share of this silence it stands in line for a CPU, as far as is known."""
-        return min(1.0, self.starved_s / self.looked_s) if self.looked_s > 0.0 else self.told_share
+        return min(1.0, self.starved_s / self.looked_s) if self.looked_s > 0.0 else self.told_share or 0.0
+
+    @property
+    def had_cpu(self) -> bool:
+        """Whether it is known that it got a CPU in this silence, so that its own work may keep it from speaking."""
+        known = self.looked_s > 0.0 or self.told_share is not None
+        return known and self.starved_share <= MAX_SHARE_WITH_CPU
 
     def counted_s(self, now: float) -> float:
         """Return how much of its silence is held against it."""

@@ -65,7 +65,7 @@ class BeginListing:
     """List the sources: answered by `SplitPageReceived` and `ListingEnded`."""
 
     known: tuple[int | None, ...] = ()
-    """So many splits of each are known from before, and told of by `ListingResumed`; None: all of them."""
+    """Splits of each that are known from before, and told of by `ListingResumed`; None: all of them."""
 
 
 @dataclass(frozen=True)

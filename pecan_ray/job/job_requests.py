@@ -12,6 +12,7 @@ from pecan_ray.job import events
 from pecan_ray.job.assign_leases import any_will_do, in_a_batch, peek_splits
 from pecan_ray.job.core import JobCore
 from pecan_ray.job.empty_pass_watchdog import EmptyPassWatchdog
+from pecan_ray.job.error_budget import budget_error
 from pecan_ray.job.instructions import Instruction, Log, Response, UseUsersOrder
 from pecan_ray.job.lease_sizes import SideBySide
 from pecan_ray.job.ledger import Ledger
@@ -40,7 +41,7 @@ ALONE_S = 2.0
 RUN_S = 0.2
 """A run is so long: others wait for it, and their batches take memory meanwhile."""
 CALLS_PER_SECOND = 30.0
-"""So many calls for leases a job answers each second: with many workers each asks for more at a time."""
+"""Calls for leases that a job answers each second: with many workers each asks for more at a time."""
 MISSING_SHARE = 4
 """Of what is not at hand, workers that look get so many times less at once: others might bring it."""
 MOST_OFFERED = 512
@@ -63,11 +64,11 @@ class JobRequests:
         self.ordered = job.spec.ordered
         """The order of operators is known."""
         self._plan_versions: list[tuple[OpOrders, tuple[str, ...]]] = [(job.spec.op_order, ())]
-        """In which operators run, and which decoders take over what follows them, of each version of the plan."""
+        """The order of operators, and the decoders that take over what follows them, of each version of the plan."""
         self._versions: list[tuple[int, int]] = []
-        """From which epoch on which version of the plan is run,"""
+        """The epoch from which on each version of the plan is run, and that version."""
         self._latest_epoch = -1
-        """as far as epochs have begun, of which this is the newest one."""
+        """The newest epoch that has begun."""
         self.fallback_reason = ""
         """Why every assignment is of the plan as the user wrote it, which is version 0."""
         self._empty_pass_state = EmptyPassWatchdog(
@@ -86,7 +87,7 @@ class JobRequests:
 
     @property
     def idle(self) -> bool:
-        """Whether workers wait for an answer."""
+        """Return whether workers wait for an answer."""
         return len(self.calls) > 0
 
     def note_order(self, event: events.OrderKnown) -> None:
@@ -274,10 +275,11 @@ class JobRequests:
             return ()
         state = self._ledger.workers.get(worker)
         if self._ledger.runs.kept and not (state is not None and state.grouped):
-            run = self._ledger.take_run(worker, request.most, _expected_workers(self._job))
+            expected = _expected_workers(self._job)
+            run = self._ledger.take_run(worker, request.most, expected, waits=request.holds_nothing)
             # Taking a run may show that the order cannot be kept. Then leases follow as in any other job.
             if self._ledger.runs.kept:
-                return run
+                return () if run is None and request.reading else run
         return self._take_leases(worker, request)
 
     def _take_leases(self, worker: str, request: AskLeases) -> tuple[Lease, ...] | None:
@@ -305,14 +307,16 @@ class JobRequests:
 
         `keep`: no trainer has them, so that one must be told of them where they are to be kept.
         """
+        # What was in hand at the end of an epoch has come, or was dropped: so it is looked at again.
+        epoch_ended = self._job.bad.begin_epoch(self._ledger.epoch)
         fresh = self._job.bad.add(elements)
-        if keep and self._job.spec.on_error == "quarantine":
+        if keep and self._job.spec.errors.on_error == "quarantine":
             self._job.quarantine.add(fresh)
         for one in fresh:
             self._left_out += 1
             if self._left_out <= MOST_LOGGED:
                 done.append(Log("warning", f"left out {one.where} in {one.op}: {one.error}"))
-        if elements and (over := self._job.bad.over_budget(self._job.rows)) is not None:
+        if (fresh or epoch_ended) and (over := budget_error(self._job)) is not None:
             self._job.fail(over, now, done)
 
 
@@ -338,7 +342,7 @@ def _handle_fatal_elements(job: JobCore, now: float, done: list[Instruction]) ->
     last_words = f"The last one, {words}" if words else "Look at the workers' logs."
     found, fatal_elements.found = fatal_elements.found, []
     left_out = tuple(one.left_out() for one in found)
-    raises = bool(found) and job.spec.on_error == "raise"
+    raises = bool(found) and job.spec.errors.on_error == "raise"
     if raises:
         first = left_out[0]
         error = OpError(f"{first.where} cannot be processed: {first.error}. {last_words}", op=first.op)
@@ -368,9 +372,7 @@ def _kind(request: WorkerQuestion, ledger: Ledger, worker: str) -> Hashable:
     # Workers on one node serve the same ranks first.
     state = ledger.workers.get(worker)
     node = state.node if state is not None and ledger.rank_nodes.matter else ""
-    if isinstance(request, AskLeases):
-        return request.epoch, request.branch, node
-    return type(request).__name__, node
+    return (request.epoch, request.branch, node, request.holds_nothing) if isinstance(request, AskLeases) else node
 
 
 def _lot_s(job: JobCore) -> float:

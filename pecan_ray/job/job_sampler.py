@@ -37,9 +37,9 @@ class JobSums:
     produced: tuple[int, int]
     """Rows of local and of remote workers."""
     observed_s: tuple[float, float]
-    """Seconds of local and of remote workers with work;"""
+    """Seconds of local and of remote workers with work."""
     blocked_s: tuple[float, float]
-    """of these, those in which finished batches were not taken."""
+    """Of `observed_s`, those in which finished batches were not taken."""
     trainer_cpu_s: float
     in_line_s: float | None
 

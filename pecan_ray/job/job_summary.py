@@ -8,22 +8,20 @@ from pecan_ray.job.core import JobCore
 from pecan_ray.job.job_requests import JobRequests
 from pecan_ray.job.job_sampler import available_cpus
 from pecan_ray.job.listing import SourceListing
+from pecan_ray.job.messages import WorkerTotals
 from pecan_ray.job.placement_comparison import compare
 from pecan_ray.job.resume_point import ResumePoint
 from pecan_ray.job.rounds import HeldUp
-from pecan_ray.job.stats import JobStats, WorkerStats
+from pecan_ray.job.stats import JobStats, WorkerStats, part_of
 from pecan_ray.job.story import EpochEnds
 
 
-def job_stats(
-    job: JobCore, now: float, *, nbytes: int, epoch_ends: EpochEnds, held_up: HeldUp, reverted: str
-) -> JobStats:
+def job_stats(job: JobCore, now: float, *, epoch_ends: EpochEnds, held_up: HeldUp, reverted: str) -> JobStats:
     """Return the facts of a job at a time.
 
     Args:
         job: The job.
         now: Seconds, by the clock that it began by.
-        nbytes: Bytes of the elements that trainers have received and kept.
         epoch_ends: When its epochs have ended.
         held_up: How long ranks have waited for one another.
         reverted: Why it runs the user's order of operators; empty where it does not.
@@ -31,28 +29,17 @@ def job_stats(
     placing = job.placement.policy_runner
     workers = {
         name: WorkerStats(
-            placement=one.placement,
-            elements=done.elements,
-            batches=done.batches,
-            threads=done.threads,
-            remote_bytes=done.remote_bytes,
-            node_bytes=done.node_bytes,
-            stages=done.stages,
-            hedged=done.hedged,
-            hedges_won=done.hedges_won,
-            sent_bytes=one.delivered.sent_bytes,
-            peak_memory_bytes=done.peak_memory_bytes,
+            **part_of(one.progress, WorkerTotals), placement=one.placement, sent_bytes=one.delivered.sent_bytes
         )
         for name, one in (*job.worker_table.past.items(), *job.worker_table.workers.items())
-        if (done := one.progress) is not None
     }
     return JobStats(
         job=job.spec.name,
         seconds=now - job.started,
         epochs=job.spec.shape.epochs_before(job.ledger.epoch),
         # Decision 106: rows of epochs that a loop has left were received, and are in no batch that it got.
-        elements=job.rows - sum(one.progress.passed_rows for one in job.trainers.ranks.values()),
-        bytes=nbytes,
+        elements=job.received.elements - sum(one.progress.passed_rows for one in job.trainers.ranks.values()),
+        bytes=job.received.bytes,
         bad_elements=job.bad.count,
         bad_estimated=job.bad.bad_count.estimated,
         bad_open_ends=job.bad.bad_count.open_ends,
@@ -76,6 +63,7 @@ def job_stats(
         else compare(job.placement.timeline(), placing.policy, stopped=job.placement.fixed is not None),
         prices=job.placement.prices,
         trainers=job.spec.shape.world_size,
+        accelerator=job.worker_table.uses_accelerator(),
         held_up=tuple(held_up.seconds) if job.spec.shape.coordinated else (),
         hosts=max(1, len(job.worker_table.hosts)),
         # A fixed number of workers divides the CPUs of its nodes, whatever is reserved.

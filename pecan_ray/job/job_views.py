@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from pecan_ray.job.messages import DatasetRooms, Placement
+from pecan_ray.job.messages import Placement, TrainerProgress
 from pecan_ray.job.policy_runner import PlacementStep
 from pecan_ray.job.speed import JobSpeed
 from pecan_ray.job.stats import JobStats
@@ -26,6 +26,18 @@ MOST_TOLD = 500
 
 
 @dataclass(frozen=True)
+class StorageShare:
+    """What a job may have of what jobs share."""
+
+    remote_io: float | None = None
+    """The bytes a second that it may read of object stores; None: as many as it can."""
+    room: int | None = None
+    """What a node may keep of its datasets; None: nobody bounds that."""
+    pool_nodes: int = 1
+    """Nodes that keep blocks together, each such a room; 1: each keeps its own."""
+
+
+@dataclass(frozen=True)
 class LiveJob:
     """A job at this moment, for lists and tables of jobs."""
 
@@ -40,30 +52,27 @@ class LiveJob:
     running: Deployment = NONE
     target: Deployment = NONE
     trainers: int = 1
-    rate: float | None = None
-    """Batches a second of all trainers in the newest window; None: none has ended yet."""
-    waited: float | None = None
-    """Share of that window in which they waited."""
+    window: Window | None = None
+    """The newest one; None: none has ended yet."""
     bad_elements: int = 0
     dollars: float | None = None
     """What it has cost so far; None: no prices were given."""
     error: str = ""
     """What ends it."""
     speed: JobSpeed = NOT_KNOWN
-    remote_io: float | None = None
-    """The bytes a second that it may read of object stores; None: as many as it can."""
-    cache_limits: DatasetRooms = ()
-    """What nodes may keep of the datasets that share the cluster's cache with its own, these among them;"""
-    datasets: tuple[str, ...] = ()
-    """its own."""
-    pool_nodes: int = 1
-    """Nodes that keep blocks together, each such a room; 1: each keeps its own."""
+    storage: StorageShare = StorageShare()
 
     @property
-    def room(self) -> int | None:
-        """What a node may keep of its datasets; None: nobody bounds that."""
-        cache_limits = dict(self.cache_limits)
-        return sum(cache_limits.get(name, 0) for name in self.datasets) if cache_limits else None
+    def rate(self) -> float | None:
+        """Batches a second of all trainers in the newest window."""
+        return None if self.window is None else self.trainers / self.window.batch_time
+
+    @property
+    def waited(self) -> float | None:
+        """Share of that window in which they waited."""
+        if self.window is None or self.window.wait_time is None:
+            return None
+        return self.window.wait_time / self.window.batch_time
 
 
 @dataclass(frozen=True)
@@ -75,7 +84,7 @@ class PlacedWorker:
     node: str
     """Empty as long as it has no place."""
     state: str
-    """runs, drains, waits for a place, or starts."""
+    """"runs", "drains", "waits for a place" or "starts"."""
 
 
 @dataclass(frozen=True)
@@ -84,11 +93,7 @@ class TrainerView:
 
     rank: int
     node: str
-    batches: int
-    rows: int
-    waited_s: float
-    elapsed_s: float
-    queued: int
+    progress: TrainerProgress
 
 
 @dataclass(frozen=True)
@@ -114,28 +119,25 @@ def live_job(
 ) -> LiveJob:
     """Return a job at this moment."""
     steps, seen = job.placement.timeline(), job.placement.observed
-    window = latest_window(steps, tuple(seen.windows) if seen is not None else ())
-    size, cost = job.spec.shape.world_size, job.cost(now)
+    cost, table = job.cost(now), job.worker_table
+    cache_limits = dict(table.limits.cache_limits)
+    room = sum(cache_limits.get(name, 0) for name in datasets) if cache_limits else None
     return LiveJob(
         job=job.spec.name,
         pipeline=pipeline,
         seconds=now - job.started,
         epoch=job.ledger.epoch,
         batches=sum(job.trainers.used),
-        elements=job.rows,
-        running=job.worker_table.running(),
-        target=job.worker_table.target,
-        trainers=size,
-        rate=None if window is None else size / window.batch_time,
-        waited=None if window is None or window.wait_time is None else window.wait_time / window.batch_time,
+        elements=job.received.elements,
+        running=table.running(),
+        target=table.target,
+        trainers=job.spec.shape.world_size,
+        window=latest_window(steps, tuple(seen.windows) if seen is not None else ()),
         bad_elements=job.bad.count,
         dollars=None if cost is None else cost.total,
         error="" if job.error is None else f"{type(job.error).__name__}: {job.error}",
         speed=speed,
-        remote_io=job.worker_table.remote_io,
-        cache_limits=job.worker_table.cache_limits,
-        pool_nodes=job.worker_table.pool_nodes,
-        datasets=datasets,
+        storage=StorageShare(table.limits.remote_io, room, table.limits.pool_nodes),
     )
 
 
@@ -166,11 +168,7 @@ def job_view(job: JobState, now: float, live: LiveJob, order_text: str) -> JobVi
         for one in job.worker_table.workers.values()
     )
     trainers = tuple(
-        TrainerView(
-            *(rank, one.registration.node, one.progress.yielded, one.progress.rows),
-            *(one.progress.waited_s, one.progress.elapsed_s, one.progress.queued),
-        )
-        for rank, one in sorted(job.trainers.ranks.items())
+        TrainerView(rank, one.registration.node, one.progress) for rank, one in sorted(job.trainers.ranks.items())
     )
     return JobView(live, facts, placed, trainers, order_text)
 

@@ -40,7 +40,7 @@ class Joiner:
 
     @property
     def drops(self) -> bool:
-        """Whether rows that fill no batch at an epoch's end are dropped."""
+        """Return whether rows that fill no batch at an epoch's end are dropped."""
         return self._joins.drop_remainder
 
     @property

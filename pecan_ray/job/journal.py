@@ -26,11 +26,11 @@ from pecan_ray.job.spec import JobSpec
 from pecan_ray.job.state import JobState
 
 # The codec has a version of its own, for what events hold. This is the one of heads and entries.
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 NUMBER = 8
-"""Digits of each number in an entry's head;"""
+"""Digits of each number in an entry's head."""
 HEAD = 3 * NUMBER + 1
-"""there are three: checksum and length of what follows, and a checksum of these two."""
+"""Bytes of a head: checksum and length of what follows, a checksum of these two, and a line end."""
 OFTEN = (TrainerReported, WorkerRequestReceived)
 """Events that come hundreds of times a second, with much in them: they are pickled, which takes a tenth of the time."""
 
@@ -78,7 +78,7 @@ class JobSnapshot:
     plan_versions: tuple[bytes, ...]
     at: float
     pages: int = 0
-    """So many of listings it knows."""
+    """The number of pages of listings that it knows."""
 
 
 JournalEntry: TypeAlias = JobHeader | Handled | PageHandled | PlanAdded | JobSnapshot
@@ -94,7 +94,7 @@ class RestoredJob:
     plan_versions: list[bytes] = field(default_factory=list)
     """Versions of the plan beyond the first."""
     pages: int = 0
-    """So many of listings it knows."""
+    """The number of pages of listings that it knows."""
     events: int = 0
     """How many were handled since the last snapshot."""
 

@@ -28,7 +28,7 @@ class JournalSlice:
     generation: int
     """A file that takes the place of another one is of the next generation."""
     base: int
-    """With so many bytes the generation says as much as the one before it, and not before."""
+    """Bytes with which the generation says as much as the one before it, and not before."""
     start: int
     stop: int
 

@@ -24,15 +24,15 @@ class SideBySide:
     """How a worker reads its leases."""
 
     streams: int = 1
-    """So many at a time, to mix them;"""
+    """Leases that it reads at a time, to mix them."""
     reading: int = 0
-    """and so many it has and has not read to their ends."""
+    """Leases that it has and has not read to their ends."""
     workers: int = 1
     """Workers of the job, those that are starting included: each has its share."""
 
     @property
     def is_interleaved(self) -> bool:
-        """Whether several leases are read at a time: those that wait at the worker are of the same kind."""
+        """Return whether several leases are read at a time: those that wait at the worker are of the same kind."""
         return self.streams > 1
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias
 
-from pecan_ray.job.assign_leases import assigned, elsewhere, has_work, next_lease, return_leases
+from pecan_ray.job.assign_leases import LeaseSource, assigned, elsewhere, has_work, next_lease, return_leases
 from pecan_ray.job.epoch_end import EpochEnd
 from pecan_ray.job.fatal_elements import WHOLE_PLAN
 from pecan_ray.job.lease_sizes import ONE_BY_ONE, SideBySide
@@ -55,6 +55,7 @@ class Ledger(LedgerState):
         # ranks give back.
         late = self._end.level is not None
         self.workers[worker] = WorkerLeaseState(node, finished_epoch=self.epoch if late else -1)
+        self._note_workers()
         (self._end.late_workers.append if late else self.queues.join)(worker)
         self.changes += 1
         self._advance()
@@ -98,17 +99,17 @@ class Ledger(LedgerState):
         # worker has taken belongs to the late one again.
         if self.runs.given_up:
             self.seconds.keep(self.workers)
-        there = len(self.workers)
-        answer = next_lease(worker, branch, state, self.shape, self.queues, self.fatal_elements, there, wanted, side)
+        source = LeaseSource(self.shape, self.queues, self.fatal_elements)
+        answer = next_lease(worker, branch, state, source, len(self.workers), wanted, side)
         return state.assign(self.runs.without_row(answer)) if isinstance(answer, Lease) else answer
 
-    def take_run(self, worker: str, most: int, expected: int = 0) -> tuple[Lease, ...] | None:
-        """Give a worker the next run of about so many rows; none ends its assignment; None: more are being listed."""
+    def take_run(self, worker: str, most: int, expected: int = 0, *, waits: bool = False) -> tuple[Lease, ...] | None:
+        """Give a worker the next run of about so many rows; none ends its assignment; None: it waits for one."""
         if (state := self._living(worker)) is None or self._end.left:
             return ()
         # The first worker that comes leaves something for those that are being started: a short epoch is one run else.
         there = self.rows_in_turn, max(len(self.workers), expected)
-        run = self.runs.take(worker, state, most, *there, self.fatal_elements, self._own_ranks(worker))
+        run = self.runs.take(worker, state, most, *there, self.fatal_elements, self._own_ranks(worker), waits=waits)
         return None if run is None else tuple(map(state.assign, run))
 
     def ended(self, worker: str, epoch: int, key: LeaseKey, elements: int) -> None:
@@ -154,14 +155,8 @@ class Ledger(LedgerState):
         state.stale_spans = {}  # it works on nothing any more, so it may be the second worker of these rows itself
         rest = rows if self.shape.serial and self.shape.drop_remainder else 0
         self.left_out_elements += self._whole.ended(worker, batches, rest)
-        # Decision 4: a worker may flush only if nobody else holds anything, so an epoch has at most one smaller batch.
-        others = self.leftovers or _others_hold(self.workers, worker)
-        alone = self.shape.may_flush_partial and self.closing() and not (others or self.rounds.lost_workers)
-        flush = alone or state.rank is not None or self.shape.one_at_a_time or self.shape.sharding == "off"
-        # Elements that were filtered out need no batch, so nobody has to read them again.
-        flush = flush or (self.runs.kept and state.ends) or not (rows or self.shape.serial)
         # Decision 98: if it could not open a part of a group, another worker gets all of the group.
-        returns = bool(state.rejected) or not flush
+        returns = bool(state.rejected) or not _may_flush(self, worker, state, rows)
         if returns:
             # Decision 47: one worker makes rounds of what coordinated reads leave, so nothing of that is dealt before.
             self.leftovers.take_back(state, remainder_part, early=state.can_reassign and self.shape.produces_early)
@@ -174,6 +169,7 @@ class Ledger(LedgerState):
         if state is None or state.unresolved is not None:
             return
         state.died, state.draining = died, drains
+        self._note_workers(lost=True)
         self.leftovers.note_loss()
         self.queues.leave(worker)
         # zero_or_more gives a lost worker's data out at once. Of one that drains the ranks settle first, so that an
@@ -293,12 +289,10 @@ class Ledger(LedgerState):
         self.produced.end(self.epoch, self.counts)
         self.epoch += 1
         self.counts = [0] * self.shape.world_size
+        self._note_workers()
         self._whole = WholePlan()
-        self.leftovers.begin_epoch()
-        self.rounds.begin_epoch()
-        self.runs.begin_epoch()
-        self.seconds.begin_epoch()
-        self.fatal_elements.begin_epoch()
+        for part in (self.leftovers, self.rounds, self.runs, self.seconds, self.fatal_elements):
+            part.begin_epoch()
         for worker in filter(self._living, ended.late_workers):
             self.queues.join(worker)
         for state in self.workers.values():
@@ -308,6 +302,18 @@ class Ledger(LedgerState):
         self.finished = self.epoch == self.shape.end_epoch or self.ran_dry or empty
         if not self.finished:
             self.queues.begin_epoch(self.epoch)
+
+
+def _may_flush(ledger: Ledger, worker: str, state: WorkerLeaseState, rows: int) -> bool:
+    """Tell whether a worker may make a smaller batch of the rows that are left to it."""
+    # Elements that were filtered out need no batch, so nobody has to read them again.
+    if (ledger.runs.kept and state.ends) or not (rows or ledger.shape.serial):
+        return True
+    if state.rank is not None or ledger.shape.one_at_a_time or ledger.shape.sharding == "off":
+        return True
+    # Decision 4: a worker may flush only if nobody else holds anything, so an epoch has at most one smaller batch.
+    others = ledger.leftovers or _others_hold(ledger.workers, worker)
+    return ledger.shape.may_flush_partial and ledger.closing() and not (others or ledger.rounds.lost_workers)
 
 
 def _others_hold(workers: Mapping[str, WorkerLeaseState], worker: str) -> bool:

@@ -52,8 +52,14 @@ class LedgerShape:
     one_row_each: bool = False
     """Where rows are joined: each element becomes one row all the same, so that a run of whole batches ends with one,
     and another run may follow it in the same assignment."""
+    whole_batches: bool = False
+    """Where rows are joined: a run has a batch of elements at least, because the engine begins anew behind a run that
+    ends within a batch, which takes it as long as many rows."""
     order_required: bool = False
     """This order is never given up: the job fails where it cannot be kept."""
+    in_turn: bool = False
+    """One worker at a time makes rows in the order of the source, where several would join theirs: what was used of an
+    epoch is a beginning of it."""
     seeks: bool = False
     """Any element is read without those before it, so that rows of a split may go to several nodes in turn."""
 
@@ -73,33 +79,33 @@ class LedgerShape:
 
     @property
     def shuffles(self) -> bool:
-        """Whether the splits of some branch are shuffled."""
+        """Return whether the splits of some branch are shuffled."""
         return any(order is not None for order in self.split_order)
 
     @property
     def one_at_a_time(self) -> bool:
-        """Whether one worker at a time runs the plan."""
+        """Return whether one worker at a time runs the plan."""
         return self.serial or self.in_order
 
     @property
     def addressed(self) -> bool:
-        """Whether workers make batches for certain ranks throughout an epoch: each is for one of them alone."""
+        """Return whether workers make batches for certain ranks throughout an epoch: each is for one of them alone."""
         return self.coordinated or (self.world_size > 1 and (self.one_at_a_time or self.in_row_order))
 
     @property
     def may_divide_splits(self) -> bool:
-        """Whether several workers may share a split of known length, so that they end an epoch together."""
+        """Return whether several workers may share a split of known length, so that they end an epoch together."""
         # Decision 91: `autocache` makes an entry of a whole split, so what it keeps is never cut.
         return self.sharding == "dynamic" and not (self.one_at_a_time or self.coordinated or self.keeps)
 
     @property
     def any_order(self) -> bool:
-        """Whether splits are shuffled, and no result hangs on the order in which they come."""
+        """Return whether splits are shuffled, and no result hangs on the order in which they come."""
         return self.shuffles and not self.one_at_a_time
 
     @property
     def groups(self) -> int:
-        """So many ranks the leftovers of an epoch are dealt to: one where one worker makes batches of all of them."""
+        """Ranks to which the leftovers of an epoch are dealt: one where one worker makes batches of all of them."""
         return 1 if self.coordinated or self.tail_ranks > 1 else self.world_size
 
     @property
@@ -109,18 +115,18 @@ class LedgerShape:
 
     @property
     def may_flush_partial(self) -> bool:
-        """Whether a worker may make smaller batches of what it is left with, if no other has anything."""
+        """Return whether a worker may make smaller batches of what it is left with, if no other has anything."""
         return self.world_size == 1 or self.coordinated
 
     @property
     def produces_early(self) -> bool:
-        """Whether leftovers become batches before all of them are together."""
+        """Return whether leftovers become batches before all of them are together."""
         # Decision 170: a batch of elements seldom holds a batch of one group.
         return not (self.coordinated or self.grouped)
 
     @property
     def runs_whole(self) -> bool:
-        """Whether one worker runs the whole plan: then numbers of batches tell what is done, and not positions.
+        """Return whether one worker runs the whole plan: then numbers of batches tell what is done, and not positions.
 
         The last batch carries all positions that no batch needs, and of several trainers one may have it before the
         others have theirs.
@@ -129,13 +135,13 @@ class LedgerShape:
 
     @property
     def may_repeat(self) -> bool:
-        """Whether what a lost worker held is given out at once, although trainers may have some of it."""
+        """Return whether what a lost worker held is given out at once, although trainers may have some of it."""
         # Of whole plans batches are counted: one of a lost worker that comes late would count as another one.
         return self.visitation == "zero_or_more" and not (self.runs_whole or self.in_order)
 
     @property
     def static(self) -> bool:
-        """Whether splits are distributed to workers once and for all: not those of a plan that one worker runs."""
+        """Return whether splits are distributed to workers once and for all; one worker gets all of a serial plan."""
         return self.sharding == "static" and not self.one_at_a_time
 
 
@@ -147,11 +153,11 @@ class Assignment:
     rank: int | None = None
     """The trainer that its batches are for; None: whichever has room."""
     delivered: tuple[int, ...] = ()
-    """Not empty: the batches go to the ranks in turn.  So many of each were delivered before,"""
+    """Batches of each rank that were delivered before, where batches go to the ranks in turn; else empty."""
     repeated: bool = False
-    """and are made again, in order, and left out,"""
+    """The delivered batches are made again, in order, and left out."""
     behind: int = 0
-    """but for so many that all ranks have: the plan begins behind the elements that went into them."""
+    """Batches that all ranks have and that are not made again: the plan begins behind their elements."""
 
     def numbers(self) -> Iterator[int]:
         """Yield the number in the epoch of each batch that is made."""

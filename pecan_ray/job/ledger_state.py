@@ -12,7 +12,7 @@ from pecan_ray.job.leftovers import Leftovers
 from pecan_ray.job.own_ranks import OwnRanks, RankNodes
 from pecan_ray.job.pending_leases import WorkerLeaseState
 from pecan_ray.job.queues import Queues
-from pecan_ray.job.resume_point import ResumePoint
+from pecan_ray.job.resume_point import BranchPoint, ResumePoint
 from pecan_ray.job.rounds import Rounds
 from pecan_ray.job.row_runs import RowRuns
 from pecan_ray.job.second_workers import SecondWorkers
@@ -44,11 +44,25 @@ class LedgerState:
         self._lost: dict[str, WorkerLeaseState] = {}
         """Of the workers those that are gone, and about which ranks have yet to settle."""
         self._end, self._whole = EpochEnd(), WholePlan()
+        self.start = start or ResumePoint(self.epoch, (BranchPoint(),) * shape.branches)
+        """Where the job has begun."""
+        self._in_turn_from = self.epoch if start is None or start.is_beginning else self.epoch + 1
+        """From this epoch on one worker alone has made rows."""
         self.fatal_elements = FatalElementTracker(shape.from_front)
 
     def _living(self, worker: str) -> WorkerLeaseState | None:
         state = self.workers.get(worker)
         return None if self.finished or state is None or state.unresolved is not None else state
+
+    def _note_workers(self, *, lost: bool = False) -> None:
+        """Note whether several workers make rows of this epoch, at a time or one after the other."""
+        if lost or len(self.workers) > 1:
+            self._in_turn_from = self.epoch + 1
+
+    def is_in_turn(self, epoch: int) -> bool:
+        """Tell whether all that is used of an epoch comes before all else of it, as one worker has read it."""
+        # Decision 35: a strict sequence is one whichever workers are lost, and goes on from no other one.
+        return self.shape.in_turn and (self.shape.in_order or epoch >= self._in_turn_from)
 
     @property
     def rows_in_turn(self) -> int:

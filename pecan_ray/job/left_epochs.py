@@ -17,9 +17,9 @@ class LoopPlace:
     """How far a rank's training loop has come in the epochs, as far as it has left any."""
 
     left: int = 0
-    """Epochs before this one are left, or over;"""
+    """Epochs before this one are left, or over."""
     closed: int = 0
-    """and of those before this one nothing is taken any more."""
+    """Of epochs before this one nothing is taken any more."""
 
 
 NOWHERE = LoopPlace()
@@ -34,7 +34,7 @@ class LeftEpochs:
     def __init__(self, ranks: int) -> None:
         self._ranks = [NOWHERE] * ranks
         self.count, self._reported_epoch = 0, -1
-        """So many epochs were left before their ends; the last one."""
+        """Number of epochs that were left before their ends, and the last one."""
 
     def note_report(self, rank: int, place: LoopPlace) -> bool:
         """Note what a rank tells; return whether that is something new."""

@@ -35,9 +35,9 @@ class Leftovers:
         self._world_size, self._batch_size, self._only_full = world_size, batch_size, only_full
         self._pool: dict[LeaseKey, PendingLease] = {}
         self._fresh: dict[LeaseKey, PendingLease] = {}
-        """What was returned and dealt to nobody yet, of what may be:"""
+        """What was returned, may be dealt, and was dealt to nobody yet."""
         self._fresh_units = 0
-        """so many elements."""
+        """Elements in `_fresh`."""
         self.groups: deque[Group] = deque()
         self.rounds = 0
         """Rounds that were distributed in this epoch."""
@@ -49,7 +49,7 @@ class Leftovers:
 
     @property
     def for_ranks(self) -> bool:
-        """Whether groups wait that are each for a certain trainer."""
+        """Return whether groups wait that are each for a certain trainer."""
         return any(group.rank is not None for group in self.groups)
 
     def positions(self) -> Iterator[tuple[LeaseKey, Iterable[Span]]]:

@@ -26,13 +26,15 @@ FileNumbers: TypeAlias = npt.NDArray[np.uint32]
 
 LEAF = 64
 """Splits that are digested together."""
+# Digests of groups that a state holds, however many splits there are: they grow with the splits, so that a state
+# does not.
 MOST_GROUPS = 32
 # No two of these have a common divisor. So of 1.3 * 10^9 files no two share all five sums.
 DIVISORS = (61, 64, 67, 71, 73)
 FIRSTS = (0, 61, 125, 192, 263)
 """Where the sums of each begin."""
 MOST_NAMED = 5
-"""So many files are named."""
+"""Most files that are named."""
 SIZE = 8
 """Bytes of a digest: what differs by chance goes unseen once in 10^19 cases."""
 

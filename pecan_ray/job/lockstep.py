@@ -38,9 +38,9 @@ class SampledStep:
 
     number: int
     waited: float
-    """Seconds until it had its batch;"""
+    """Seconds until it had its batch."""
     own: float
-    """and from then on until it asked for the next one."""
+    """Seconds from then on until it asked for the next one."""
 
 
 def should_sample(number: int, seconds: float, steps: int) -> bool:

@@ -18,10 +18,19 @@ class LoopSteps:
         self._last_taken: float | None = None
         """When the loop had its last batch; None: what it does until the next one is no step."""
         self._ready_when_requested = 0
+        self._in_line_since: float | None = None
+        """When the loop began to wait for the next rows while later ones were here; None: it does not."""
+        self.in_line_s = 0.0
+        """Seconds of all these waits."""
 
     def note_request(self, ready: int) -> None:
         """Note that the loop asks for a batch, and how many are here."""
         self._ready_when_requested = ready
+
+    def note_wait(self, now: float, *, in_line: bool) -> None:
+        """Note that the loop waits; `in_line`: while rows behind the next ones are here."""
+        if in_line and self._in_line_since is None:
+            self._in_line_since = now
 
     def note_taken(self, number: int, asked: float, now: float) -> None:
         """Note that the loop has the batch of a number, for which it had asked at some time."""
@@ -32,6 +41,8 @@ class LoopSteps:
         else:
             self.totals = self.totals.after_skipped_step(now - asked)
         self._last_taken = now
+        if self._in_line_since is not None:
+            self.in_line_s, self._in_line_since = self.in_line_s + now - self._in_line_since, None
 
     def pause(self) -> None:
         """Note that the loop begins anew: until its next batch it waits for what a pipeline takes to fill."""

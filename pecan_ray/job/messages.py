@@ -44,9 +44,9 @@ class LeftOutElement:
     kept: bytes = b""
     """All that is known of it, pickled, where it shall be kept and no batch takes it to a trainer."""
     estimated: bool = False
-    """So many by estimate."""
+    """The number of elements is an estimate."""
     open_end: bool = False
-    """So many at least: nothing tells how long the split was that broke."""
+    """There are at least so many elements: nothing tells how long the split was that broke."""
 
 
 @dataclass(frozen=True)
@@ -61,25 +61,32 @@ class SplitOpenFailure:
 
 
 @dataclass(frozen=True)
-class WorkerProgress:
-    """What a worker did since it started, as it tells itself."""
+class WorkerTotals:
+    """What a worker has done since it started."""
 
     elements: int = 0
     batches: int = 0
     threads: int = 0
-    """At work now."""
+    """At work now, or at the end; 0: it has not said."""
     remote_bytes: int = 0
-    """That its process has read of object stores, and"""
+    """Bytes that its process has read of object stores."""
     node_bytes: int = 0
-    """of its node's disk instead."""
+    """Bytes that it has read of its node's disk in place of object stores."""
     hedged: int = 0
-    """Reads of object stores that it has asked for twice, and"""
+    """Reads of object stores that it has asked for twice."""
     hedges_won: int = 0
-    """those that the second request has answered first."""
-    kept: int = 0
-    """Elements that it took out of a cache, and"""
-    computed: int = 0
-    """those that it had to compute although there is one."""
+    """Reads of which the second request was answered first."""
+    stages: StageSeconds = field(default_factory=StageSeconds)
+    """What its threads have done with their time."""
+    peak_memory_bytes: int = 0
+    """Most memory that its process has had, batches in shared memory included, and processes of functions not;
+    0: not known."""
+
+
+@dataclass(frozen=True)
+class WorkerProgress(WorkerTotals):
+    """What a worker tells of itself."""
+
     stuck: str = ""
     """What it has been doing for long, in words, with `{seconds}` for how long; empty if nothing is out of the way."""
     stuck_s: float = 0.0
@@ -90,10 +97,6 @@ class WorkerProgress:
     """With what it has been busy for long; None: with nothing, or it waits for a storage that fails."""
     sigterm_received: bool = False
     """Its process was asked to end (SIGTERM), and is about to be killed."""
-    stages: StageSeconds = field(default_factory=StageSeconds)
-    """What its threads have done with their time."""
-    peak_memory_bytes: int = 0
-    """Most memory that its process has had, batches in shared memory included; 0: not known."""
     in_line_share: float = 0.0
     """Share of the time since its last report in which the thread that speaks for it stood in line for a CPU."""
 
@@ -120,15 +123,17 @@ class AskLeases:
     most: int = 1
     lengths: Lengths = ()
     look: int = 0
-    """So many of the next splits it would look at, to say which of them it has at hand: answered with `Lookahead`;"""
+    """Number of next splits that it would look at, to say which of them it has at hand: answered with `Lookahead`."""
     local_splits: tuple[int, ...] = ()
-    """the indices of these, of those that it was offered last: they go first."""
+    """Of the splits that it was offered last, the indices of those at hand: they go first."""
     split_open_failures: tuple[SplitOpenFailure, ...] = ()
     """What it cannot open of the leases that it has."""
     streams: int = 1
-    """So many leases it reads at a time."""
+    """Leases that it reads at a time."""
     reading: int = 0
-    """So many it has: it is answered at once, and an empty answer ends nothing."""
+    """Leases that it has: with some it is answered at once, and an empty answer ends nothing."""
+    holds_nothing: bool = False
+    """It will give up all that it has made of its leases, and may be answered when there is room for more."""
 
 
 @dataclass(frozen=True)
@@ -138,10 +143,10 @@ class EndAssignment:
     epoch: int
     remainder_part: LeaseSpans = field(default_factory=dict)
     batches: int = 0
-    """So many a whole plan makes, one of these elements included."""
+    """Batches that a whole plan makes, one of these elements included."""
     lengths: Lengths = ()
     rows: int = 0
-    """So many elements fill no batch: with a whole plan they are left out where no smaller batch is wanted."""
+    """Elements that fill no batch: with a whole plan they are left out where no smaller batch is wanted."""
     split_open_failures: tuple[SplitOpenFailure, ...] = ()
 
 
@@ -193,7 +198,7 @@ class NoMoreLeases:
     """The answer to `AskLeases` that ends a branch for an assignment, where it is known what comes after it."""
 
     next_epoch: tuple[Split, ...]
-    """With these the worker will begin the next epoch, if nobody else comes."""
+    """The splits with which the worker will begin the next epoch, if nobody else comes."""
 
 
 Reply: TypeAlias = Assigned | tuple[Lease, ...] | Lookahead | NoMoreLeases | Literal["stop", "flush", "return", "noted"]
@@ -223,7 +228,7 @@ class GivenBack:
     batches: int
     rows: int
     ids: tuple[int, ...] = ()
-    """Of these batches, by which it told of them."""
+    """The numbers by which the trainer reported these batches."""
 
 
 @dataclass(frozen=True)
@@ -239,7 +244,7 @@ class TrainerProgress:
     queued: int = 0
     steps: StepTotals = field(default_factory=StepTotals)
     passed: int = 0
-    """Batches that it had received of epochs that the loop has left, which the loop does not get;"""
+    """Batches that it had received of epochs that the loop has left, which the loop does not get."""
     passed_rows: int = 0
     host: HostUse | None = None
     """What its process uses; None: it was not measured."""
@@ -251,6 +256,21 @@ class TrainerProgress:
 
 
 @dataclass(frozen=True)
+class Receipts:
+    """What has come to a trainer since its last report."""
+
+    batches: tuple[ReceivedBatches, ...] = ()
+    sent_bytes: tuple[tuple[str, int], ...] = ()
+    """By worker, bytes that have come from it, as they travelled."""
+    kept: int = 0
+    """Batches that it has received in all and not given back."""
+    delivery_records: tuple[Delivery, ...] = ()
+    """The batches that have come, in their order, as far as a state might be taken before them."""
+    rest: Delivery | None = None
+    """Where it joins rows: what it has received of that no batch is made yet."""
+
+
+@dataclass(frozen=True)
 class TrainerReport:
     """What a trainer tells the job, several times a second at most; one at a time, repeated until it is answered."""
 
@@ -258,15 +278,7 @@ class TrainerReport:
     incarnation: str
     """Names the process: another one that has the same rank is another trainer."""
     number: int
-    received_batches: tuple[ReceivedBatches, ...] = ()
-    sent_bytes: tuple[tuple[str, int], ...] = ()
-    """By worker, bytes that have come from it since the last report, as they travelled."""
-    kept: int = 0
-    """Batches that it has received in all and not given back;"""
-    delivery_records: tuple[Delivery, ...] = ()
-    """of those since the last report, in the order in which they came, the ones that a state might be taken before."""
-    rest: Delivery | None = None
-    """Where it joins rows: what it has received of that no batch is made yet."""
+    received: Receipts = field(default_factory=Receipts)
     settled: tuple[str, ...] = ()
     """Lost workers from which nothing more will be accepted."""
     given_back: GivenBack | None = None
@@ -277,13 +289,13 @@ class TrainerReport:
     """How batches travel: for the job's events."""
     progress: TrainerProgress = field(default_factory=TrainerProgress)
     met: int = 0
-    """So many workers it knows, of those that have come up."""
+    """Number of workers that it knows, of those that have come up."""
     held: bool = False
     """It has a batch that it may not use before other ranks have as many."""
     full: bool = False
     """Whether it can take no more meanwhile."""
     quarantined: int = 0
-    """So many elements it has taken of those that its orders told it to keep."""
+    """Elements that it has taken of those that its orders told it to keep."""
     place: LoopPlace = NOWHERE
     """Which epochs its loop has left."""
 
@@ -299,10 +311,10 @@ class TrainerUpdate:
     """Batches of this epoch that every rank may use."""
     finished: bool = False
     met: int = 0
-    """Workers that have come up since the job began;"""
+    """Number of workers that have come up since the job began."""
     # By number, because an update may be lost (decision 22): those behind `met` come again.
     new_workers: tuple[str, ...] = ()
-    """of these, the running ones that the trainer did not know."""
+    """Workers that run and that the trainer did not know."""
     settle: tuple[str, ...] = ()
     """Lost workers about which this trainer must settle."""
     closing: bool = False
@@ -315,11 +327,11 @@ class TrainerUpdate:
     """All ranks have left this epoch: keep so many batches of it, give back the rest, and take no more."""
     error: BaseException | None = None
     running: int = 0
-    """Workers that run;"""
+    """Workers that run."""
     target: tuple[int, int] = (0, 0)
-    """so many are aimed at: local, remote;"""
+    """Local and remote workers that are aimed at."""
     placement_note: PlacingNow = ""
-    """what AutoPlacement does about them: empty where they are fixed."""
+    """What AutoPlacement does about the numbers of workers: empty where they are fixed."""
     waiting_for: tuple[str, ...] = ()
     """What the job has been waiting for, for long."""
     coordinated: bool = False
@@ -327,14 +339,14 @@ class TrainerUpdate:
     addressed: bool = False
     """Batches are for certain ranks: nobody else can have one that is for this rank."""
     first_turn: int = 0
-    """Number of the first of the"""
+    """Number of the first turn of `schedule`."""
     schedule: Turns = ()
-    """turns of complete rounds, in the order in which their batches are used."""
+    """Turns of complete rounds, in the order in which their batches are used."""
     lost_workers: tuple[str, ...] = ()
     """Workers that are gone, of which batches without a turn must be given back."""
     unordered: bool = False
     """Batches that tell their rows come in no order any more: none waits for another one."""
     quarantine: tuple[LeftOutElement, ...] = ()
-    """Bad elements that no batch brings, which this trainer shall keep, but for those that it has said to have;"""
+    """Bad elements that no batch brings and that this trainer shall keep, without those that it has said to have."""
     quarantined: int = 0
-    """so many came before these."""
+    """Bad elements that came before those of `quarantine`."""

@@ -10,13 +10,13 @@ import math
 from collections.abc import Collection, Iterable
 
 GATHER_S = 0.002
-"""Changes within this time reach the trainers together;"""
+"""Changes within this time reach the trainers together."""
 GATHER_PER_TRAINER_S = 0.0005
-"""with many trainers those within a longer one: each of them is answered."""
+"""Added to `GATHER_S` for each trainer, because each of them is answered."""
 MANY_TRAINERS = 100
-"""With more trainers than these, those that only may use more are answered later:"""
+"""With more trainers than these, those that only may use more are answered later."""
 ALLOWANCE_PER_TRAINER_S = 0.012
-"""so much for each trainer; most of them have reported by then."""
+"""Seconds later for each trainer: most of them have reported by then."""
 
 
 class NotificationSchedule:

@@ -11,6 +11,7 @@ from pecan_ray.job.left_epochs import NOWHERE, LoopPlace
 from pecan_ray.job.messages import (
     GivenBack,
     LeftOutElement,
+    Receipts,
     ReceivedBatches,
     TrainerProgress,
     TrainerReport,
@@ -42,7 +43,7 @@ class _News:
 
     @property
     def is_urgent(self) -> bool:
-        """Whether the job, or other ranks, cannot go on before they know of it."""
+        """Return whether the job, or other ranks, cannot go on before they know of it."""
         return bool(self.settled or self.given_back or self.broken)
 
     def __bool__(self) -> bool:
@@ -121,9 +122,10 @@ class Outgoing:
         """Note that a worker's stream broke."""
         self._news.broken.append(worker)
 
-    def left_out(self, elements: Iterable[LeftOutElement]) -> None:
-        """Note elements that were left out."""
-        self._news.left_out.extend(elements)
+    def left_out(self, elements: Iterable[LeftOutElement], closed: int) -> None:
+        """Note elements that were left out, but for those of epochs before one, of which nothing is taken any more."""
+        # Without the good ones of their epoch they would seem to be many.
+        self._news.left_out += [one for one in elements if one.origin is None or one.origin.epoch >= closed]
 
     def to_keep(self, update: TrainerUpdate) -> tuple[LeftOutElement, ...]:
         """Return the bad elements of orders that are new, and tell at once that they are here."""
@@ -143,7 +145,11 @@ class Outgoing:
         """Note that the job has taken a report."""
         # An answer may come late, to a report that was answered before.
         if self._pending_report is not None and self._pending_report.number == number:
-            self.acknowledged, self.acknowledged_batches, self._pending_report = number, self._pending_report.kept, None
+            self.acknowledged, self.acknowledged_batches, self._pending_report = (
+                number,
+                self._pending_report.received.kept,
+                None,
+            )
 
     def want(self) -> None:
         """Let the next report be sent at once."""
@@ -156,7 +162,7 @@ class Outgoing:
         """
         closing = update.closing or bool(update.settle)
         if self._pace.alone:
-            return Need(closing, waits_for_rows=waits_for_rows)
+            return Need(closing, waits_for_rows=waits_for_rows) if closing or waits_for_rows else NO_NEED
         headroom = update.allowed - used  # batches that may be used and were not
         others_may_wait = self._pace.others_may_wait(len(self._news.delivered), headroom)
         return Need(closing, others_may_wait, held, full, waits_for_rows)
@@ -168,7 +174,7 @@ class Outgoing:
 
     @property
     def has_pending(self) -> bool:
-        """Whether the job may not know of all batches that were received."""
+        """Return whether the job may not know of all batches that were received."""
         return bool(self._news.batches_to_acknowledge) or self._pending_report is not None
 
     @property
@@ -208,13 +214,16 @@ class Outgoing:
             rank=self._rank,
             incarnation=self._incarnation,
             number=self._number,
-            received_batches=tuple(
-                _build_ack(worker, epoch, batches) for (worker, epoch), batches in news.batches_to_acknowledge.items()
+            received=Receipts(
+                batches=tuple(
+                    _build_ack(worker, epoch, batches)
+                    for (worker, epoch), batches in news.batches_to_acknowledge.items()
+                ),
+                sent_bytes=tuple(news.sent_bytes.items()),
+                kept=self._kept,
+                delivery_records=tuple(map(_delivery, self._not_used(progress.queued))),
+                rest=rest,
             ),
-            sent_bytes=tuple(news.sent_bytes.items()),
-            kept=self._kept,
-            delivery_records=tuple(map(_delivery, self._not_used(progress.queued))),
-            rest=rest,
             settled=tuple(news.settled),
             given_back=news.given_back,
             broken=tuple(news.broken),

@@ -103,11 +103,11 @@ class RowsToGive:
     """Which rows of an epoch may be given out now."""
 
     passed: Sequence[Span]
-    """Rows that nobody has, before others that were given out, in order;"""
+    """Rows that nobody has, before others that were given out, in order."""
     fresh: int
-    """those behind all that were given out begin with this one,"""
+    """The first row behind all that were given out."""
     limit: int
-    """and may be given out up to here."""
+    """Rows may be given out up to here."""
     end: int
     """The row behind the last one of the epoch, as far as that is known."""
     open_before: int

@@ -64,7 +64,7 @@ class Listing:
 
     @property
     def has_counts(self) -> bool:
-        """Whether all splits, as far as they are known, tell how many elements they hold."""
+        """Return whether all splits, as far as they are known, tell how many elements they hold."""
         return len(self._elements_before) == len(self._rows) + 1
 
     @property

@@ -35,9 +35,9 @@ class WorkerLeaseState:
     """Where it runs; empty: not known."""
     pending_leases: dict[LeaseKey, PendingLease] = field(default_factory=dict)
     group: list[Lease] = field(default_factory=list)
-    """What it has not taken of the group that it works on,"""
+    """What it has not taken of the group that it works on."""
     rank: int | None = None
-    """and the trainer that this group is for;"""
+    """The trainer that `group` is for."""
     assigned: bool = False
     """None where it was dealt before the end: whichever has room may have its batch."""
     rejected: dict[LeaseKey, Sequence[Span]] = field(default_factory=dict)
@@ -45,25 +45,25 @@ class WorkerLeaseState:
     suspicious: bool = False
     """What it works on is suspected of having killed other workers: it gets nothing else."""
     suspected: dict[LeaseKey, Sequence[Span]] = field(default_factory=dict)
-    """And this is what it works on: what it holds beside it came through, but for"""
+    """What it works on, if that is suspicious.  What it holds beside it came through, but for `not_started`."""
     not_started: dict[LeaseKey, Sequence[Span]] = field(default_factory=dict)
-    """what it had not begun with of its group when it was lost."""
+    """What it had not begun with of its group when it was lost."""
     taken: int = 0
-    """Elements that it was given in its assignment, as far as their number is known;"""
+    """Elements that it was given in its assignment, as far as their number is known."""
     in_groups: bool = False
-    """the last ones in a lot, which ends with a full batch."""
+    """The last leases that it was given are a lot, which ends with a full batch."""
     ends: bool = False
-    """Nothing may follow the last run in its assignment: the epoch ends with it, and fills no batch, or it is"""
+    """Nothing may follow the last run in its assignment: it is `alone`, or ends the epoch and fills no batch."""
     alone: Span | None = None
-    """the only one, of these rows, with which other workers have died."""
+    """Rows of its only run, with which other workers have died."""
     stale_spans: dict[LeaseKey, Spans] = field(default_factory=dict)
     """What it may work on in this epoch that is not its own any more: others were given it too, or have brought it."""
     working: bool = False
     finished_epoch: int = -1
     produced: int = 0
-    """Batches that it makes of the epoch, where it runs all of a plan that cannot be cut;"""
+    """Batches that it makes of the epoch, where it runs all of a plan that cannot be cut."""
     received: int = 0
-    """batches of the epoch that trainers have received from it."""
+    """Batches of the epoch that trainers have received from it."""
     unresolved: set[int] | None = None
     """Ranks that have yet to say what they received from this lost worker; None: it lives."""
     draining: bool = False
@@ -73,27 +73,27 @@ class WorkerLeaseState:
 
     @property
     def holds(self) -> bool:
-        """Whether data was given to this worker that was not delivered."""
+        """Return whether data was given to this worker that was not delivered."""
         return bool(self.pending_leases or self.group)
 
     @property
     def grouped(self) -> bool:
-        """Whether it gets leases of its group alone."""
+        """Return whether it gets leases of its group alone."""
         return self.suspicious or self.assigned or self.rank is not None
 
     @property
     def can_reassign(self) -> bool:
-        """Whether what it returns may be dealt: nothing twice, nor pieces of a split that may hold no element."""
+        """Return whether what it returns may be dealt: never twice, and no piece of a split that may be empty."""
         return not (self.assigned or self.suspicious)
 
     @property
     def is_suspicious(self) -> bool:
-        """Whether it works on what is suspected of having killed other workers."""
+        """Return whether it works on what is suspected of having killed other workers."""
         return self.suspicious and self.holds
 
     @property
     def does_rebatch(self) -> bool:
-        """Whether the worker makes leftovers into a batch for a certain rank."""
+        """Return whether the worker makes leftovers into a batch for a certain rank."""
         return self.rank is not None and (self.working or self.holds)
 
     def has_given_all(self, epoch: int, *, whole: bool) -> bool:

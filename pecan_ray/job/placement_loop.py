@@ -16,6 +16,7 @@ from pecan_ray.job.windows import StepTotals
 from pecan_ray.job.worker_table import WorkerRecord, WorkerTable
 from pecan_ray.options import AutoWorkers, Workers
 from pecan_ray.placement import Prices
+from pecan_ray.placement.accelerator import refused
 from pecan_ray.placement.objective import NO_WAIT_SHARE, Objective
 from pecan_ray.placement.pool import Demand, WorkerValue, estimate_worker_value, min_required_workers
 from pecan_ray.plan.windows import Deployment
@@ -29,7 +30,7 @@ class PlacementLoop:
     start_time: float
     policy_runner: PolicyRunner | None = None
     deployments: list[tuple[float, Deployment]] = field(default_factory=list)
-    """What ran from when on, and"""
+    """What ran from when on."""
     remote_rates: list[float | None] = field(default_factory=list)
     """$ per hour of the remote workers of each, by the nodes that they were on; None: not known."""
     fixed: Workers | None = None
@@ -56,11 +57,13 @@ class PlacementLoop:
         if isinstance(workers, Workers):
             self.observed = Observed(self.spec.shape.world_size)
             return Deployment(workers.local, workers.remote)
-        if self.spec.deadline_s is not None and self.spec.shape.epochs is not None:
-            self.deadline_budget = DeadlineBudget(self.spec.deadline_s, self.spec.shape.epochs, self.spec.epoch_batches)
+        deadline = self.spec.deadline
+        if deadline is not None and self.spec.shape.epochs is not None:
+            self.deadline_budget = DeadlineBudget(deadline.seconds, self.spec.shape.epochs, deadline.epoch_batches)
         shape, room = self.spec.shape, Room(tuple(hosts.values()), remote_cpus)
         cpus = self.spec.cpus_per_worker
         self.policy_runner = begin(workers, room, cpus, shape.visitation, shape.world_size, shape.batch_size)
+        self.policy_runner.offers_accelerator = self.spec.accelerator == "auto"
         return self.policy_runner.policy.start
 
     def sampled(
@@ -176,6 +179,11 @@ class PlacementLoop:
         if self.policy_runner is not None and worker.placement == "remote":
             self.policy_runner.job_sampler.started(now - worker.requested)
 
+    def accelerator_refused(self, now: float) -> None:
+        """Note that the trainer cannot decode an image that a worker has left to it."""
+        if self.active is not None and self.active.offers_accelerator:
+            self.active.policy.state = refused(self.active.policy.state, now - self.start_time)
+
     def touched(self) -> None:
         """Note that what is measured now belongs to no deployment."""
         for one in (self.policy_runner, self.observed):
@@ -213,7 +221,7 @@ class PlacementLoop:
 
         def may_start(worker: WorkerRecord) -> bool:
             since = now - max(worker.requested, self.last_started.get(worker.placement, worker.requested))
-            patience_s = placing.patience_s if worker.starting else placing.patience(worker.placement)
+            patience_s = placing.patience_s if worker.pending.starting else placing.patience(worker.placement)
             return bool(worker.node) or since < patience_s
 
         coming = [worker for worker in worker_table.workers.values() if not worker.running and not worker.draining]

@@ -55,6 +55,8 @@ class PolicyRunner:
     """Windows and changes so far, those included that the timeline has forgotten."""
     failures: int = 0
     """How often the policy has failed: the decisions of phase "failed"."""
+    offers_accelerator: bool = False
+    """Workers may leave images to the trainer's accelerator."""
     given_up: dict[Placement, tuple[int, float]] = field(default_factory=dict)
     """Sides of which no more workers than these came, or may stay, and until when this holds."""
 
@@ -86,6 +88,14 @@ class PolicyRunner:
         """Ask for no more workers of a side for a while."""
         self.given_up[placement] = count, seconds + MAX_QUIET_S
 
+    def fails_first(self, decision: Decision) -> bool:
+        """Tell whether a decision stands in the place of one that the policy has failed to make, for the first time."""
+        return decision.phase == "failed" and self.failures == 1
+
+    def switches_accelerator(self, decision: Decision, worker_table: WorkerTable) -> bool:
+        """Tell whether images are to be decoded somewhere else than workers that are started now would have it."""
+        return self.offers_accelerator and decision.accelerator != worker_table.accelerator
+
     def look(
         self,
         trainers: Sequence[TrainerProgress],
@@ -105,17 +115,17 @@ class PolicyRunner:
         local = min(self.job_sampler.room(trainers, worker_table, cpus_per_worker), self._most("local", seconds))
         remote = min(self.policy.limits.max_remote, self._most("remote", seconds))
         pace = math.inf if longest_s is None else self.job_sampler.trainers * o.grain / longest_s
-        o = replace(o, room=Deployment(int(local), int(remote)), required_rate=pace)
+        decoding = worker_table.uses_accelerator() if self.offers_accelerator else None
+        o = replace(o, room=Deployment(int(local), int(remote)), required_rate=pace, accelerator=decoding)
         decision = self._within_budget(self._safely(lambda: self.policy.look(o, seconds)), seconds)
-        changed = decision.target != wanted
-        if changed and decision.target == asked:
+        changed = self.switches_accelerator(decision, worker_table) or decision.target != wanted
+        if decision.target == asked != wanted:
             decision = replace(decision, reason=f"no more than {asked} of {wanted} came in time: {decision.reason}")
         # A change ends the window, which belongs to the deployment before it.
         window = self.meter.cut() if changed else self.meter.close()
         self.target = decision.target
         # A policy that fails at each look would fill the timeline. Only its first failure is noted by itself.
-        fails_first = decision.phase == "failed" and self.failures == 1
-        if window is None and not changed and not fails_first:
+        if window is None and not changed and not self.fails_first(decision):
             return None
         return self._note(PlacementStep(seconds, window or Window(0.0, 0.0, 0), running, decision))
 
@@ -134,7 +144,8 @@ class PolicyRunner:
         # The nodes that were forecast may have room again later.
         self.pause_requests("remote", affordable, seconds)
         why = f"the budget pays for {affordable} remote workers on the nodes that have room"
-        return Decision(Deployment(target.local, affordable), "budget", f"{why}, in place of {target.remote}.")
+        fewer = Deployment(target.local, affordable)
+        return replace(decision, target=fewer, phase="budget", reason=f"{why}, in place of {target.remote}.")
 
     def _most(self, placement: Placement, seconds: float) -> float:
         count, until = self.given_up.get(placement, (0, -math.inf))

@@ -12,10 +12,10 @@ from pecan_ray.job import events
 from pecan_ray.job.core import JobCore
 from pecan_ray.job.heartbeat import NOTICE_S
 from pecan_ray.job.instructions import Instructions, Log
-from pecan_ray.job.worker_table import WorkerRecord
+from pecan_ray.job.worker_table import EndNotice, WorkerRecord
 
 HAND_OVER_S = 15.0
-"""So long before its end a worker takes no more work, also if no other one has come."""
+"""Seconds before its end from which on a worker takes no more work, also if no other one has come."""
 
 
 # Why they do not drain at once: docs/decisions/faults-and-silence.md#45-announced-ends
@@ -58,10 +58,10 @@ class Preemption:
         One of a trainer's node works for that as long as it is there.
         """
         leaves = (
-            worker.node in self._worker_table.draining_nodes and worker.leaves is None and worker.host != worker.node
+            worker.node in self._worker_table.draining_nodes and worker.notice is None and worker.host != worker.node
         )
         if leaves:
-            worker.leaves = self._worker_table.draining_nodes[worker.node]
+            worker.notice = EndNotice(self._worker_table.draining_nodes[worker.node])
         return leaves
 
     def drain_terminated(self, worker: WorkerRecord, now: float, done: Instructions) -> bool:
@@ -69,10 +69,10 @@ class Preemption:
 
         It may be asked because an element needs too much memory: then the next worker would end as it does.
         """
-        if worker.leaves is not None or worker.draining:
+        if worker.notice is not None or worker.draining:
             return False
         # Decision 45: the kernel's alarm clock ends it so long after SIGTERM, whatever it does.
-        worker.leaves, worker.sigterm_received = now + NOTICE_S, True
+        worker.notice = EndNotice(now + NOTICE_S, to_process=True)
         message = f"{worker.name} was asked to end (SIGTERM): it is replaced, and hands over what it has"
         self._job.tell("leaving", message, now)
         done.append(Log("warning", message))
@@ -85,7 +85,7 @@ class Preemption:
     def due(self, now: float) -> list[WorkerRecord]:
         """Return the workers that have no more time, and must hand over what they have."""
         workers = [worker for worker in self._worker_table.workers.values() if not worker.draining]
-        return [one for one in workers if one.leaves is not None and one.leaves - now <= HAND_OVER_S]
+        return [one for one in workers if one.notice is not None and one.notice.at - now <= HAND_OVER_S]
 
     def was_preempted(self, worker: WorkerRecord) -> bool:
         """Tell whether a worker is gone since its node was taken away, and not because of what it did."""

@@ -15,9 +15,10 @@ from pecan_ray.job.split_queue import SplitQueue, WantedSplits
 from pecan_ray.plan.splits import Lease, LeaseKey, Split
 
 NoLease: TypeAlias = Literal["wait", "none"]
+# A share of a listing, as `SplitQueue` takes it: part 0 of no parts is a queue of what is put back alone.
 NOTHING_FRESH = (0, 0)
 SPLITS_ASKED = 8
-"""So many splits of a listing tell how long splits are: the first one may be empty."""
+"""Splits of a listing that tell how long splits are: the first one may be empty."""
 
 
 class Queues:
@@ -85,12 +86,12 @@ class Queues:
 
     @property
     def each_sees_all(self) -> bool:
-        """Whether every worker sees all data."""
+        """Return whether every worker sees all data."""
         return self._shape.sharding == "off"
 
     @property
     def is_complete(self) -> bool:
-        """Whether all splits of all sources are known."""
+        """Return whether all splits of all sources are known."""
         return all(listing.complete for listing in self.listings)
 
     @property
@@ -100,12 +101,12 @@ class Queues:
 
     @property
     def empty_source(self) -> bool:
-        """Whether there is not a single split, as far as is known."""
+        """Return whether there is not a single split, as far as is known."""
         return not self.known
 
     @property
     def passes_left(self) -> bool:
-        """Whether the epoch has passes that have not begun."""
+        """Return whether the epoch has passes that have not begun."""
         return any(queue.passes_left for queue in self.all_queues())
 
     def join(self, worker: str) -> None:

@@ -25,7 +25,7 @@ class GroupState:
 
     state: Mapping[str, Any]
     batches_since: int = 0
-    """That the run has given after it, this one included; 0: it was taken behind this one."""
+    """Batches that the run has given after it, this one included; 0: it was taken behind this one."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,9 @@ class ReaderPosition:
         """Batches of the epoch that were read, or skipped."""
         self._state: Mapping[str, Any] | None = None
         self._used: list[LeaseSpans] = []
-        """What has come since the state,"""
+        """What has come since the state."""
         self._batches = 0
-        """and how many batches the run has given since,"""
+        """Batches that the run has given since the state."""
         self._skipped_at_state = 0
         self.has_begun = False
         """Whether a batch has come since the reader has joined."""

@@ -35,7 +35,7 @@ class WorkerRecovery:
         worker_table, reverted = self._job.worker_table, bool(self._worker_requests.fallback_reason)
         for worker in worker_table.workers.values():
             if worker.running:
-                done.append(ReattachWorker(worker.name, worker.placement, worker.node, worker.pid))
+                done.append(ReattachWorker(worker.name, worker.placement, worker.node, worker.place.pid))
             else:
                 done.append(worker_table.start(worker))
             if worker.draining:
@@ -53,4 +53,4 @@ class WorkerRecovery:
         worker = self._job.worker_table.workers.get(event.worker)
         if worker is not None:
             worker.hearing = worker.hearing.heard(now)
-            self._job.tell("adopted", f"{worker.name} goes on as process {worker.pid}", now)
+            self._job.tell("adopted", f"{worker.name} goes on as process {worker.place.pid}", now)

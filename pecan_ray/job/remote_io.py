@@ -13,6 +13,7 @@ from pecan_ray.job import events
 from pecan_ray.job.core import JobCore
 from pecan_ray.job.instructions import Instructions, LimitRemoteIo
 from pecan_ray.job.messages import DatasetRooms
+from pecan_ray.job.room import StorageLimits
 
 TOLD_FROM = 0.8
 """Of two quotas that somebody renews every second, the ratio from which on the job's story tells of the second."""
@@ -24,8 +25,8 @@ class RemoteIoShares:
 
     def __init__(self, job: JobCore) -> None:
         self._job = job
-        self._assigned: tuple[float | None, DatasetRooms, int] = (None, (), 0)
-        """The quota, the rooms, and how often workers had come and gone, when shares were dealt last."""
+        self._assigned = StorageLimits(), 0
+        """The limits, and how often workers had come and gone, when shares were dealt last."""
         self._last_sent: dict[str, tuple[float | None, DatasetRooms]] = {}
         self._logged: tuple[float | None, str] = (None, "")
         """The quota of which the job's story tells last, and who had set it."""
@@ -35,8 +36,7 @@ class RemoteIoShares:
 
     def _on_set(self, event: events.RemoteIoSet, now: float, done: Instructions) -> None:
         quota = event.bytes_per_s
-        self._job.worker_table.remote_io, self._job.worker_table.cache_limits = quota, event.cache_limits
-        self._job.worker_table.pool_nodes = event.pool_nodes
+        self._job.worker_table.limits = StorageLimits(quota, event.cache_limits, event.pool_nodes)
         if event.why and not self._is_substantial_change(quota, event.why):
             return
         self._logged = quota, event.why
@@ -53,16 +53,17 @@ class RemoteIoShares:
     def distribute_shares(self, done: Instructions) -> None:
         """Tell the workers that run what each may read, and its node keep, where it is not what they know."""
         worker_table = self._job.worker_table
-        if self._assigned == (worker_table.remote_io, worker_table.cache_limits, worker_table.changes):
+        limits = worker_table.limits
+        if self._assigned == (limits, worker_table.changes):
             return
-        self._assigned = worker_table.remote_io, worker_table.cache_limits, worker_table.changes
+        self._assigned = limits, worker_table.changes
         running = [worker.name for worker in worker_table.workers.values() if worker.running]
-        share = None if worker_table.remote_io is None else worker_table.remote_io / max(1, len(running))
+        share = None if limits.remote_io is None else limits.remote_io / max(1, len(running))
         # One that has just begun knows what it was started with, which may have changed meanwhile.
-        told = share, worker_table.cache_limits
+        told = share, limits.cache_limits
         done += [LimitRemoteIo(name, *told) for name in running if self._last_sent.get(name) != told]
         self._last_sent = dict.fromkeys(running, told)
 
     def resend(self) -> None:
         """Tell all of them anew: the controller may have been lost before it did."""
-        self._assigned, self._last_sent = (None, (), -1), {}
+        self._assigned, self._last_sent = (StorageLimits(), -1), {}

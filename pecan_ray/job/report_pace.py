@@ -12,11 +12,13 @@ REPORT_PER_TRAINER_S = 0.01
 HARDLY_ANY = 4
 """Of many trainers each tells when it has received so many batches for each that it may still use."""
 TOLD_AT_ONCE = 100
-"""So many trainers tell at once what others wait for;"""
+"""Number of trainers up to which each tells at once what others wait for."""
 CLOSING_PER_TRAINER_S = 0.001
-"""with each one more, at an epoch's end this much after their last report at the earliest (about 1,000 a second),"""
+"""Least seconds between two reports of a trainer at an epoch's end, for each trainer above `TOLD_AT_ONCE`.  About
+1,000 reports come a second."""
 PRESSING_PER_TRAINER_S = 0.011
-"""and in an epoch's middle so much, where queues have room for the batches of the meantime (about 100 a second)."""
+"""The same in an epoch's middle, where queues have room for the batches of the meantime.  About 100 reports come a
+second."""
 IDLE_REPORT_S = 1.0
 """Longest time without a report, with few trainers."""
 
@@ -35,9 +37,9 @@ class Need:
     others_may_wait: bool = False
     """Other trainers do, that may use only what all have received."""
     held: bool = False
-    """This one does, which may not use what it has,"""
+    """This trainer waits: it may not use what it has."""
     full: bool = False
-    """and can take no more meanwhile."""
+    """It can take no more meanwhile."""
     waits_for_rows: bool = False
     """It waits for the next rows, and has others behind them: a second worker may have to make these."""
 
@@ -53,7 +55,7 @@ class ReportPace:
 
     @property
     def alone(self) -> bool:
-        """Whether nobody waits for this trainer but the job."""
+        """Return whether nobody waits for this trainer but the job."""
         return self.world_size == 1
 
     @property

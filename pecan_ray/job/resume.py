@@ -11,20 +11,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import TypeAlias
 
 from pecan_ray.job.delivery_log import Delivery, DeliveryLog
 from pecan_ray.job.ledger import Ledger
-from pecan_ray.job.resume_point import BranchPoint, Cursor, Rest, ResumePoint, Step
+from pecan_ray.job.resume_point import WHOLE, BranchPoint, Cursor, Rest, ResumePoint, Step
 from pecan_ray.job.split_queue import SplitQueue
 from pecan_ray.plan.splits import END, LeaseKey
 from pecan_ray.sampling.spans import Span, Spans, merged
 
-WHOLE = ((0, END),)
 Missing: TypeAlias = dict[LeaseKey, list[Span]]
 """Of each split what is missing: intervals in any order, which may touch and overlap."""
 MOST_INTERVALS = 4096
-"""So many intervals of the last batches a state holds at most: some 15 KB."""
+"""A state holds at most this many intervals of the last batches: some 15 KB."""
 MOST_TOLD = 64
 """Points that are kept, the newest ones."""
 PAST_ALL = 1 << 53
@@ -84,8 +84,44 @@ def resume_point(ledger: Ledger, log: DeliveryLog, batches: int) -> ResumePoint 
     # Decision 142: a state at the end of an epoch holds nothing of the next one, though the job has begun that. So
     # another pipeline may go on from it.
     nothing_used = log.at_epoch_start(epoch, batches) or (ledger.finished and epoch == ledger.epoch)
-    points = _fresh(ledger) if nothing_used else _reached(ledger, epoch, missing)
+    if nothing_used:
+        points = _fresh(ledger)
+    elif (point := _beginning(ledger, log, batches, epoch, missing)) is not None:
+        points = [point]
+    else:
+        points = _reached(ledger, epoch, missing)
     return ResumePoint(epoch, tuple(points), steps=steps, passes=passes)
+
+
+# Why not what the ledger lacks: docs/decisions/order-and-rows.md#228-estimated-splits
+def _beginning(ledger: Ledger, log: DeliveryLog, batches: int, epoch: int, beyond: Missing) -> BranchPoint | None:
+    """Return that all behind the last batch is missing, where one worker gives rows in order; None elsewhere.
+
+    `beyond`: what was delivered and is missing.
+    """
+    if _is_all_used(ledger, epoch, beyond) or not ledger.is_in_turn(epoch):
+        return None
+    if not batches:
+        return ledger.start.branches[0] if epoch == ledger.start.epoch else BranchPoint()
+    place = _end_of_last(log, batches, epoch)
+    if place is None:
+        return None
+    waiting = _waiting(ledger) if epoch == ledger.epoch and not ledger.shape.in_order else ()
+    if any((*key, start) < place for key, spans in chain(beyond.items(), waiting) for start, _ in spans):
+        return None  # a split that this worker could not open, and another one may
+    _, pass_index, index, position = place
+    return BranchPoint(Cursor(pass_index, index + 1), (Rest(index, pass_index, ((position, END),)),))
+
+
+def _is_all_used(ledger: Ledger, epoch: int, beyond: Missing) -> bool:
+    """Tell whether all of an epoch was delivered, and nothing of it is missing."""
+    return epoch == ledger.epoch and not beyond and ledger.closing() and not any(unfinished(ledger))
+
+
+def _end_of_last(log: DeliveryLog, batches: int, epoch: int) -> tuple[int, int, int, int] | None:
+    """Return branch, pass, split and position where the last used batch of an epoch ends; None if it is of another."""
+    used = [delivery.spans for delivery in log.last(batches) if delivery.epoch == epoch]
+    return max(((*key, stop) for spans in used for key, held in spans.items() for _, stop in held), default=None)
 
 
 def _used_batches(ledger: Ledger, epoch: int, beyond: Sequence[Delivery]) -> int:
@@ -105,7 +141,7 @@ def _reached(ledger: Ledger, epoch: int, missing: Missing) -> list[BranchPoint]:
     if epoch < ledger.epoch:
         passes = ledger.shape.num_passes or 0
         return [ended(passes, tuple(_remaining_parts(missing, branch))) for branch in range(ledger.shape.branches)]
-    _add(missing, _unfinished(ledger))
+    _add(missing, unfinished(ledger))
     return [
         _point(queue, tuple(_remaining_parts(missing, branch))) for branch, queue in enumerate(ledger.queues.common)
     ]
@@ -134,13 +170,18 @@ def _of_branches(delivery: Delivery, branches: int) -> tuple[tuple[Rest, ...], .
     return tuple(tuple(_remaining_parts(had, branch)) for branch in range(branches))
 
 
-def _unfinished(ledger: Ledger) -> Iterator[tuple[LeaseKey, Iterable[Span]]]:
+def unfinished(ledger: Ledger) -> Iterator[tuple[LeaseKey, Iterable[Span]]]:
     """Yield what was begun in this epoch and is not delivered."""
-    yield from ledger.leftovers.positions()
-    yield from ledger.fatal_elements.positions()
     for state in ledger.workers.values():
         yield from ((key, held.missing) for key, held in state.pending_leases.items())
         yield from ((lease.key, lease.spans) for lease in state.group)
+    yield from _waiting(ledger)
+
+
+def _waiting(ledger: Ledger) -> Iterator[tuple[LeaseKey, Iterable[Span]]]:
+    """Yield what of that nobody has."""
+    yield from ledger.leftovers.positions()
+    yield from ledger.fatal_elements.positions()
     for branch, queue in enumerate(ledger.queues.common):
         yield from (((branch, rest.pass_index, rest.index), rest.spans) for rest in queue.remaining_parts())
 

@@ -11,6 +11,18 @@ DatasetRooms: TypeAlias = tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True)
+class StorageLimits:
+    """What a job may have of stores and disks that jobs share."""
+
+    remote_io: float | None = None
+    """Bytes a second that all of its workers together may read of object stores; None: as many as they can."""
+    cache_limits: DatasetRooms = ()
+    """What their nodes may keep of each dataset; empty: nobody bounds that."""
+    pool_nodes: int = 1
+    """Nodes that keep blocks together; 1: each keeps its own."""
+
+
+@dataclass(frozen=True)
 class Room:
     """What the cluster offers a job."""
 

@@ -37,9 +37,9 @@ class Rounds:
         self.in_epoch = 0
         """Complete rounds of this epoch."""
         self._lost_workers: list[str] = []
-        """Workers that are gone, of which ranks may have batches that they must give back,"""
+        """Workers that are gone, of which ranks may have batches that they must give back."""
         self._pending_returns = [0] * ranks
-        """and how many each of them has yet to."""
+        """Of each rank, how many such batches it has yet to give back."""
 
     def received(self, rank: int, worker: str, batches: int) -> None:
         """Note batches that a rank has received of a worker."""

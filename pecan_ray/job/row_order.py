@@ -5,7 +5,7 @@ Decisions: docs/decisions/order-and-rows.md.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pecan_ray.options import EngineName, IterOptions, Workers
 from pecan_ray.plan.shape import PlanShape
@@ -43,7 +43,7 @@ def row_order(options: IterOptions, shape: PlanShape, workers: int | None = None
     finished = "batches and rows come as workers finish them"
     if options.order == "relaxed":
         return RowOrder(False, f'{finished}, as order="relaxed" says.')
-    if not shape.source_order:
+    if not shape.order.in_one_sequence:
         return RowOrder(False, f"{finished}: the pipeline shuffles, mixes or makes buckets.")
     if given_up:
         # Each worker still keeps the order of what it reads.
@@ -91,14 +91,14 @@ STRICT = 'order="strict" gives them in the order of the source, made by one work
 
 def why_row_unknown(options: IterOptions, shape: PlanShape) -> str:
     """Return why it is not known beforehand which row of an epoch an element becomes; empty where it is."""
-    if shape.unordered_reason:
-        return shape.unordered_reason
+    if shape.order.unordered_reason:
+        return shape.order.unordered_reason
     # Decision 228: one worker keeps the order by itself, and has no runs to seek.
-    if shape.estimated and (options.world_size > 1 or _one_worker(options)):
-        return shape.estimated
+    if shape.order.estimated and (options.world_size > 1 or _one_worker(options)):
+        return shape.order.estimated
     # Decision 175: with elements left out rows have no fixed numbers, so they would have to be joined.
-    if options.on_error != "raise" and shape.unjoinable:
-        return f"on_error={options.on_error!r} leaves bad elements out, and {shape.unjoinable}"
+    if options.on_error != "raise" and shape.order.unjoinable:
+        return f"on_error={options.on_error!r} leaves bad elements out, and {shape.order.unjoinable}"
     if options.world_size > 1 and (why := _why_ranks_differ(options, shape)):
         return why
     if options.sharding != "dynamic":
@@ -117,7 +117,7 @@ def _why_ranks_differ(options: IterOptions, shape: PlanShape) -> str:
 def _must_join(options: IterOptions, shape: PlanShape) -> bool:
     """Tell whether it is not known beforehand which row an element becomes."""
     # Decision 175: an element that is left out leaves no gap if rows are known by places and not by numbers.
-    return shape.joined or options.on_error != "raise"
+    return shape.order.joined or options.on_error != "raise"
 
 
 def _one_worker(options: IterOptions) -> bool:
@@ -137,13 +137,22 @@ def divides_batches(options: IterOptions, shape: PlanShape, engine: EngineName) 
     """Tell whether several workers make the rows of one batch, of which each element becomes one."""
     if _must_join(options, shape) or not runs_in_order(options, shape):
         return False
-    # Rows on which no function runs take next to nothing, and the tensorflow engine builds its graph for each run.
     several = options.world_size == 1 and not _one_worker(options)
-    wanted = shape.computes or bool(shape.estimated)  # estimated rows have no numbers to be known by
-    return several and wanted and not shape.unjoinable and engine == "python"
+    # Estimated rows have no numbers to be known by.  Of others, rows on which no function runs take next to nothing,
+    # and the tensorflow engine builds a graph for each run that ends within a batch.
+    wanted = bool(shape.order.estimated) or (shape.computes and engine == "python")
+    return several and wanted and not shape.order.unjoinable
 
 
 def runs_in_order(options: IterOptions, shape: PlanShape) -> bool:
     """Tell whether several workers make rows in the order of the source."""
     wanted = options.order != "relaxed"
-    return wanted and shape.source_order and not (shape.is_one_sequence or why_row_unknown(options, shape))
+    return wanted and shape.order.in_one_sequence and not (shape.is_one_sequence or why_row_unknown(options, shape))
+
+
+def is_in_turn(options: IterOptions, shape: PlanShape) -> bool:
+    """Tell whether one worker at a time makes rows in the order of the source, where several of one trainer would."""
+    if runs_in_order(options, shape) or not row_order(options, shape).kept:
+        return False
+    alone = replace(options, workers=Workers(2), rank=0, world_size=1, coordinated=False)
+    return runs_in_order(alone, shape)

@@ -14,12 +14,15 @@ What a lost worker held begins and ends between batches, too, and is given out b
 out up to a *window* beyond those that have had their turn.  A worker that can get none ends its assignment, so that it
 holds nothing unfinished: the next batch is always with somebody who is at work on it, or is the next answer.
 
-Behind a filter it is not known beforehand which row an element becomes.  A run is then some elements, of any number,
-and an assignment of its own: at its end the worker gives up what it has made, and the trainer joins that with the rows
-before it (`pecan_ray.job.joiner`).  The window is kept by the rows that elements have become so far.
+Behind a filter it is not known beforehand which row an element becomes.  A run is then some elements, of any number:
+at its end the worker gives up what it has made, and the trainer joins that with the rows before it
+(`pecan_ray.job.joiner`).  The window is kept by the rows that elements have become so far.
 
 Where several workers shall make the rows of one batch (decision 220), rows are joined although their numbers are known.
-A run that is shorter than a batch is an assignment of its own then, too; one of whole batches is followed by another.
+
+Where the engine gives up what fills no batch at the end of a run, one is followed by another (decision 231): threads go
+on while an element is slow, and a worker for which there is no room in the window waits for it with what it works on.
+Elsewhere a run of joined rows is an assignment of its own, unless it is one of whole batches.
 
 A batch with which two workers have died is a run of its own, of a worker that works on nothing else; where rows are
 joined, so many elements as a batch has rows.
@@ -56,9 +59,11 @@ WINDOW_BATCHES = 4
 
 
 def _ends_within_batch(shape: LedgerShape, rows: int, state: WorkerLeaseState) -> bool:
-    """Tell whether an assignment ends with a run of so many rows: its last batch is not full, or it is alone."""
-    any_number = shape.joined and not shape.one_row_each
-    return any_number or rows % shape.batch_size > 0 or state.alone is not None
+    """Tell whether an assignment ends with a run of so many rows: its last batch is not full, or it is alone.
+
+    Where rows are joined, a worker that cannot give up what fills no batch ends it by itself.
+    """
+    return (not shape.joined and rows % shape.batch_size > 0) or state.alone is not None
 
 
 class RowRuns:
@@ -70,23 +75,23 @@ class RowRuns:
         self._epoch_rows = EpochRows(shape, queues, continues=continues)
         self._waiting = WaitingRows(shape, queues, self._epoch_rows)
         self.max_within_budget = 0
-        """So many rows the trainer has memory for."""
+        """The number of rows that the trainer has memory for."""
         self.in_turn = RowsInTurn(shape, queues)
         self.fatal_reason = ""
         """Why the order cannot be kept, where it was promised."""
         self.given_up = ""
-        """Why rows come as workers finish them after all,"""
+        """Why the order was given up, so that rows come as workers finish them; empty: it was not."""
         self._reported = False
-        """and whether that was said."""
+        """`given_up` was reported."""
 
     @property
     def kept(self) -> bool:
-        """Whether rows are given out, and come, in order."""
+        """Return whether rows are given out, and come, in order."""
         return self._shape.in_row_order and not self.given_up
 
     @property
     def joins(self) -> bool:
-        """Whether the trainer joins rows to batches."""
+        """Return whether the trainer joins rows to batches."""
         return self._shape.joined and self.kept
 
     @property
@@ -163,15 +168,19 @@ class RowRuns:
         workers: int,
         fatal: FatalElementTracker,
         own: OwnRanks | None = None,
+        *,
+        waits: bool = False,
     ) -> tuple[Lease, ...] | None:
         """Return the next run, of about `most` rows; none where the worker must end its assignment first.
 
-        None: it must wait for the listing, or the order was given up.
+        None: it must wait for the listing, or the order was given up; or, if it `waits` for room, there is none now.
         """
         rows_to_give = self._rows_to_give(received, workers)
         begin = run_begin(rows_to_give, own)
-        if state.ends or begin is None or self.should_wait(worker, state):
+        if state.ends or self.should_wait(worker, state):
             return ()
+        if begin is None:
+            return None if waits and self._shape.joined and rows_to_give.fresh < rows_to_give.end else ()
         wanted = self._run_size(min(most, self._room(rows_to_give, workers)), workers, rows_to_give, begin.row)
         few = wanted <= MANY_BATCHES * self._shape.batch_size
         passed: list[Lease] = []
@@ -261,8 +270,8 @@ class RowRuns:
         if workers == 1:
             return max(size, most)
         # A batch's rows are shared among all workers, so the next batch comes as soon as they can
-        # make it together.
-        return max(1, size // workers, most)
+        # make it together; but where each would have to begin anew for its share.
+        return max(1, size if self._shape.whole_batches else size // workers, most)
 
     def _follows(self, before: Lease, lease: Lease) -> bool:
         """Tell whether nothing lies between two leases, not even a split that told of no element."""
@@ -278,10 +287,7 @@ class RowRuns:
 
         `left`: the training loop has left the epoch before.
         """
-        if left or not self.joins:
-            return 0, 0
-        rest = self.in_turn.rows % self._shape.batch_size
-        return (0, rest) if self._shape.drop_remainder else (int(rest > 0), 0)
+        return (0, 0) if left or not self.joins else self.in_turn.rest()
 
     def ended(self, key: LeaseKey, elements: int) -> None:
         """Note how many elements a split really holds: where rows are numbered, it must hold what it told."""

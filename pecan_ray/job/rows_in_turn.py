@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pecan_ray.job.blocks import place_of
+from pecan_ray.job.blocks import PLACE_BITS, place_of
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.pending_leases import LeaseSpans
 from pecan_ray.job.queues import Queues
@@ -41,6 +41,17 @@ class RowsInTurn:
                 self.elements += max(0, end - (start >> OUTPUT_BITS))
                 self.place = max(self.place, place_of(pass_index * len(listing) + index, stop))
         return self.rows // self._shape.batch_size - before // self._shape.batch_size
+
+    def rest(self) -> tuple[int, int]:
+        """Return how many batches the rows that fill none become, and how many of them are dropped."""
+        rest = self.rows % self._shape.batch_size
+        return (0, rest) if self._shape.drop_remainder else (int(rest > 0), 0)
+
+    def element_at(self, place: int) -> str:
+        """Say in words which element is at a place."""
+        listing = self._queues.listings[0]
+        split, position = divmod(place, 1 << PLACE_BITS)
+        return listing[split % len(listing)].where(position >> OUTPUT_BITS)
 
     def elements_for(self, rows: int) -> int:
         """Return how many elements become so many rows, if they do as those before."""

@@ -10,19 +10,19 @@ class RunTime:
     """Seconds since `iter_batches()` was called, by what the program did; each second counts once."""
 
     ray_s: float = 0.0
-    """Until Ray was there;"""
+    """Until Ray was there."""
     controller_s: float = 0.0
-    """until the job's controller, or the shared group, had let this trainer in;"""
+    """Until the job's controller, or the shared group, had let this trainer in."""
     order_s: float = 0.0
-    """spent on the plan and on AutoOrder's sample;"""
+    """Spent on the plan and on AutoOrder's sample."""
     first_batch_s: float = 0.0
-    """waiting for the first batch: for workers, and for what they make first;"""
+    """Waiting for the first batch: for workers, and for what they make first."""
     waited_s: float = 0.0
-    """waiting for all other batches;"""
+    """Waiting for all other batches."""
     converted_s: float = 0.0
-    """converting batches to the format and bringing them to the device;"""
+    """Converting batches to the format and bringing them to the device."""
     trained_s: float = 0.0
-    """in the loop's own code."""
+    """In the loop's own code."""
 
     @property
     def start_s(self) -> float:

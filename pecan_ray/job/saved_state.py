@@ -28,6 +28,7 @@ FORMAT = 2
 FORMATS = (1, FORMAT)
 """What is read; 1 tells rests behind each other, and not by columns."""
 ELEMENT = 1 << OUTPUT_BITS
+# States come from files that may be damaged, or made to do harm: a number without a bound takes any memory.
 MOST_SEED = 1 << 256
 DAMAGE = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError, zlib.error)
 """What reading damaged values can raise."""
@@ -50,9 +51,9 @@ class SavedState:
     order: Order = "relaxed"
     """Of the batches."""
     first_epoch: int = 0
-    """Of the first of the runs that led here."""
+    """The number of the first epoch of the first run that led here."""
     passed: int = field(default=0, compare=False)
-    """So many of the batches belong to epochs that the loops had left, and were given to none of them."""
+    """The number of batches of epochs that the loops had left: no loop was given these."""
 
     @property
     def given(self) -> int:

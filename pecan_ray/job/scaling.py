@@ -73,14 +73,18 @@ class Scaling:
         if step is None:
             return
         decision, placing = step.decision, self._placement.policy_runner
-        if decision.phase == "failed" and placing is not None and placing.failures == 1:
+        if placing is not None and placing.fails_first(decision):
             self._say(f"AutoPlacement: {decision.reason}", now, done, "warning")
-        if decision.target == self._worker_table.target:
+        switches = placing is not None and placing.switches_accelerator(decision, self._worker_table)
+        if decision.target == self._worker_table.target and not switches:
             return
         self._say(f"{decision.phase}: {step.deployment} -> {decision.target}: {decision.reason}", now, done)
+        if switches:
+            self._worker_starts.use_accelerator(decision.accelerator, now, done)
         # Before `scale`, which removes what is too many in this way.
         self._placement.fast_removal = decision.removal == "fast"
-        self.scale(decision.target, now, done)
+        if decision.target != self._worker_table.target:
+            self.scale(decision.target, now, done)
 
     def _say(self, message: str, now: float, done: Instructions, level: LogLevel = "info") -> None:
         self._job.tell("placement", message, now)

@@ -31,6 +31,15 @@ class SecondWorkers:
         self._twice: dict[LeaseKey, Spans] = {}
         self._dropped: dict[LeaseKey, Spans] = {}
         """Rows that fill no batch, and with which a worker has ended."""
+        self._late = ""
+        """The worker whose rows another one was given last."""
+        self._use: bool | None = None
+        """Whether that other one was faster; None: neither has brought the rows yet."""
+
+    def take_use(self) -> bool | None:
+        """Tell, once, whether a second worker was faster than the late one; None: that is not known."""
+        use, self._use = self._use, None
+        return use
 
     def begin_epoch(self) -> None:
         """Forget the last epoch."""
@@ -48,6 +57,7 @@ class SecondWorkers:
             self._runs.open_before(row + 1)
             return ""
         name, leases = late
+        self._late, self._use = name, None
         self._reassign_leases(workers[name], leases)
         return name
 
@@ -98,12 +108,19 @@ class SecondWorkers:
         """Note that positions are delivered, whoever they belong to."""
         if not self._twice:
             return
+        if any(self._are_twice(key, *span) for key, done in spans.items() for span in done):
+            self._use = by != self._late
         for name, state in workers.items():
             if name != by:
                 state.remove_positions(spans)
         queue = self._queues.common[0]
         # The late worker may bring rows that still wait for a second one: then nobody has to make them.
         queue.returned = deque(without(queue.returned, spans))
+
+    def _are_twice(self, key: LeaseKey, start: int, stop: int) -> bool:
+        """Tell whether positions that came were given to two workers, at their beginning or at their end."""
+        twice = self._twice.get(key)
+        return twice is not None and (start in twice or stop - 1 in twice)
 
     def keep(self, workers: Mapping[str, WorkerLeaseState]) -> None:
         """Let what no second worker has taken belong to the first one again: the order is given up.

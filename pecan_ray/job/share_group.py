@@ -53,7 +53,7 @@ class LeaveBehind:
     reader: str
     skipped: int
     seconds: float
-    """So long the others have waited for it."""
+    """Seconds that the others have waited for it."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class TellWaiting:
     readers: tuple[str, ...]
     slow: tuple[str, ...]
     seconds: float
-    """So long these have read nothing."""
+    """Seconds for which these have read nothing."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ class ShareGroup(Generic[SharedEntry]):
         self._next = Place(first_epoch)
         """Of the next entry, if its epoch goes on."""
         self._base: int | None = None
-        """With which epoch the last run began that began anew; None: none has yet."""
+        """The epoch with which the last run began that began anew; None: none has yet."""
         self._run: int | None = 0
         """Where the run that is under way ends: before the epoch of this number; 0: there is none."""
         self._entry_requested = False

@@ -87,7 +87,7 @@ class RankTurns:
 
     @property
     def is_one_of_many(self) -> bool:
-        """Whether its trial has other ranks."""
+        """Return whether its trial has other ranks."""
         return self._of.world_size > 1
 
     def take(self, index: int, entry: Any) -> Any:

@@ -9,7 +9,7 @@ from pecan_ray.job.messages import Placement
 from pecan_ray.placement.pool import Demand, shares
 
 ROUND_S = 5.0
-"""So often jobs ask each other."""
+"""Seconds after which jobs ask each other again."""
 STALE_S = 3 * ROUND_S
 """What was heard so long ago does not count any more."""
 

@@ -36,11 +36,11 @@ class JobSpeed:
     """Of the trainers' time; None: nothing has come yet."""
     bytes_per_s: float = 0.0
     hit_share: float = 0.0
-    """Of these bytes, what came from nodes' disks."""
+    """The share of these bytes that came from nodes' disks."""
     ideal_bytes_per_s: float | None = None
     """What it would read if its trainers never waited, or its workers never waited for the storage; None: not known."""
     dataset_bytes: float | None = None
-    """That it reads in an epoch, by what it has read so far; None: not known."""
+    """Bytes that it reads in an epoch, by what it has read so far; None: not known."""
 
 
 @dataclass(frozen=True)

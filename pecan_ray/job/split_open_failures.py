@@ -28,7 +28,7 @@ MOST_UNOPENED = 3
 
 
 PLACE_S = 60.0
-"""So long a split waits for a worker that has no place yet; afterwards it is left out, if nobody else can open it."""
+"""Seconds that a split waits for a worker that has no place yet; then it is left out, if nobody else can open it."""
 
 
 @dataclass
@@ -50,9 +50,9 @@ class _FailedSplit:
     """A split that waits for a worker that can open it."""
 
     error: LeftOutElement
-    """What is told if there is none, of"""
+    """What is told where no worker can open it."""
     lease: Lease
-    """what this worker was given."""
+    """What this worker was given."""
     since: float
     workers: set[str] = field(default_factory=set)
     """Those that could not."""
@@ -116,7 +116,12 @@ class SplitOpenFailures:
             state = self._ledger.workers.get(worker)
             # It was given to others meanwhile, or told before: what a worker does not hold is not
             # its own to give back.
-            if state is None or state.unresolved is not None or one.key not in state.pending_leases:
+            if state is None or state.unresolved is not None:
+                continue
+            if one.key not in state.pending_leases:
+                if self._ledger.runs.joins:  # it drops all else that it makes in this assignment
+                    self._ledger.seconds.replace(state)
+                    self._ledger.changes += 1
                 continue
             lease = replace(state.pending_leases[one.key].lease, spans=one.spans)
             rejected = self._waiting.setdefault(one.key, _FailedSplit(self._named(worker, one), lease, now))
@@ -223,7 +228,7 @@ class SplitOpenFailures:
 
     @property
     def _can_continue(self) -> bool:
-        """Whether a split may be read later, and by another worker."""
+        """Return whether a split may be read later, and by another worker."""
         shape = self._ledger.shape
         # Decision 98: elsewhere a split cannot change its worker, and is left out at once.
         return shape.sharding != "off" and not (shape.one_at_a_time or shape.runs_whole or shape.in_order)
@@ -237,7 +242,7 @@ class SplitOpenFailures:
         patient = now - rejected.since < PLACE_S
         worker_table = self._job.worker_table.workers.values()
         # Decision 98: a worker without a place may come late or never, so patience with it ends.
-        coming = any(not (one.running or one.draining) and (patient or not one.pending_reason) for one in worker_table)
+        coming = any(not (one.running or one.draining) and (patient or not one.pending.reason) for one in worker_table)
         return coming or not rejected.workers.issuperset(self._living)
 
     def waiting(self) -> dict[Hashable, str]:

@@ -15,12 +15,13 @@ from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, LeaseKey, Split
 from pecan_ray.sampling.random_keys import SplitOrder
 from pecan_ray.sampling.spans import Span, Spans
 
+# Passes that stand for no end: it is compared with what workers could ever take, and never dealt out.
 MANY = 1 << 40
 GROWTH = 1.25
 """While a listing goes on, what is listed joins the shuffled order when there are so many times more splits, or when
 the order is used up: so a few numbers tell how an order has come about."""
 MOST_PASSED = 1 << 17
-"""So many splits are passed over at most: some 20 MB."""
+"""Most splits that are passed over: some 20 MB."""
 MOST_NAMES = 2048
 """Files that are named in one offer."""
 Keys: TypeAlias = Set[LeaseKey]
@@ -48,9 +49,9 @@ class SplitQueue(PassOrder):
         self.returned: deque[Lease] = deque()
         """What came back, which goes first."""
         self._not_seen: list[Rest] = []
-        """Of a run before this one, begun splits that are not listed yet,"""
+        """Of a run before this one, begun splits that are not listed yet."""
         self._missing: deque[tuple[int, int]] = deque()
-        """and the places of those in the order, as far as it has not come about again."""
+        """The places of these splits in the order, as far as it has not come to them again."""
         self._used: dict[tuple[int, int], tuple[Span, ...]] = {}
         """By pass and split, what that run has used after it told all this: to be left out of both."""
         self.begin(0, 0)

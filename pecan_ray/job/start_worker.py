@@ -16,7 +16,7 @@ class StartWorker:
     host: str
     """The trainer's node that it must run on; empty for remote workers."""
     sharing: int
-    """So many workers of the job share that node."""
+    """Workers of the job that share that node."""
     reserve: bool = True
     """Reserve CPUs for it; if not, it runs beside whatever has them."""
     remote_io: float | None = None
@@ -26,6 +26,8 @@ class StartWorker:
 
     whole_plan: bool = False
     """It leaves nothing of the plan to the trainer: one before it has met an element for which that cannot be."""
+    accelerator: bool = False
+    """It leaves images to the trainer's accelerator."""
 
     @property
     def number(self) -> int:

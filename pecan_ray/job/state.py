@@ -16,6 +16,7 @@ from pecan_ray.errors import SourceError, StaleJobError
 from pecan_ray.job import events
 from pecan_ray.job.core import JobCore
 from pecan_ray.job.delivery_log import DeliveryLog
+from pecan_ray.job.error_budget import leave_epoch
 from pecan_ray.job.instructions import (
     EndJob,
     FindRoom,
@@ -60,11 +61,9 @@ class JobState(JobCore):
         # Decision 134: in this order, because a part is given only parts that were made before it.
         self.remote_io = RemoteIoShares(self)
         self.held_up = HeldUp(spec.shape.world_size)
-        self.bytes = 0
-        """Of the elements that trainers have received and kept."""
         self.epoch_ends = EpochEnds()
         self._trainer_updates, self._head = TrainerOrderState(), SlowHead()
-        self._waiting = WaitLog(spec.say_after_s)
+        self._waiting = WaitLog(spec.timeouts.warning_s)
         self.listing = SourceListing(self, self._waiting)
         self.job_requests = JobRequests(self)
         self.worker_starts = WorkerStarts(self, self._trainer_updates, self.job_requests)
@@ -112,7 +111,7 @@ class JobState(JobCore):
 
     @property
     def ordered(self) -> bool:
-        """Whether the order of operators is known."""
+        """Return whether the order of operators is known."""
         return self.job_requests.ordered
 
     # --- trainers ------------------------------------------------------------------------------------------
@@ -131,11 +130,13 @@ class JobState(JobCore):
         self._log_received(report, now)
         back = report.given_back
         if back is not None:
-            self.rows -= back.rows
+            self.received.elements -= back.rows
+            # Of an epoch that all have left nobody makes them again.
+            self.bad.abandoned += back.rows if self.ledger.level() is not None else 0
             self.ledger.given_back(report.rank, back.epoch, back.spans, back.batches, back.rows)
         # Several ranks are still in the epoch that they have left; a rank that is alone is in the
         # next one already.
-        if self.ledger.leave(report.rank, report.place):
+        if leave_epoch(self, report.rank, report.place):
             done += self.worker_table.leave_epochs(before=self.ledger.epoch + (self.ledger.level() is not None))
         if passed:
             self.ledger.left.note(report.place.left - 1)
@@ -154,18 +155,18 @@ class JobState(JobCore):
             self.scaling.place(now, done)
 
     def _acknowledge(self, report: TrainerReport) -> None:
-        for ack in report.received_batches:
-            self.rows += ack.rows
-            self.bytes += ack.bytes
+        for ack in report.received.batches:
+            self.received.elements += ack.rows
+            self.received.bytes += ack.bytes
             self.ledger.ack(report.rank, ack.worker, ack.epoch, ack.spans, ack.batches, ack.rows)
             # The window that was begun before a worker's first batch belongs to no deployment.
             if self.worker_table.deliver(ack):
                 self.placement.touched()
-        for worker, nbytes in report.sent_bytes:
+        for worker, nbytes in report.received.sent_bytes:
             self.worker_table.note_sent(worker, nbytes)
         # Decision 135: the window of rows is what fits into `prefetch_bytes`, by the mean size of a row so far.
         budget = self.spec.prefetch_bytes * self.spec.shape.world_size
-        self.ledger.runs.max_within_budget = budget * self.rows // max(1, self.bytes)
+        self.ledger.runs.max_within_budget = budget * self.received.elements // max(1, self.received.bytes)
 
     def _log_received(self, report: TrainerReport, now: float) -> None:
         """Log which batches a rank has received and used, of which states of the job are made."""
@@ -173,7 +174,8 @@ class JobState(JobCore):
         if self.spec.shape.world_size == 1:
             self.log.used([report.progress.used])
         returned = report.given_back.ids if report.given_back is not None else ()
-        self.log.received(report.rank, report.kept, report.delivery_records, returned, report.rest)
+        received = report.received
+        self.log.received(report.rank, received.kept, received.delivery_records, returned, received.rest)
         if self.spec.shape.coordinated:
             self.log.note_schedule(self.ledger.rounds.schedule_rounds(min(self.trainers.used)))
             self.held_up.look(now, self.ledger.rounds, self.trainers.used_by_held)
@@ -217,7 +219,9 @@ class JobState(JobCore):
         # Ranks go on together, so all of them wait if one has no batch.
         queued = min((one.progress.queued for one in self.trainers.ranks.values()), default=0)
         if slow := self._head.look(self.ledger, queued, now):
-            self.tell("order", f"all wait for rows that {slow} makes: another worker makes them too", now)
+            runs = self.ledger.runs
+            since = f" from {runs.in_turn.element_at(runs.place_in_turn)} on" if runs.joins else ""
+            self.tell("order", f"all wait for rows{since} that {slow} makes: another worker makes them too", now)
 
     def _on_time(self, event: events.TimePassed, now: float, done: Instructions) -> None:
         self._help(now)
@@ -246,7 +250,8 @@ class JobState(JobCore):
         elif not self.ledger.queues.is_complete and self.job_requests.idle:
             waits["listing"] = f"the sources are being listed: {self.ledger.queues.known} splits are known so far"
         waits.update(
-            self.worker_table.waiting_for(now, self.spec.lost_after_s) | self.job_requests.split_open_failures.waiting()
+            self.worker_table.waiting_for(now, self.spec.timeouts.lost_s)
+            | self.job_requests.split_open_failures.waiting()
         )
         if by := to_text(list(self.held_up.by)):
             waits["round"] = f"{by} must yet receive a batch of the round that others wait for, for {{seconds}} so far"
@@ -299,7 +304,6 @@ class JobState(JobCore):
         return job_stats(
             self,
             now,
-            nbytes=self.bytes,
             epoch_ends=self.epoch_ends,
             held_up=self.held_up,
             reverted=self.job_requests.fallback_reason,

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from pecan_ray.plan.splits import END
 
 FEW = 100
-"""So many numbers stay readable."""
+"""Most numbers that stay readable."""
 MOST_NUMBERS = 1 << 22
 """In a state, which are the ends of two million intervals: a damaged one must not fill the memory."""
 LONGEST = 9

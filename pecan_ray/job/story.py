@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pecan_ray.job.stats import JobEvent
 
 FIRST = 500
-"""So many events from the beginning are kept,"""
+"""Events from the beginning that are kept."""
 NEWEST = 1500
-"""and so many of the newest."""
+"""Newest events that are kept."""
 MOST_EPOCHS = 1000
 """Newest epochs of which it is known when they ended."""
 
@@ -43,7 +43,7 @@ class EpochEnds:
 
     def __init__(self) -> None:
         self.over = 0
-        """So many epochs have ended."""
+        """Number of epochs that have ended."""
         self.before = 0.0
         """When the first one began of which the end is known here."""
         self.latest: deque[float] = deque(maxlen=MOST_EPOCHS)

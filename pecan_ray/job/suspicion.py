@@ -23,9 +23,9 @@ class Suspicion:
     cause: str = ""
     """What it hung at; empty: its process ended."""
     at: tuple[LeaseKey, int] | None = None
-    """The element that it hung at, where it has said so; and"""
+    """The element that it hung at, where it has said so."""
     reads: bool = False
-    """whether it was reading it."""
+    """Whether it was reading this element."""
 
 
 CRASHED = Suspicion()

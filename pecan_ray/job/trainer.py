@@ -73,7 +73,7 @@ class TrainerState:
         self.update = TrainerUpdate()
         self.yielded = self.rows = 0
         self.first_batch_s: float | None = None
-        self.waited_s, self._steps = 0.0, LoopSteps(world_size)
+        self.waited_s, self.steps = 0.0, LoopSteps(world_size)
         self.queue = TrainerQueue(world_size, joins)
         self.unused = 0
         """Batches that were in it when the training loop ended."""
@@ -87,6 +87,8 @@ class TrainerState:
         self._started, self._closed = now, False
         self._error: BaseException | None = None
         self._waiting = WaitLog()
+        self.due = self.outgoing.due(self._need())
+        """The time at which `TrainerTime` must be handled if nothing else happens."""
         self._handlers: dict[type, Callable[[Any, float, list[TrainerInstruction]], None]] = {
             UpdateReceived: lambda event, now, done: self._apply_order_update(event.update, done),
             BatchesReceived: self._on_batches,
@@ -119,11 +121,9 @@ class TrainerState:
             self._transfer_held_memory(done)
         if self.update.settle and not self.update.addressed:
             _let_go(self, done)
-        # Most batches come before a wait is worth telling, so waits are not looked at with each of them.
-        if self._waiting or now >= self._waiting.due_with(self._awaited()):
-            _report_waiting(self, now, done)
+        waits_due = _report_waiting(self, now, done)
         # Last, so that the report tells what the steps before it have changed.
-        self._report(now, done)
+        self.due = min(self._report(now, done), waits_due)
         return done
 
     def begin(self, now: float) -> None:
@@ -132,20 +132,8 @@ class TrainerState:
 
     @property
     def over(self) -> bool:
-        """Whether nothing more has to be fetched or told."""
+        """Return whether nothing more has to be fetched or told."""
         return self._closed or self._error is not None or self.update.finished
-
-    def due(self, now: float) -> float:
-        """Return the time at which `TrainerTime` must be handled if nothing else happens."""
-        return min(self.outgoing.due(self._need()), self._waiting.due_with(self._awaited()))
-
-    def _awaited(self) -> dict[Hashable, float]:
-        """Return what is waited for, since when."""
-        since: dict[Hashable, float | None] = {
-            BATCH: self._requested_since,
-            CONTROLLER: self.outgoing.awaiting_reply_since,
-        }
-        return {thing: started for thing, started in since.items() if started is not None}
 
     def _apply_order_update(self, update: TrainerUpdate, done: list[TrainerInstruction]) -> None:
         # Decision 22: orders say what holds now, so those that come late are of the past.
@@ -166,9 +154,9 @@ class TrainerState:
         self.queue.apply_schedule(update.first_turn, update.schedule)
         for worker in update.lost_workers:  # this rank has settled about it
             self._return_batches(self.queue.revoke(worker), done)
-        if update.level is not None and self.queue.closed <= update.epoch:
+        if update.level is not None and self.queue.place.closed <= update.epoch:
             self._return_batches(self.queue.close(update.epoch, update.level), done)
-            done.extend(map(Discard, self.queue.early.leave(self.queue.closed)))
+            done.extend(map(Discard, self.queue.early.leave(self.queue.place.closed)))
             # Also if nothing goes back: the job forgets the epoch when every rank has said that it takes nothing more.
             self.outgoing.want()
         if not update.finished:
@@ -193,12 +181,12 @@ class TrainerState:
         self.outgoing.note_sent(event.worker, event.sent_bytes)
         for batch in event.batches:
             # This rank has said that it takes nothing more of that epoch, which the job may have forgotten by now.
-            if batch.epoch < self.queue.closed:
+            if batch.epoch < self.queue.place.closed:
                 done.append(Discard(batch))
                 continue
             self.outgoing.acknowledge(*self.queue.receive(batch, in_turn=not self.update.coordinated))
         self.outgoing.deliver(self.queue.joined())
-        self.outgoing.left_out(event.left_out)
+        self.outgoing.left_out(event.left_out, self.queue.place.closed)
         nbytes = sum(batch.nbytes for batch in event.batches)
         room = self._room() or bool(self.queue.starved(self.update, [event.worker]))
         # A message has used its credit, also if all of its batches were discarded.
@@ -216,12 +204,12 @@ class TrainerState:
     def _on_batch_requested(self, event: BatchRequested, now: float, done: list[TrainerInstruction]) -> None:
         if self._requested_since is None:
             self._requested_since = now
-            self._steps.note_request(len(self.queue))
+            self.steps.note_request(len(self.queue))
         self._within = event.within
 
     def _on_left(self, event: EpochLeft, now: float, done: list[TrainerInstruction]) -> None:
         done.extend(map(Discard, self.queue.leave(event.epoch)))
-        self._steps.pause()
+        self.steps.pause()
         self.outgoing.want()
 
     def _on_report_accepted(self, event: ReportAccepted, now: float, done: list[TrainerInstruction]) -> None:
@@ -258,21 +246,23 @@ class TrainerState:
         elif self.update.finished and not self.queue:
             done.append(EndOfData())
         else:
+            self.steps.note_wait(now, in_line=bool(self.queue.early))
             return
         self._requested_since = None
 
     def _deliver(self, asked: float, now: float, done: list[TrainerInstruction]) -> None:
         batch = self.queue.use()
-        self.yielded += 1
-        self.rows += batch.rows
+        self.yielded, self.rows = self.yielded + 1, self.rows + batch.rows
         self.waited_s += now - asked
-        self._steps.note_taken(self.yielded, asked, now)
+        self.steps.note_taken(self.yielded, asked, now)
         if self.first_batch_s is None:
             self.first_batch_s = now - self._started
         done.append(DeliverBatch(batch))
         self._grant_freed(done)
 
     def _grant_freed(self, done: list[TrainerInstruction]) -> None:
+        if not self._credits.lacking:
+            return
         _grant(self._credits.freed(self._room(), self.queue.starved(self.update, self._streams)), done)
 
     def _held(self) -> bool:
@@ -319,24 +309,37 @@ class TrainerState:
             self.update, used, held=held, full=full, waits_for_rows=waits and self.queue.waiting_for_rows
         )
 
-    def _report(self, now: float, done: list[TrainerInstruction]) -> None:
+    def _report(self, now: float, done: list[TrainerInstruction]) -> float:
+        """Send the report that is due; return when the next one is."""
         need = self._need()
-        if now >= self.outgoing.due(need):
-            told = self.progress(now), self.queue.place, self.queue.joiner.rest
-            done.append(SendReport(self.outgoing.next(now, need, self.update.met, *told)))
+        if now < (due := self.outgoing.due(need)):
+            return due
+        told = self.progress(now), self.queue.place, self.queue.joiner.rest
+        done.append(SendReport(self.outgoing.next(now, need, self.update.met, *told)))
+        return self.outgoing.due(self._need())
 
     def progress(self, now: float) -> TrainerProgress:
         """Return how the trainer is doing; a wait that is not over counts so far."""
         waited_s = self.waited_s + (0.0 if self._requested_since is None else now - self._requested_since)
-        told = len(self.queue), self._steps.totals, self.queue.passed, self.queue.passed_rows
+        told = len(self.queue), self.steps.totals, self.queue.passed, self.queue.passed_rows
         return TrainerProgress(self.yielded, self.rows, waited_s, now - self._started, *told)
 
 
-def _report_waiting(trainer: TrainerState, now: float, done: list[TrainerInstruction]) -> None:
-    awaited = trainer._awaited()
+def _report_waiting(trainer: TrainerState, now: float, done: list[TrainerInstruction]) -> float:
+    """Say what is waited for for long; return when something must be said if nothing else happens."""
+    since: dict[Hashable, float | None] = {
+        BATCH: trainer._requested_since,
+        CONTROLLER: trainer.outgoing.awaiting_reply_since,
+    }
+    awaited = {thing: started for thing, started in since.items() if started is not None}
+    due = trainer._waiting.due_with(awaited)
+    # Most batches come before a wait is worth telling, so waits are not looked at with each of them.
+    if not trainer._waiting and now < due:
+        return due
     texts: dict[Hashable, str] = {CONTROLLER: UNANSWERED, BATCH: _waited_for(trainer, trainer._held())}
     waits = {thing: texts[thing] for thing in awaited}
     done.extend(TrainerLog("warning", text) for text in trainer._waiting.look(now, waits, awaited))
+    return trainer._waiting.due_with(awaited)
 
 
 def _let_go(trainer: TrainerState, done: list[TrainerInstruction]) -> None:
@@ -361,7 +364,7 @@ def _waited_for(trainer: TrainerState, held: bool) -> str:
     rank, update = trainer.rank, trainer.update
     if update.waiting_for:
         return "the trainer waits for a batch since {seconds}: " + "; ".join(update.waiting_for)
-    if trainer.queue.left > update.epoch:
+    if trainer.queue.place.left > update.epoch:
         return (
             f"rank {rank} has left epoch {update.epoch} and waited {{seconds}} for the ranks that go on in it: the "
             "next epoch begins when all have left it, or are at its end"

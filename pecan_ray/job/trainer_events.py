@@ -26,9 +26,9 @@ class ReceivedBatch:
     row_range: RowRange | None = None
     """Which part of the epoch its rows are, where these come in order."""
     skip: int = 0
-    """Of a block: so many rows at its beginning have come in others,"""
+    """Rows at the beginning of a block that have come in other blocks."""
     since: int = 0
-    """with all that lies before this place."""
+    """All that lies before this place has come with them."""
     # Not compared, because comparing arrays gives arrays.
     payload: Any = field(default=None, compare=False, repr=False)
     """Of a block: its rows, for those who join them."""

@@ -134,7 +134,7 @@ class TrainerPresence:
 
     def waiting_for(self, now: float) -> dict[Hashable, str]:
         """Return what is to be said of trainers that say nothing."""
-        timeout_s = self._job.spec.trainer_timeout_s
+        timeout_s = self._job.spec.timeouts.trainer_s
         return {("silent", one.registration.rank): silence(one, timeout_s) for one in self._trainers.quiet(now)}
 
     def waited_since(self, now: float) -> dict[Hashable, float]:

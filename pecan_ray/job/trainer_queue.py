@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
 
 from pecan_ray.errors import ElementError, SourceError
 from pecan_ray.job.joiner import Joiner
 from pecan_ray.job.joins import Joins
-from pecan_ray.job.left_epochs import LoopPlace
+from pecan_ray.job.left_epochs import NOWHERE, LoopPlace
 from pecan_ray.job.messages import TrainerUpdate
 from pecan_ray.job.rounds import Turns, expand_rounds
 from pecan_ray.job.row_sequence import RowSequence
@@ -29,23 +30,23 @@ class TrainerQueue:
         self._without_turn: dict[str, deque[ReceivedBatch]] = {}
         """By worker, in the order in which they came; none is empty."""
         self._with_turn = 0
-        """So many batches have got their turn."""
+        """Number of batches that have got their turn."""
         self._received: Counter[int] = Counter()
-        """Batches of each epoch that were received and not given back;"""
+        """Batches of each epoch that were received and not given back."""
         self._used: Counter[int] = Counter()
-        """of these, those that the training loop has, or has left."""
+        """Of those received, the ones that the training loop has, or has left."""
         self.early = RowSequence()
         """What has come before its turn, where rows come in order: it is not received yet."""
         self.joiner = Joiner(joins or Joins(1))
-        """What has had its turn and fills no batch yet, where rows are joined,"""
+        """What has had its turn and fills no batch yet, where rows are joined."""
         self._joined: list[ReceivedBatch] = []
-        """batches that were joined since this was asked for,"""
+        """Batches that were joined since this was asked for."""
         self._consumed: list[ReceivedBatch] = []
-        """and blocks of which nothing is used."""
+        """Blocks of which nothing is used, likewise."""
         self._accepted = -1
         """The newest batch of which its worker knows that it is the trainer's."""
-        self.left = self.closed = 0
-        """The loop has left the epochs before this one; of those before that nothing is taken any more."""
+        self.place = NOWHERE
+        """Which epochs the loop has left, as the job is told."""
         self.passed = self.passed_rows = 0
         """Batches that were passed over since their epochs are left, and their elements."""
 
@@ -165,7 +166,7 @@ class TrainerQueue:
 
     @property
     def waiting_for_rows(self) -> bool:
-        """Whether all that is here waits for rows before it, or for more of them."""
+        """Return whether all that is here waits for rows before it, or for more of them."""
         return bool(self.early or self.joiner) and not self._batches
 
     def accepts_without_room(self, update: TrainerUpdate, up_to_date: bool) -> bool:
@@ -214,17 +215,12 @@ class TrainerQueue:
         self._used[batch.epoch] += 1
         return batch
 
-    @property
-    def place(self) -> LoopPlace:
-        """Which epochs the loop has left, as the job is told."""
-        return LoopPlace(self.left, self.closed)
-
     def leave(self, epoch: int) -> Sequence[ReceivedBatch]:
         """Note that the loop has left an epoch: a rank that is alone takes nothing of it any more, and drops it."""
-        self.left = max(self.left, epoch + 1)
-        self.closed = self.left if self._alone else self.closed
-        left = list(self.early.leave(self.closed))
-        if self.joiner.epoch < self.closed:
+        left_before = max(self.place.left, epoch + 1)
+        self.place = LoopPlace(left_before, left_before if self._alone else self.place.closed)
+        left = list(self.early.leave(self.place.closed))
+        if self.joiner.epoch < self.place.closed:
             left += self.joiner.blocks
             self.joiner.leave()
         return left
@@ -233,7 +229,7 @@ class TrainerQueue:
         """Take out what comes next of epochs that the loop has left, as far as it may be used."""
         mine: list[ReceivedBatch] = []
         # Only what may be used: a rank that ran ahead would take the part of those that go on in the epoch.
-        while self.head is not None and self.head.epoch < self.left and self.usable(update):
+        while self.head is not None and self.head.epoch < self.place.left and self.usable(update):
             mine.append(self.use())
         self.passed += len(mine)
         self.passed_rows += sum(batch.rows for batch in mine)
@@ -241,7 +237,7 @@ class TrainerQueue:
 
     def close(self, epoch: int, keep: int) -> list[ReceivedBatch]:
         """Take nothing of an epoch any more that all ranks have left; return what is here beyond so many batches."""
-        self.closed = max(self.closed, epoch + 1)
+        self.place = replace(self.place, closed=max(self.place.closed, epoch + 1))
         # Decision 106: no round of the epoch gets a turn any more.
         without_turn = [batch for worker in list(self._without_turn) for batch in self.revoke(worker)]
         return without_turn + self.take_unused(epoch, keep)

@@ -22,7 +22,7 @@ LOOKS = 4
 ANSWER_S = 2.0
 """The cluster usually answers within this time: what is said then is what it has answered."""
 MOST_NAMED = 8
-"""So many ranks are named in a message; of more the number is told."""
+"""Most ranks that are named in a message; of more the number is told."""
 
 
 @dataclass
@@ -35,7 +35,7 @@ class RegisteredTrainer:
     """Number of its last report."""
     progress: TrainerProgress = field(default_factory=TrainerProgress)
     met: int = 0
-    """So many workers it knows."""
+    """Number of workers that it knows."""
     held: bool = False
     """It waits for other ranks."""
     full: bool = False
@@ -48,7 +48,7 @@ class RegisteredTrainer:
         """Take over what it has told of itself."""
         self.reported, self.progress = report.number, report.progress
         self.held, self.full = report.held, report.full
-        self.has_received = self.has_received or bool(report.received_batches)
+        self.has_received = self.has_received or bool(report.received.batches)
 
 
 # Why silence alone loses nobody:
@@ -211,7 +211,7 @@ class Trainers:
 
     @property
     def complete(self) -> bool:
-        """Whether all ranks have come."""
+        """Return whether all ranks have come."""
         return len(self.ranks) == self._world_size
 
     @property

@@ -17,9 +17,9 @@ class _Logged:
     """What was said last of a thing."""
 
     text: str
-    """As it was given,"""
+    """As it was given."""
     to_str: str
-    """and as it was spelled out."""
+    """As it was spelled out."""
     at: float
 
 

@@ -11,11 +11,11 @@ class WholePlan:
     """What is known of a whole plan's run."""
 
     runner: str | None = None
-    """The worker that runs it, alone;"""
+    """The one worker that runs the plan."""
     produced: int | None = None
-    """how many batches this makes that are not given back, once it is known,"""
+    """Batches that it makes and that are not given back; None: not known yet."""
     rest: int = 0
-    """and how many elements fill none of them."""
+    """Elements that fill none of these batches."""
 
     def may_run(self, worker: str) -> bool:
         """Tell whether a worker may run the plan: no other one does."""

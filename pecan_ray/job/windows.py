@@ -115,7 +115,7 @@ class WindowMeter:
 
     @property
     def skip_batches(self) -> bool:
-        """Whether batches are left out now, since workers came or went."""
+        """Return whether batches are left out now, since workers came or went."""
         return self._skip > 0
 
     def touch(self) -> None:

@@ -172,6 +172,8 @@ class WorkerState:
         # Other workers make all rows of these runs, so what was made of them here is not wanted.
         elif self._lease_requests.has_rejected:
             done.append(Release(batch))
+        elif batch.ends_run:
+            self._go_on_behind_run(stretch, event, now, done)
         elif batch.partial:
             stretch.leftovers.append(event)
         elif not batch.rows:
@@ -203,6 +205,19 @@ class WorkerState:
         if isinstance(put_out, PutOut):
             self._updates.count(batch.rows)
         done.append(put_out)
+
+    def _go_on_behind_run(
+        self, stretch: AssignmentBatches, made: BatchProduced, now: float, done: list[WorkerInstruction]
+    ) -> None:
+        """Give up what is left of a run: the engine goes on with the next one."""
+        blocks = self._lease_requests.blocks
+        assert blocks is not None, "the end of a run whose rows are not joined"
+        self._lease_requests.end_run(now)
+        if (rest := blocks.end_run()) is not None:
+            # With it, for the epoch may end with this block: the trainer tells of bad elements that come with it.
+            done.append(PutOut(made.batch, stretch.assignment.epoch, None, rest.row_range, rest.spans))
+        else:
+            self._end_data(stretch, made, done)
 
     def _end_data(self, stretch: AssignmentBatches, made: BatchProduced, done: list[WorkerInstruction]) -> None:
         """Tell the job of data that yields no batch."""

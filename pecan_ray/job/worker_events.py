@@ -24,7 +24,7 @@ class EngineBatch(Protocol):
 
     @property
     def without_data(self) -> LeaseSpans:
-        """Of these, the positions that yield nothing."""
+        """Return the positions among `spans` that yield nothing."""
         ...
 
     @property
@@ -39,7 +39,12 @@ class EngineBatch(Protocol):
 
     @property
     def partial(self) -> bool:
-        """Whether it fills no batch, at the end of an assignment."""
+        """Return whether it fills no batch, at the end of an assignment."""
+        ...
+
+    @property
+    def ends_run(self) -> bool:
+        """Return whether all of a run is made with it."""
         ...
 
     @property
@@ -75,7 +80,9 @@ class LeaseRequested:
     maybe_unused: bool = False
     """It is likely not to be read: a plan begins behind it."""
     threads: int = 1
-    """So many of the engine's threads make elements side by side."""
+    """Threads of the engine that make elements side by side."""
+    ends_runs: bool = False
+    """It gives up rows that fill no batch behind a lease that ends a run, and goes on meanwhile."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from pecan_ray.job.losses import Loss
 from pecan_ray.job.preemption import Preemption
 from pecan_ray.job.suspicion import CRASHED, SILENT, Suspicion
 from pecan_ray.job.trainer_order_state import TrainerOrderState
-from pecan_ray.job.worker_table import WorkerRecord
+from pecan_ray.job.worker_table import PendingStart, WorkerPlace, WorkerRecord, silence_of
 
 
 class WorkerStarts:
@@ -60,12 +60,25 @@ class WorkerStarts:
         self._trainer_updates.remove_worker(worker.name)
         self._placement.changed(self._worker_table, now)
         # Decision 45: what guards memory sends SIGTERM first. So what the worker had counts as if it had died with it.
-        died, fast = CRASHED if worker.sigterm_received else None, self._placement.fast_removal
+        sigterm, fast = worker.notice is not None and worker.notice.to_process, self._placement.fast_removal
+        died = CRASHED if sigterm else None
         self._ledger.lost(worker.name, died=died, drains=not fast)
         self._draining[worker.name] = None
         # fast_removal waits for nothing: what the worker has is treated as that of a lost one.
         if fast:
             self._release(worker.name, now, done)
+
+    def use_accelerator(self, use: bool, now: float, done: Instructions) -> None:
+        """Have workers leave images to the trainer's accelerator, or decode: others take the place of all that do not.
+
+        Those that go hand over what they have finished.
+        """
+        self._worker_table.accelerator = use
+        for worker in [one for one in self._worker_table.workers.values() if one.accelerator != use]:
+            if not (worker.draining or self._job.over):
+                self.drain(worker, now, done)
+        if not self._job.over:
+            done += self._worker_table.fill(now)
 
     def finish_draining(self, now: float, done: Instructions) -> None:
         """Release the drained workers whose data has all arrived, and say what went with workers that are gone."""
@@ -86,8 +99,8 @@ class WorkerStarts:
     def _on_placed(self, event: events.WorkerPlaced, now: float, done: Instructions) -> None:
         worker = self._worker_table.workers.get(event.worker)
         if worker is not None:
-            worker.node, worker.pid, worker.pending_reason = event.node, event.pid, ""
-            worker.hearing, worker.price = worker.hearing.heard(now), event.price
+            worker.place, worker.pending = WorkerPlace(event.node, event.pid, event.price), PendingStart()
+            worker.hearing = worker.hearing.heard(now)
             if self._preemption.leaves_with_node(worker):  # the announcement came before its place was known
                 self._replace(now, done)
 
@@ -109,7 +122,7 @@ class WorkerStarts:
         The one that has no place may come yet, on a slow machine: then it is one too many, or the other one is.
         """
         message = (
-            f"{worker.name} has no place ({worker.pending_reason}), and the job has no other worker: one is started on "
+            f"{worker.name} has no place ({worker.pending.reason}), and the job has no other worker: one is started on "
             "that node that shares the CPUs of others"
         )
         self._job.tell("placement", message, now)
@@ -123,7 +136,7 @@ class WorkerStarts:
         self._placement.started(worker, now)
         self._ledger.join(worker.name, worker.node)
         self._trainer_updates.add_worker(worker.name)
-        self._job.tell("worker", f"{worker.name} runs as process {worker.pid}", now)
+        self._job.tell("worker", f"{worker.name} runs as process {worker.place.pid}", now)
         self._placement.changed(self._worker_table, now)
         # Running workers that are too many drain once none is awaited, which may be so from now on.
         self.drain_excess(now, done)
@@ -138,7 +151,7 @@ class WorkerStarts:
             if event.progress.fallback_reason:
                 self._worker_requests.restore_user_order(event.progress.fallback_reason, now, done)
             spec = self._job.spec
-            if (by := hung(event.progress, spec.hung_after_s, spec.shape.branches)) is not None:
+            if (by := hung(event.progress, spec.timeouts.hung_s, spec.shape.branches)) is not None:
                 self.lose(event.worker, "hung", by.cause, now, done, by)
 
     def _on_order_failed(self, event: events.OrderFailed, now: float, done: Instructions) -> None:
@@ -147,16 +160,26 @@ class WorkerStarts:
             self.lose(event.worker, "order", "it is replaced by one that runs your order of operators", now, done)
 
     def _on_cut_refused(self, event: events.CutRefused, now: float, done: Instructions) -> None:
-        if event.worker in self._worker_table.workers:
+        worker = self._worker_table.workers.get(event.worker)
+        if worker is None:
+            return
+        if not worker.accelerator:
             self._worker_table.losses.cut_refused = True
-            self._job.tell("transport", event.message, now)
-            self.lose(event.worker, "order", "it is replaced by one that runs all operators itself", now, done)
+        elif self._worker_table.accelerator:  # those that go may have such images as well, which is no news
+            self._placement.accelerator_refused(now)
+            self._worker_table.accelerator = False
+        self._job.tell("transport", event.message, now)
+        self.lose(event.worker, "order", "it is replaced by one that runs all operators itself", now, done)
+        if worker.accelerator:
+            self.use_accelerator(False, now, done)
 
     def _on_lost(self, event: events.WorkerLost, now: float, done: Instructions) -> None:
         # A stream often breaks before the system tells why the process ended. Then the reason comes for a lost worker.
         if (message := self._worker_table.losses.note_exit(event)) and event.worker not in self._worker_table.workers:
             self._job.tell("lost", message, now)
             done.append(Log("warning", message))
+        if fatal := self._worker_table.losses.explain(event):
+            self._job.fail(ClusterError(f"job {self._job.spec.name}: {fatal}."), now, done)
         self.lose(event.worker, event.cause, event.why, now, done)
 
     def lose(
@@ -195,7 +218,7 @@ class WorkerStarts:
         if fatal:
             self._job.fail(ClusterError(f"job {self._job.spec.name}: {fatal}."), now, done)
             return
-        if self._worker_table.needs_worker(worker.host):
+        if self._worker_table.needs_worker(worker.host) and self._worker_table.losses.may_start(now):
             done.append(self._worker_table.request(worker.host, now))
         self.drain_excess(now, done)
 
@@ -217,9 +240,12 @@ class WorkerStarts:
     def look(self, now: float, done: Instructions) -> None:
         """Act on time that has passed: on ends that have come near, and on workers that were not heard."""
         self._deliver(now, done)
-        silent_s = self._job.spec.lost_after_s
+        silent_s = self._job.spec.timeouts.lost_s
         for worker in self._worker_table.timed_out(now, silent_s):
-            self.lose(worker, "stream", f"it has said nothing for {silent_s:.0f} s", now, done, SILENT)
+            cause, why = silence_of(self._worker_table.workers[worker], now)
+            self.lose(worker, cause, why, now, done, SILENT)
+        if self._worker_table.losses.pause_ended(now) and not self._job.over:
+            done += self._worker_table.fill(now)
         if quiet := self._worker_table.to_look_for(now, silent_s):
             done.append(LookForWorkers(quiet))
 

@@ -7,11 +7,12 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field, replace
 
 from pecan_ray.job.active_clock import LONGEST_GAP_S, TICK_S
-from pecan_ray.job.events import WorkerPending
+from pecan_ray.job.events import LossCause, WorkerPending
 from pecan_ray.job.hearing import LEAST_COUNTED, Hearing
 from pecan_ray.job.instructions import DrainWorker, Instruction, KillWorker, LeaveEpochs, SilentWorker
 from pecan_ray.job.losses import Losses
-from pecan_ray.job.messages import DatasetRooms, Placement, ReceivedBatches, WorkerProgress
+from pecan_ray.job.messages import Placement, ReceivedBatches, WorkerProgress
+from pecan_ray.job.room import StorageLimits
 from pecan_ray.job.start_worker import StartWorker
 from pecan_ray.placement.spread import spread_by_power
 from pecan_ray.plan.windows import Deployment
@@ -37,6 +38,35 @@ class DeliveredTotals:
     """As they travelled: before the operators that are left to the trainer."""
 
 
+@dataclass(frozen=True)
+class EndNotice:
+    """An announcement that a worker's process will be ended from outside."""
+
+    at: float
+    to_process: bool = False
+    """It came to the process itself (SIGTERM), and not to all of its node."""
+
+
+@dataclass(frozen=True)
+class PendingStart:
+    """Why a worker's process does not run yet, as was said last."""
+
+    reason: str = ""
+    starting: bool = False
+    """It has a place, or may have one, and is being started."""
+
+
+@dataclass(frozen=True)
+class WorkerPlace:
+    """Where a worker runs."""
+
+    node: str = ""
+    """Empty as long as it has not found a place."""
+    pid: int = 0
+    price: float | None = None
+    """$ per hour of a worker there; None: not known."""
+
+
 @dataclass
 class WorkerRecord:
     """A worker as the job sees it."""
@@ -46,36 +76,39 @@ class WorkerRecord:
     host: str
     """The trainer's node that it was started for; empty for remote workers."""
     requested: float
-    """When it was asked for, and"""
+    """When the worker was asked for."""
     reserved: bool = True
-    """whether CPUs are reserved for it."""
-    node: str = ""
-    """Where it runs, once it has found a place,"""
-    price: float | None = None
-    """and $ per hour of a worker there; None: not known."""
-    pid: int = 0
+    """Whether CPUs are reserved for it."""
+    place: WorkerPlace = WorkerPlace()
     running: bool = False
     draining: bool = False
-    leaves: float | None = None
-    """When its process will be ended from outside, as was announced; None: nothing was."""
-    sigterm_received: bool = False
-    """It was announced to the process itself, and not to all of its node."""
+    notice: EndNotice | None = None
+    """None: nothing was announced."""
     hearing: Hearing = field(default_factory=Hearing)
     """When it told something last, and what is known of the time since."""
-    pending_reason: str = ""
-    """Why its process does not run yet, as was said last;"""
-    starting: bool = False
-    """and whether it has a place, or may have one, and its process is being started."""
+    pending: PendingStart = PendingStart()
+    accelerator: bool = False
+    """It leaves images to the trainer's accelerator."""
     own_progress: WorkerProgress = field(default_factory=WorkerProgress)
-    """What it told itself, and"""
+    """What the worker has told of itself."""
     delivered: DeliveredTotals = DeliveredTotals()
-    """what trainers have received from it."""
+    """What trainers have received from it."""
+
+    @property
+    def node(self) -> str:
+        """Where it runs; empty as long as it has not found a place."""
+        return self.place.node
+
+    @property
+    def price(self) -> float | None:
+        """$ per hour of a worker there; None: not known."""
+        return self.place.price
 
     def is_starting(self, event: WorkerPending, now: float) -> bool:
         """Note why its process does not run yet; return whether it has a place, or may have one."""
         perhaps = event.has_place == "perhaps" and now - self.requested < STARTS_WITHIN_S
-        self.pending_reason, self.starting = event.reason, event.has_place == "yes" or perhaps
-        return self.starting
+        self.pending = PendingStart(event.reason, event.has_place == "yes" or perhaps)
+        return self.pending.starting
 
     @property
     def progress(self) -> WorkerProgress:
@@ -92,20 +125,19 @@ class WorkerRecord:
 class WorkerTable:
     """Wanted, requested and running workers."""
 
-    def __init__(self, job: str, cpus_per_worker: float = 1.0, remote_io: float | None = None) -> None:
+    def __init__(
+        self, job: str, cpus_per_worker: float = 1.0, remote_io: float | None = None, *, accelerator: bool = False
+    ) -> None:
         self._job, self._cpus_per_worker = job, cpus_per_worker
-        self.remote_io = remote_io
-        """Bytes a second that all of them together may read of object stores; None: as many as they can."""
-        self.cache_limits: DatasetRooms = ()
-        """What their nodes may keep of each dataset; empty: nobody bounds that."""
-        self.pool_nodes = 1
-        """Nodes that keep blocks together; 1: each keeps its own."""
+        self.limits = StorageLimits(remote_io)
         self.workers: dict[str, WorkerRecord] = {}
         self.past: dict[str, WorkerRecord] = {}
         self.changes = 0
         """Grows whenever a worker begins to run, or is gone."""
         self.losses = Losses()
         self.target = Deployment(0, 0)
+        self.accelerator = accelerator
+        """Workers that are started leave images to the trainer's accelerator."""
         self.hosts: dict[str, float] = {}
         """The trainers' nodes and their CPUs."""
         self.draining_nodes: dict[str, float] = {}
@@ -126,7 +158,9 @@ class WorkerTable:
         return self.fill(now)
 
     def fill(self, now: float) -> list[Instruction]:
-        """Request what lacks, but for nodes that are about to go."""
+        """Request what lacks, but for nodes that are about to go; nothing as long as losses are waited out."""
+        if not self.losses.may_start(now):
+            return []
         not_draining = self._not_draining_by_host()
         done: list[Instruction] = []
         for host, count in self._target_by_host():
@@ -147,7 +181,7 @@ class WorkerTable:
         not_draining: dict[str, list[WorkerRecord]] = {}
         for worker in sorted(self.workers.values(), key=lambda worker: (not worker.running, worker.price or 0.0)):
             # Decision 45: a worker that will be ended does not count, so another one is asked for at once.
-            if not worker.draining and worker.leaves is None:
+            if not worker.draining and worker.notice is None:
                 not_draining.setdefault(worker.host, []).append(worker)
         return not_draining
 
@@ -155,7 +189,7 @@ class WorkerTable:
         """Return the workers to drain; those that run only when none is awaited, or a job might have none."""
         not_draining = self._not_draining_by_host()
         surplus = [worker for host, count in self._target_by_host() for worker in not_draining.get(host, [])[count:]]
-        surplus += [one for one in self.workers.values() if one.leaves is not None and not one.draining]
+        surplus += [one for one in self.workers.values() if one.notice is not None and not one.draining]
         if all(worker.running or worker.draining for worker in self.workers.values()):
             return surplus
         return [worker for worker in surplus if not worker.running]
@@ -168,7 +202,9 @@ class WorkerTable:
         self._created[placement] += 1
         # A node that has too few CPUs for one worker in all would never give it a place.
         fits = self.hosts.get(host, self._cpus_per_worker) >= self._cpus_per_worker
-        self.workers[name] = worker = WorkerRecord(name, placement, host, now, reserve and fits)
+        self.workers[name] = worker = WorkerRecord(
+            name, placement, host, now, reserve and fits, accelerator=self.accelerator
+        )
         return self.start(worker)
 
     def too_few_cpus(self) -> list[str]:
@@ -184,9 +220,11 @@ class WorkerTable:
         """Have a worker started that was requested."""
         sharing = max(1, self._shares.get(worker.host, 1))
         # Decision 51: it starts with the share that it has when all run, so that it never reads without a bound.
-        share = None if self.remote_io is None else self.remote_io / max(1, self.target.workers)
+        quota = self.limits.remote_io
+        share = None if quota is None else quota / max(1, self.target.workers)
         place = worker.name, worker.placement, worker.host, sharing, worker.reserved
-        return StartWorker(*place, share, self.cache_limits, self.losses.cut_refused)
+        refused = self.losses.cut_refused
+        return StartWorker(*place, share, self.limits.cache_limits, refused, worker.accelerator)
 
     def note_running(self, worker: WorkerRecord, now: float) -> None:
         """Note that a worker runs."""
@@ -224,6 +262,11 @@ class WorkerTable:
         """Count the workers that run; `draining`: with those that are about to go."""
         here = [w.placement for w in self.workers.values() if w.running and (draining or not w.draining)]
         return Deployment(here.count("local"), here.count("remote"))
+
+    def uses_accelerator(self) -> bool:
+        """Tell whether all workers that run, and are not about to go, leave images to the trainer's accelerator."""
+        here = [one.accelerator for one in self.workers.values() if one.running and not one.draining]
+        return all(here) if here else self.accelerator
 
     def remote_prices(self) -> tuple[float, ...]:
         """Return $ per hour of each remote worker that runs, and is not about to go, as far as it is known."""
@@ -275,7 +318,7 @@ class WorkerTable:
             for name in self._quiet(now, timeout_s)
             if self.workers[name].hearing.should_look(now, timeout_s / LOOKS)
         ]
-        looks = tuple(SilentWorker(one.name, one.node, one.pid, one.hearing.was_asked) for one in quiet)
+        looks = tuple(SilentWorker(one.name, one.node, one.place.pid, one.hearing.was_asked) for one in quiet)
         for worker in quiet:
             worker.hearing = worker.hearing.asked(now)
         return looks
@@ -291,6 +334,8 @@ class WorkerTable:
             waits[key] = f"{worker.name}: {worker.own_progress.stuck}"
         for name in self._quiet(now, lost_after_s):
             waits["unheard", name] = _unheard(self.workers[name], lost_after_s)
+        if text := self.losses.waiting():
+            waits["losses"] = text
         if not self.workers and self.target.workers == 0 and self.hosts:
             waits["none"] = "no worker is wanted"
         leaving = [host for host in self.hosts if host in self.draining_nodes]
@@ -301,10 +346,12 @@ class WorkerTable:
     def waited_since(self) -> dict[Hashable, float]:
         """Return since when workers have been doing what they have been doing for long, or have said nothing."""
         since = {key: worker.hearing.last_seen - worker.own_progress.stuck_s for key, worker in self._stuck().items()}
+        if (first := self.losses.waiting_since()) is not None:
+            since["losses"] = first
         for one in self.workers.values():
             since["unheard", one.name] = one.hearing.last_seen
-            if one.pending_reason and not one.node and not one.draining:
-                key = "place", one.placement, one.pending_reason
+            if one.pending.reason and not one.node and not one.draining:
+                key = "place", one.placement, one.pending.reason
                 since[key] = min(one.requested, since.get(key, one.requested))
         return since
 
@@ -319,14 +366,26 @@ def pending_workers_by_reason(workers: Iterable[WorkerRecord]) -> dict[Hashable,
     """Return for what reasons workers have no node yet, with how many of them."""
     reasons: dict[tuple[str, bool, str], list[str]] = {}
     for worker in workers:
-        if worker.pending_reason and not worker.node and not worker.draining:
-            reasons.setdefault((worker.placement, worker.starting, worker.pending_reason), []).append(worker.name)
+        if worker.pending.reason and not worker.node and not worker.draining:
+            reasons.setdefault((worker.placement, worker.pending.starting, worker.pending.reason), []).append(
+                worker.name
+            )
     waits: dict[Hashable, str] = {}
     for (placement, starting, reason), names in reasons.items():
         more = f" and {len(names) - 1} more {placement} worker(s)" if len(names) > 1 else ""
         what = "start(s) for {seconds}" if starting else "wait(s) for a place"
         waits["place", placement, reason] = f"{names[0]}{more} {what}: {reason}"
     return waits
+
+
+def silence_of(worker: WorkerRecord, now: float) -> tuple[LossCause, str]:
+    """Return as what the silence of a worker counts that is lost, and how it is told."""
+    text = f"it has said nothing for {now - worker.hearing.last_seen:.0f} s"
+    if worker.hearing.had_cpu:
+        return "silent", text
+    if share := worker.hearing.starved_share:
+        return "unheard", f"{text}, for {100 * share:.0f} % of which it stood in line for a CPU"
+    return "unheard", f"{text}, and nobody can tell whether it had a CPU"
 
 
 def _unheard(worker: WorkerRecord, lost_after_s: float) -> str:

@@ -169,7 +169,7 @@ class KnownRun:
     """It is given random numbers for each name."""
 
     def __init__(self, steps: tuple[KnownStep, ...], *, decodes: bool, reduces: bool) -> None:
-        self.decodes, self.reduces = decodes, reduces
+        self.decodes, self.reduces, self.steps = decodes, reduces, steps
         self._converts = tuple(itertools.takewhile(lambda step: isinstance(step, ConvertStep), steps))
         behind = steps[len(self._converts) :]
         self.places = [step for step in behind if isinstance(step, GeometricStep)]

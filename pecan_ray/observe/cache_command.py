@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pecan_ray.autocache.decision import name_of
@@ -13,9 +13,7 @@ from pecan_ray.autocache.store_speed import measured_speed, note_speed
 from pecan_ray.cache_options import MIB, Cache
 from pecan_ray.caching.store import EntryStore
 from pecan_ray.errors import CacheError
-from pecan_ray.observe.cache_output import check_named, rate, report_entry_check, speed_text, write_table
 from pecan_ray.observe.digest_command import DIGEST_HELP, add_digest_arguments
-from pecan_ray.observe.remote_cache_command import run_remote
 
 LARGE_ELEMENT = 512 << 10
 """Bytes of the element of which it is told how fast it is put into a batch."""
@@ -25,7 +23,6 @@ HEADINGS = ("entries", "elements", "MB", "computed in", "name", "of")
 def add_cache_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what `pecan cache` takes."""
     parser.add_argument("--path", help="the folder of Config(cache=Cache(path=...)), if not the usual one")
-    parser.add_argument("--remote", help="look at what lies at this Cache(remote=...) instead")
     actions = parser.add_subparsers(dest="action", required=True)
     actions.add_parser("ls", help="list what is kept of which pipeline").set_defaults(act=show)
     actions.add_parser("du", help="tell how many bytes are taken").set_defaults(act=tell_size)
@@ -43,8 +40,6 @@ def add_cache_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_cache(asked: argparse.Namespace) -> int:
     """Do what was asked; returns 1 where `verify` has found damage."""
-    if asked.remote is not None:
-        return run_remote(asked)
     folder = Path(asked.path) if asked.path else Cache().folder
     act: Callable[[EntryStore, argparse.Namespace], int] = asked.act
     result, folders = 0, [one for one in (folder, Cache(folder).source_folder) if (one / "index.sqlite").exists()]
@@ -107,24 +102,41 @@ def tell_size(store: EntryStore, asked: argparse.Namespace) -> int:
 def verify(store: EntryStore, asked: argparse.Namespace) -> int:
     """Print how many entries are whole; returns 1 where some were not."""
     whole, damaged = store.verify()
-    return report_entry_check(whole, len(damaged))
+    sys.stdout.write(f"{whole:,} entries are whole, {len(damaged):,} were damaged and are dropped\n")
+    return 1 if damaged else 0
 
 
 def bench(store: EntryStore, asked: argparse.Namespace) -> int:
     """Measure and note the speed of the folder."""
     speed = measured_speed(store)
     note_speed(store, speed)
-    delivery = speed.delivery_cost(LARGE_ELEMENT)
+    reading, delivery = speed.reading, speed.delivery_cost(LARGE_ELEMENT)
     sys.stdout.write(
-        f"{speed_text(speed.reading)} (entries that were just written, so from the system's memory if there is room)\n"
-        f"{1e6 * delivery.per_element_s:,.1f} us to put an element into a batch, {rate(delivery.per_byte_s)}\n"
+        f"{1e6 * reading.latency_s:,.0f} us for an entry, {1e6 * reading.per_element_s:,.1f} us for an element, "
+        f"{_rate(reading.per_byte_s)} (entries that were just written, so from the system's memory if there is room)\n"
+        f"{1e6 * delivery.per_element_s:,.1f} us to put an element into a batch, {_rate(delivery.per_byte_s)}\n"
     )
     return 0
 
 
 def forget(store: EntryStore, asked: argparse.Namespace) -> int:
     """Remove entries, and print how many."""
-    check_named(asked)
+    if bool(asked.what) == asked.all:
+        raise CacheError(
+            "pecan cache rm: name what to remove, by the beginnings of the names that `ls` shows, or --all."
+        )
     kinds = None if asked.all else [one.kind for one in store.sizes() if one.kind.startswith(tuple(asked.what))]
     sys.stdout.write(f"{store.remove(kinds):,} entries removed from {store.folder}\n")
     return 0
+
+
+def write_table(rows: Sequence[tuple[str, ...]], headings: tuple[str, ...]) -> None:
+    """Print rows below headings, aligned to the right."""
+    widths = [max(len(row[column]) for row in (headings, *rows)) for column in range(len(headings))]
+    for row in (headings, *rows):
+        sys.stdout.write("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip() + "\n")
+
+
+def _rate(per_byte_s: float) -> str:
+    """Say how many bytes come in a second."""
+    return f"{1e-6 / per_byte_s:,.0f} MB/s" if per_byte_s else "bytes for nothing"

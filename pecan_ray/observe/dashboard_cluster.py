@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 ANSWER_S = 2.0
 """A controller that needs longer is named as one that does not answer: the others are shown."""
 KEPT_S = 1.0
-"""So long what was read is shown to whoever asks, so that many readers are no load on the controllers."""
+"""Seconds for which what was read is shown to whoever asks: many readers are no load on the controllers."""
 MOST_KEPT = 100
 """Pages whose numbers are kept."""
 

@@ -40,7 +40,7 @@ class PastJob:
     cluster: str
     node: str
     began: float
-    """In seconds of the epoch of Unix, and"""
+    """In seconds of the epoch of Unix, as `ended`."""
     ended: float
     error: str
     """What the job ended with; empty: it ended well."""

@@ -12,7 +12,7 @@ from pecan_ray.job.messages import TrainerProgress
 from pecan_ray.job.next_step import next_step_of
 from pecan_ray.job.policy_runner import PlacementStep
 from pecan_ray.job.run_time import RunTime
-from pecan_ray.job.stats import JobStats
+from pecan_ray.job.stats import JobLosses, JobStaff, JobStats, part_of
 from pecan_ray.job.windows import StepTotals
 from pecan_ray.observe.placement import explain_placement
 from pecan_ray.observe.report_html import report_html
@@ -55,7 +55,7 @@ class Report(LossReport, SpendingReport, StaffReport):
     first_batch_s: float | None = None
     bytes: int = 0
     epochs: int = 0
-    """That the training loop has finished."""
+    """Epochs that the training loop has finished."""
     steps: StepTotals = field(default_factory=StepTotals)
     """Sums over this trainer's steps, without the first ones and without what they waited for until then."""
     time: RunTime = field(default_factory=RunTime)
@@ -94,17 +94,7 @@ class Report(LossReport, SpendingReport, StaffReport):
     ) -> Report:
         """Combine the controller's facts with what a trainer has seen; `over`: the job has ended."""
         cost, step = cost_so_far(facts, trainer), next_step_of(facts)
-        workers = {
-            name: WorkerReport(
-                *(worker.placement, worker.elements, worker.batches, worker.threads),
-                *(worker.remote_bytes, worker.node_bytes, worker.stages),
-                hedged=worker.hedged,
-                hedges_won=worker.hedges_won,
-                sent_bytes=worker.sent_bytes,
-                peak_memory_bytes=worker.peak_memory_bytes,
-            )
-            for name, worker in facts.workers.items()
-        }
+        workers = {name: WorkerReport(**vars(worker)) for name, worker in facts.workers.items()}
         return cls(
             job=facts.job,
             seconds=facts.seconds or trainer.elapsed_s,
@@ -114,30 +104,14 @@ class Report(LossReport, SpendingReport, StaffReport):
             first_batch_s=first_batch_s,
             bytes=facts.bytes,
             epochs=facts.epochs,
-            bad_elements=facts.bad_elements,
-            bad_estimated=facts.bad_estimated,
-            bad_open_ends=facts.bad_open_ends,
-            left_epochs=facts.left_epochs,
-            left_out_elements=facts.left_out_elements,
-            dropped_elements=facts.dropped_elements,
-            dropped_open_ends=facts.dropped_open_ends,
-            workers_lost=facts.workers_lost,
+            **part_of(facts, JobLosses),
+            **part_of(facts, JobStaff),
             workers=workers,
-            events=facts.events,
-            deployments=facts.deployments,
-            remote_rates=facts.remote_rates,
-            timeline=facts.timeline,
-            windows=facts.windows,
             cost=cost,
             epoch_costs=costs_of_epochs(facts, trainer),
             operator_costs={} if cost is None else cost_by_operator(cost, facts.op_seconds),
             placement="" if facts.comparison is None else explain_placement(facts),
             prices=facts.prices,
-            hosts=facts.hosts,
-            cpus=facts.cpus,
-            cpus_per_worker=facts.cpus_per_worker,
-            trainers=facts.trainers,
-            held_up=facts.held_up,
             steps=trainer.steps,
             next_step=""
             if facts.lost
@@ -216,6 +190,7 @@ class Report(LossReport, SpendingReport, StaffReport):
             *(line for _, line in self.worker_lines()),
             *self.sent_lines(),
             *self.size_lines(),
+            *self.slow_lines(self.seconds),
         ]
         lines += [*self.loss_lines(self.seconds), *self.spending_lines()]
         if self.timeline:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pecan_ray.job.stats import JobLosses
 from pecan_ray.sampling.budget import BadCount
 
 HELD_UP_SHARE = 0.01
@@ -11,27 +12,11 @@ HELD_UP_SHARE = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
-class LossReport:
-    """Elements that were left out, epochs that were left, and ranks that held others up."""
+class LossReport(JobLosses):
+    """What a job has lost, and what this trainer has not kept of it."""
 
-    bad_elements: int = 0
-    bad_estimated: int = 0
-    """So many of the bad elements lay behind breaks in splits whose length is estimated."""
-    bad_open_ends: int = 0
-    """Breaks behind which nothing tells how many elements lay: each counts as one, so that there are at least so many
-    bad elements."""
     unkept_elements: int = 0
     """Bad elements that this trainer was told of and could not write to the quarantine file."""
-    left_epochs: int = 0
-    """That the training loop has left before their ends: they are among `epochs`."""
-    left_out_elements: int = 0
-    """Elements of dropped remainders, and what could not be shared equally among trainers."""
-    dropped_elements: int = 0
-    """With ``visitation="at_most_once"``: elements that went with lost workers, and with those removed at once;"""
-    dropped_open_ends: int = 0
-    """beside them the rest of so many splits whose length nobody knows."""
-    held_up: tuple[float, ...] = ()
-    """With coordinated reads: so many seconds others waited for each rank that lacked its batch of a round."""
 
     def loss_lines(self, seconds: float) -> list[str]:
         """Return the lines about them of a report's text; `seconds`: of the job."""

@@ -6,39 +6,35 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from pecan_ray.job.messages import Placement
-from pecan_ray.job.policy_runner import PlacementStep
-from pecan_ray.job.stats import JobEvent
-from pecan_ray.job.windows import ObservedWindow
+from pecan_ray.job.stats import JobStaff, WorkerStats
 from pecan_ray.job.worker_size import cpus_at_work, size_advice
-from pecan_ray.plan.stage_seconds import StageSeconds
-from pecan_ray.plan.windows import Deployment
+from pecan_ray.plan.stage_seconds import SlowElements, StageSeconds
+
+TELLING_SHARE = 0.05
+"""Minimum share of the run in which the loop waited in line: below it slow elements are not told."""
+
+
+def slow_elements_line(slow: SlowElements, in_line_s: float, seconds: float) -> str:
+    """Say which elements rows in order wait for; empty where there are none, or nobody waits long for them.
+
+    Args:
+        slow: What workers have found.
+        in_line_s: Seconds in which the loop waited for the next rows while later ones were here.
+        seconds: Of the whole run.
+    """
+    if not slow.count or in_line_s < TELLING_SHARE * seconds:
+        return ""
+    return (
+        f"slow elements: {slow.count} took more than 20 times as long as most others, {slow.seconds:.1f} s in all; the "
+        f"slowest, {slow.worst}, took {slow.worst_s:.1f} s. The loop waited {in_line_s:.1f} s "
+        f"({in_line_s / seconds:.0%} of the time) for the next rows while later ones were there: make these elements "
+        'cheaper, or pass order="relaxed", which does not wait for them'
+    )
 
 
 @dataclass(frozen=True)
-class WorkerReport:
+class WorkerReport(WorkerStats):
     """What one worker has produced; `worker["batches"]` is `worker.batches`, as in the report's JSON."""
-
-    placement: Placement
-    elements: int
-    batches: int
-    threads: int
-    """At the end; 0: it has not said."""
-    remote_bytes: int = 0
-    """Read of object stores, and"""
-    node_bytes: int = 0
-    """of its node's disk instead."""
-    stages: StageSeconds = field(default_factory=StageSeconds)
-    """What its threads have done with their time."""
-    hedged: int = 0
-    """Reads of object stores that it has asked for twice, and"""
-    hedges_won: int = 0
-    """those that the second request has answered first."""
-    sent_bytes: int = 0
-    """Of its batches as they travelled, before the operators that are left to the trainer, as trainers count them."""
-
-    peak_memory_bytes: int = 0
-    """Most memory that its process has had, batches in shared memory included, and processes of functions not;
-    0: not known."""
 
     @property
     def used_cpus(self) -> float:
@@ -65,29 +61,15 @@ class WorkerReport:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StaffReport:
+class StaffReport(JobStaff):
     """Workers, hosts and trainers, and what became of them."""
 
-    workers_lost: int = 0
     workers: dict[str, WorkerReport] = field(default_factory=dict)
     """By the workers' names."""
-    events: tuple[JobEvent, ...] = ()
-    deployments: tuple[tuple[float, Deployment], ...] = ()
-    """What ran from when on, in seconds since the job began."""
-    remote_rates: tuple[float | None, ...] = ()
-    """$ per hour of the remote workers of each deployment, by the nodes that they were on; None: not known."""
-    timeline: tuple[PlacementStep, ...] = ()
-    """Every window that AutoPlacement saw, and what it decided."""
-    windows: tuple[ObservedWindow, ...] = ()
-    """What was measured while the numbers of workers were fixed."""
     placement: str = ""
     """Which deployments AutoPlacement has compared, and why the others lost, in words."""
-    hosts: int = 1
-    cpus: float = 0.0
-    """CPUs of these that the job may use; 0: not known."""
-    cpus_per_worker: float = 0.0
-    """What is reserved for a worker where AutoPlacement finds their numbers; 0 else."""
-    trainers: int = 1
+    in_line_s: float = 0.0
+    """Seconds in which the loop waited for the next rows while later ones were here, where rows come in order."""
 
     def sent_bytes(self, placement: Placement) -> int:
         """Return the bytes of batches that workers beside the trainer, or remote ones, have sent."""
@@ -102,6 +84,12 @@ class StaffReport:
         """Return the text's line about what to reserve for a worker, where that is known and something else."""
         stages = sum((one.stages for one in self.workers.values()), StageSeconds())
         line = size_advice(stages, self.cpus_per_worker)
+        return [f"  {line}"] if line else []
+
+    def slow_lines(self, seconds: float) -> list[str]:
+        """Return the text's line about slow elements, if rows in order wait for some in a run of so many seconds."""
+        stages = sum((one.stages for one in self.workers.values()), StageSeconds())
+        line = slow_elements_line(stages.slow, self.in_line_s, seconds)
         return [f"  {line}"] if line else []
 
     def worker_lines(self) -> list[tuple[str, str]]:

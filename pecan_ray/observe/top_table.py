@@ -68,16 +68,17 @@ def _row(job: LiveJob) -> list[str]:
 
 def _reads(job: LiveJob) -> list[str]:
     """Return the cells about what a job reads, and what it gets of the cluster's cache and pipe."""
-    speed, room, ideal = job.speed, job.room, job.speed.ideal_bytes_per_s
+    speed, share, ideal = job.speed, job.storage, job.speed.ideal_bytes_per_s
+    room, quota = share.room, share.remote_io
     reads = speed.bytes_per_s > 0
     hits = reads and (room is not None or speed.hit_share > 0)
     return [
         _format_mb(speed.bytes_per_s) if reads else UNKNOWN,
         UNKNOWN if ideal is None else _format_mb(ideal),
-        UNKNOWN if room is None else f"{room / 1e9:,.3g}" + (f" x{job.pool_nodes}" if job.pool_nodes > 1 else ""),
+        UNKNOWN if room is None else f"{room / 1e9:,.3g}" + (f" x{share.pool_nodes}" if share.pool_nodes > 1 else ""),
         f"{speed.hit_share:.0%}" if hits else UNKNOWN,
         _format_mb(speed.bytes_per_s * (1 - speed.hit_share)) if reads else UNKNOWN,
-        UNKNOWN if job.remote_io is None else _format_mb(job.remote_io),
+        UNKNOWN if quota is None else _format_mb(quota),
         f"{ideal / speed.dataset_bytes:.2g}" if ideal is not None and speed.dataset_bytes else UNKNOWN,
     ]
 

@@ -24,9 +24,9 @@ class TrainerSpeed:
     """How a trainer is doing lately."""
 
     batches: int
-    """In all, and"""
+    """Batches in all."""
     total: int | None
-    """those that there will be; None: not known."""
+    """Batches that there will be; None: not known."""
     per_s: float
     rows_per_s: float
     wait_share: float

@@ -31,7 +31,7 @@ class PlanBehind:
     plan: Plan
     """What is left of it: the same operators under the same names, of which `take` and `skip` count less."""
     elements: tuple[int, ...]
-    """That went into these outputs, of each source from left to right: it begins behind these."""
+    """Elements that went into these outputs, of each source from left to right: it begins behind these."""
 
 
 def plan_behind(plan: Plan, outputs: int) -> PlanBehind | None:

@@ -26,7 +26,7 @@ class _Items:
     single: bool = True
     """Each item is one element, or a part of one: its positions can be divided."""
     batches: int = 0
-    """So many batching operators have no `unbatch` yet."""
+    """Batching operators that have no `unbatch` yet."""
     changed: bool = False
     """A function has run on batches, and may have changed their rows."""
     lost_at: str = ""

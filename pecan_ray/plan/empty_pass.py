@@ -24,7 +24,7 @@ from pecan_ray.plan.operators import (
 )
 
 MOST_EMPTY_PASSES = 100
-"""So many passes one after the other may yield nothing once there was an element, or where functions draw at random: a
+"""This many passes in a row may yield nothing once there was an element, or where functions draw at random: a
 random filter keeps some now and then, and one that drops what it has seen does not.  If one keeps an element in five
 passes on average, 100 of them yield nothing once in 500 million times."""
 
@@ -34,7 +34,7 @@ class EmptyPasses:
     """How many passes of an endless repeat may yield nothing, and what is said then."""
 
     at_first: int
-    """So many before there was an element: one, or more where functions draw."""
+    """Empty passes that may be before there was an element: one, or more where functions draw."""
     op: str
     """The operator that lets nothing through, where it must be this one; else the repeat."""
     text: str
@@ -69,9 +69,9 @@ class EmptyPassTracker:
 
     empty: EmptyPasses
     first: int = 0
-    """The first one of them;"""
+    """The first one of them."""
     allowed: int = 0
-    """so many may be."""
+    """Passes that may be empty one after the other."""
 
     @classmethod
     def begin(cls, empty: EmptyPasses) -> EmptyPassTracker:

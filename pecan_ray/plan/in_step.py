@@ -13,7 +13,7 @@ def shape_of_job(plan: Plan, engine: str, on_error: str) -> PlanShape:
     """Return how a job spreads a plan over workers, and why one of them runs all of a zip."""
     why = why_not_in_step(plan, engine, on_error)
     shape = plan_shape(plan if why else read_in_step(plan))
-    return replace(shape.on(engine), whole_reason=why)
+    return replace(shape, whole_reason=why)
 
 
 def read_in_step(plan: Plan) -> Plan:
@@ -36,6 +36,16 @@ def why_not_in_step(plan: Plan, engine: str, on_error: str) -> str:
         return f"the {engine} engine reads the inputs of zip one by one"
     if on_error != "raise":
         return f"on_error={on_error!r} leaves elements out, which moves those behind them to other pairs"
+    if why := _why_not_pairs(join):
+        return why
+    if any(isinstance(op, Repeat) for op in plan.ops):
+        return "repeat follows zip"
+    whole = plan_shape(read_in_step(plan), order=False).is_one_sequence
+    return "what follows zip needs all of its elements" if whole else ""
+
+
+def _why_not_pairs(join: Join) -> str:
+    """Return why the rows of a zip's inputs are not known to be pairs by their numbers; empty where they are."""
     lengths = []
     for place, one in enumerate(join.inputs, 1):
         if why := _why_not_by_rows(one):
@@ -44,9 +54,7 @@ def why_not_in_step(plan: Plan, engine: str, on_error: str) -> str:
     first, shortest = lengths[0] or 0, min(length or 0 for length in lengths)
     if first > shortest:
         return f"the first input of zip has {first} elements, and another one {shortest}: let the shortest be the first"
-    if any(isinstance(op, Repeat) for op in plan.ops):
-        return "repeat follows zip"
-    return "what follows zip needs all of its elements" if plan_shape(read_in_step(plan)).is_one_sequence else ""
+    return ""
 
 
 def _why_not_by_rows(plan: Plan) -> str:

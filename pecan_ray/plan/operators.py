@@ -206,7 +206,7 @@ class Shuffle(Op):
     reshuffle: bool = True
     """Whether each pass has another order."""
     splits: int = SPLITS_OF_A_SHUFFLE
-    """So many are read at a time, as far as the buffer and memory allow."""
+    """Splits that are read at a time, as far as the buffer and memory allow."""
 
     @property
     def excluded_fields(self) -> frozenset[str]:
@@ -288,12 +288,12 @@ class Join:
 
     @property
     def counts_draws(self) -> bool:
-        """Whether what is drawn depends on how many elements were drawn before."""
+        """Return whether what is drawn depends on how many elements were drawn before."""
         return self.schedule is not None and self.schedule.by == "elements"
 
     @property
     def leaves_out(self) -> bool:
-        """Whether nothing is drawn from some input, at least for a while."""
+        """Return whether nothing is drawn from some input, at least for a while."""
         weights = [self.weights] if self.schedule is None else [one for _, one in self.schedule.steps]
         return any(0 in one for one in weights)
 
@@ -336,7 +336,7 @@ class Plan:
 
     @property
     def is_in_step(self) -> bool:
-        """Whether it begins with a zip whose inputs are read in step."""
+        """Return whether it begins with a zip whose inputs are read in step."""
         return isinstance(self.head, Join) and self.head.in_step
 
     def all_ops(self) -> Iterator[Op]:

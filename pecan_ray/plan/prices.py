@@ -20,7 +20,7 @@ HOUR_S = 3600.0
 def checked_price(name: str, value: float, unit: str = "$ per hour") -> float:
     """Return the price if it is one."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 <= value < math.inf:
-        raise PlanError(f"{name} must be a price in {unit}, at least 0, but got {value!r}: pass {name}=...")
+        raise PlanError(f"{name} must be a price in {unit}, at least 0, but got {value!r}.")
     return float(value)
 
 
@@ -38,10 +38,10 @@ class PriceTier:
     """The labels of these nodes, as Ray knows them; empty: a node that has any label of the value `label` is one."""
 
     def __post_init__(self) -> None:
-        checked_price(f"the price of tier {self.label!r}", self.price)
+        checked_price(f"PriceTier({self.label!r}, price=...)", self.price)
         settle(self, "PriceTier")
         if self.limit < 0:
-            raise PlanError(f"tier {self.label!r}: limit must be a whole number >= 0, but got {self.limit}.")
+            raise PlanError(f"PriceTier({self.label!r}, limit=...) must be a whole number >= 0, but got {self.limit}.")
 
     def has(self, node: Mapping[str, str]) -> bool:
         """Tell whether a node of these labels is of this tier."""
@@ -63,9 +63,9 @@ class Prices:
     """$ for a gigabyte (10^9 bytes) of batches that remote workers send: data that leaves a zone or region costs."""
 
     def __post_init__(self) -> None:
-        checked_price("accelerator_host", self.accelerator_host)
-        checked_price("remote_worker", self.remote_worker)
-        checked_price("transfer_per_gb", self.transfer_per_gb, "$ per gigabyte")
+        checked_price("Prices(accelerator_host=...)", self.accelerator_host)
+        checked_price("Prices(remote_worker=...)", self.remote_worker)
+        checked_price("Prices(transfer_per_gb=...)", self.transfer_per_gb, "$ per gigabyte")
         settle(self, "Prices")
         labels = [tier.label for tier in self.tiers]
         if len(set(labels)) != len(labels) or "" in labels:

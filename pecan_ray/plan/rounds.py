@@ -17,18 +17,12 @@ def check_rounds_supported(plan: Plan, engine: str, *, on_error: str) -> None:
     if not isinstance(batching, BucketByLength):
         ends = "makes no batches" if batching is None else f"ends with {batching.name}"
         raise PlanError(f"{begin}. The pipeline {ends}: let it end with bucket_by_length(...).")
-    if engine != "python":
-        raise PlanError(
-            f"{begin}. The buckets of engine={engine!r} are TensorFlow's, which makes single batches of them: "
-            'use engine="python".',
-            op=batching.name,
-        )
-    if plan_shape(plan).does_rebatch:
+    if plan_shape(plan, order=False).does_rebatch:
         raise PlanError(
             f"{begin}, which several workers make. One worker runs this plan as a whole, since {identity_loss(plan)}",
             op=batching.name,
         )
-    if plan_shape(plan).serial:
+    if plan_shape(plan, order=False).serial:
         raise PlanError(
             f"{begin}, which several workers make. This plan is run by one worker as a whole (take, skip, zip, "
             'mix(stop="first"), a WeightSchedule by elements, repeat inside a join, or a batch before that drops its '
@@ -40,6 +34,12 @@ def check_rounds_supported(plan: Plan, engine: str, *, on_error: str) -> None:
             raise PlanError(
                 f"{op.name}: behind {batching.name} it may leave batches out, and with coordinated=True each of them "
                 f"is one rank's part of a round. Put it before {batching.name}.",
+                op=op.name,
+            )
+        if isinstance(op, Map) and engine != "python":
+            raise PlanError(
+                f"{op.name}: engine={engine!r} makes rounds of what its graph gives, and compiles no function behind "
+                f'{batching.name}. Put it before {batching.name}, or use engine="python".',
                 op=op.name,
             )
         if isinstance(op, Map) and on_error != "raise":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from pecan_ray.errors import PlanError
@@ -33,7 +33,26 @@ from pecan_ray.plan.operators import (
     Take,
     Unbatch,
 )
-from pecan_ray.plan.splits import CountingSource, EstimatingSource, Source
+from pecan_ray.plan.splits import Source
+
+
+@dataclass(frozen=True)
+class PlanOrder:
+    """How far the rows of a plan keep the order of its source."""
+
+    in_one_sequence: bool = False
+    """Batches in one sequence have the rows in the order of the source, or of sources one by one."""
+    unordered_reason: str = ""
+    """Why several workers cannot keep the order of the source: it is not known which row of an epoch an element
+    becomes, nor can what becomes of runs be joined; empty where they can."""
+    joined: bool = False
+    """It is not known which row an element becomes, since some are left out or become several: rows are joined to
+    batches in order."""
+    estimated: str = ""
+    """Why it is only estimated how many elements splits hold, so that rows are joined as well; empty where it is known,
+    or where the order hangs on one worker."""
+    unjoinable: str = ""
+    """Why the rows of several workers cannot be joined to batches; empty where they can."""
 
 
 @dataclass(frozen=True)
@@ -62,35 +81,15 @@ class PlanShape:
     counts: bool = False
     """One worker may run it, and how many elements its first outputs took is known: it can begin behind them
     (`pecan_ray.plan.behind`)."""
-    source_order: bool = False
-    """Batches in one sequence have the rows in the order of the source, or of sources one by one."""
-    unordered_reason: str = ""
-    """Why several workers cannot keep the order of the source: it is not known which row of an epoch an element
-    becomes, nor can what becomes of runs be joined; empty where they can."""
-    joined: bool = False
-    """It is not known which row an element becomes, since some are left out or become several: rows are joined to
-    batches in order."""
-    estimated: str = ""
-    """Why it is only estimated how many elements splits hold, so that rows are joined as well; empty where it is known,
-    or where the order hangs on one worker."""
-    unjoinable: str = ""
-    """Why the rows of several workers cannot be joined to batches; empty where they can."""
+    order: PlanOrder = field(default_factory=PlanOrder)
     computes: bool = False
     """Functions run on elements."""
-
     whole_reason: str = ""
     """Why one worker runs the plan, where several could run others like it; empty: they do, or none like it."""
 
-    def on(self, engine: str) -> PlanShape:
-        """Return the shape for a job with an engine."""
-        # The tensorflow engine makes a graph for each run of joined rows, so it reads estimated splits as a whole.
-        if not self.estimated or engine == "python":
-            return self
-        return replace(self, estimated="", unordered_reason=self.unordered_reason or self.estimated)
-
     @property
     def is_one_sequence(self) -> bool:
-        """Whether one worker runs the plan, and must yield the same batches in the same order when it runs again."""
+        """Return whether one worker runs the plan, and must yield the same batches in the same order again."""
         return self.serial or self.does_rebatch
 
 
@@ -131,11 +130,13 @@ def plan_shape(plan: Plan, *, order: bool = True) -> PlanShape:
         does_rebatch=does_rebatch,
         keeps=any(isinstance(op, Autocache) for op in plan.all_ops()),
         counts=(serial or does_rebatch or holds_back) and counts_its_elements(plan),
-        source_order=keeps_source_order(plan),
-        unordered_reason=unordered_reason,
-        unjoinable=_join_error(plan, batching),
-        joined=_changes_the_number_of_rows(plan),
-        estimated=estimated,
+        order=PlanOrder(
+            keeps_source_order(plan),
+            unordered_reason,
+            joined=_changes_the_number_of_rows(plan),
+            estimated=estimated,
+            unjoinable=_join_error(plan, batching),
+        ),
         computes=any(isinstance(op, ElementOp) for op in plan.all_ops()),
     )
 
@@ -149,18 +150,26 @@ def _told_of_order(plan: Plan, *, wanted: bool) -> tuple[str, str]:
     """Return why several workers cannot keep the order of the source, and why lengths are estimated where they can."""
     if not wanted:
         return "", ""
-    if unordered_reason := _why_unordered(plan):
-        return unordered_reason, ""
+    if why := _why_unordered(plan):
+        return why, ""
+    # Once each: a source may list its files to answer.
     source = next(plan.sources())
-    return "", _learns_lengths(source) if _estimates(source) and not _counts(source) else ""
+    if _counts(source):
+        return "", ""
+    if not _estimates(source):
+        return _learns_lengths(source), ""
+    # Decision 228: by an estimate runs can be given out, whose rows are then joined.
+    why = _join_error(plan, last_batching(plan))
+    return why, "" if why else _learns_lengths(source)
 
 
+# Not by `isinstance`, which asks properties of protocols as well.
 def _counts(source: Source) -> bool:
-    return isinstance(source, CountingSource) and source.counts_splits
+    return bool(getattr(source, "counts_splits", False))
 
 
 def _estimates(source: Source) -> bool:
-    return isinstance(source, EstimatingSource) and source.estimates_splits
+    return bool(getattr(source, "estimates_splits", False))
 
 
 def _learns_lengths(source: Source) -> str:
@@ -178,7 +187,7 @@ def _keeps_positions(op: Op, last: Op | None) -> bool:
 
 
 def _why_unordered(plan: Plan) -> str:
-    """Return why several workers cannot keep the order of an epoch's rows; empty where they can."""
+    """Return why several workers cannot keep the order of an epoch's rows, whatever is known of its splits."""
     if isinstance(plan.head, Join) and not plan.head.in_step:
         return f"{plan.head.kind} joins several sources"
     last = last_batching(plan)
@@ -187,13 +196,7 @@ def _why_unordered(plan: Plan) -> str:
             return f"{op.name} keeps what whole splits give, which several workers cannot divide"
         if not _keeps_positions(op, last):
             return f"behind {op.name} elements are not known by their places in the source"
-    if why := _why_rows_unknown(plan, last):
-        return why
-    source = next(plan.sources())
-    if _counts(source):
-        return ""
-    # Decision 228: by an estimate runs can be given out, whose rows are then joined.
-    return _join_error(plan, last) if _estimates(source) else _learns_lengths(source)
+    return _why_rows_unknown(plan, last)
 
 
 def _why_rows_unknown(plan: Plan, last: BatchingOp | None) -> str:
@@ -311,8 +314,7 @@ CountMembers: TypeAlias = Callable[[Sequence[Subset], Source], int | None]
 
 def num_batches(plan: Plan, members: CountMembers = lambda parts, source: None) -> int | None:
     """Return how many batches (or elements) one epoch of one trainer yields, where that follows from the plan."""
-    shape = plan_shape(plan)
-    count = _count(plan, shape.serial, members)
+    count = _count(plan, plan_shape(plan, order=False).serial, members)
     return None if count is None or math.isinf(count) else int(count)
 
 

@@ -128,7 +128,7 @@ class CountingSource(Source, Protocol):
 
     @property
     def counts_splits(self) -> bool:
-        """Whether it does: then all splits tell their `elements`."""
+        """Return whether the source counts elements as it lists: then all splits tell their `elements`."""
         ...
 
 
@@ -138,7 +138,7 @@ class EstimatingSource(Source, Protocol):
 
     @property
     def estimates_splits(self) -> bool:
-        """Whether it does: then all splits tell `elements`, or `about` how many."""
+        """Return whether the source estimates: then all splits tell `elements`, or `about` how many."""
         ...
 
 
@@ -158,7 +158,7 @@ class SeekingSource(Source, Protocol):
 
     @property
     def seeks(self) -> bool:
-        """Whether it does."""
+        """Return whether it does."""
         ...
 
 
@@ -276,11 +276,13 @@ class Lease:
     row: int | None = None
     """Where rows come in order: which element of the epoch the first one of the split is, or would be."""
     place: int | None = None
-    """Where rows are joined: the number of the split in the epoch,"""
+    """Where rows are joined: the number of the split in the epoch."""
     starts_epoch: bool = False
-    """and whether nothing of the epoch, or of what is left of it, lies before the lease."""
+    """Where rows are joined: whether nothing of the epoch, or of what is left of it, lies before the lease."""
     left_out: bool = False
     """Where rows are joined: nobody can make what it holds, so the worker only says that it yields nothing."""
+    ends_run: bool = False
+    """Behind it the engine gives up rows that fill no batch, and goes on with other leases."""
 
     @property
     def key(self) -> LeaseKey:

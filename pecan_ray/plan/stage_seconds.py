@@ -2,7 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class SlowElements:
+    """Elements that took many times as long as most others of their worker; or sums of workers."""
+
+    count: int = 0
+    seconds: float = 0.0
+    """Seconds of all these elements."""
+    worst_s: float = 0.0
+    """Seconds of the slowest element."""
+    worst: str = ""
+    """The slowest element and the operators that it went through, in words."""
+
+    def __add__(self, other: SlowElements) -> SlowElements:
+        worst = max(self, other, key=lambda one: one.worst_s)
+        return SlowElements(self.count + other.count, self.seconds + other.seconds, worst.worst_s, worst.worst)
 
 
 @dataclass(frozen=True)
@@ -10,9 +27,9 @@ class StageSeconds:
     """Seconds of a worker's threads by what they did, as looks at them now and then have found; or sums of workers."""
 
     observed_s: float = 0.0
-    """For so long it had work, and was looked at;"""
+    """Seconds for which it had work, and was looked at."""
     threads_s: float = 0.0
-    """the threads that it had for operators, times that."""
+    """The threads that it had for operators, times `observed_s`."""
     cpu_s: float = 0.0
     """Of its process on CPUs meanwhile."""
     reading_s: float = 0.0
@@ -24,9 +41,11 @@ class StageSeconds:
     operators: tuple[tuple[str, float], ...] = ()
     """Of threads in each operator, waiting inside of its function included."""
     in_processes: tuple[str, ...] = ()
-    """Of these, the operators whose functions run in processes of their own (`processes=True`): `cpu_s` lacks those."""
+    """The operators whose functions run in processes of their own (`processes=True`): `cpu_s` lacks these."""
     locked_s: float = 0.0
-    """In which a thread that wanted Python's lock had to wait for it."""
+    """Seconds in which a thread that wanted Python's lock waited for it."""
+    slow: SlowElements = field(default_factory=SlowElements)
+    """Elements that took many times as long as most, where rows come in order."""
 
     def __add__(self, other: StageSeconds) -> StageSeconds:
         operators: dict[str, float] = dict(self.operators)
@@ -42,6 +61,7 @@ class StageSeconds:
             tuple(operators.items()),
             tuple(sorted({*self.in_processes, *other.in_processes})),
             self.locked_s + other.locked_s,
+            self.slow + other.slow,
         )
 
     @property

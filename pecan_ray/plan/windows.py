@@ -90,15 +90,16 @@ class Decision:
 
     target: Deployment
     phase: str
-    """Mode "auto": add_local, add_remote, remove, trial, back, measure or converged.  The papers' modes: scale_remote,
-    scale_local, add_local, remove_local, add_remote, remove_remote, settle_for_less, converged or discarded.
-
-    Any: failed.
+    """Mode "auto": add_local, add_remote, accelerator, remove, trial, back, measure or converged.  The papers' modes:
+    scale_remote, scale_local, add_local, remove_local, add_remote, remove_remote, settle_for_less, converged or
+    discarded.  Any: failed.
     """
     reason: str
     """One sentence with the numbers in it."""
     removal: Removal = "drain"
     """How workers that are too many leave: after the splits they hold, or at once (at-most-once visitation only)."""
+    accelerator: bool = False
+    """Workers leave decoding to the trainer's accelerator."""
 
     @property
     def workers(self) -> int:

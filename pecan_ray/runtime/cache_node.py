@@ -35,9 +35,9 @@ PREFIX = "pecan:blocks:"
 ANSWER_S = 2.0
 """A node that has not answered after so long is left alone for a while."""
 LOOK_S = 2.0
-"""Workers look so often which nodes there are;"""
+"""Least seconds between two looks of a worker for the nodes that there are."""
 LOOKS_PER_S = 50
-"""or more seldom, so that no more looks come in a second."""
+"""Most looks a second of all workers together: with many workers each looks more seldom."""
 THREADS = 8
 """Questions that an actor answers side by side."""
 

@@ -24,9 +24,9 @@ from pecan_ray.runtime import cluster
 LOOK_S = 1.0
 """While an answer is awaited, the connection is looked at once in this time."""
 STANDSTILL_S = 5.0
-"""A process that does nothing for so long, though it only waits, stands still;"""
+"""A process that does nothing for so long, though it only waits, stands still."""
 JUST_S = 10.0
-"""what it meets within so long after that may come from it."""
+"""What a process meets within so long after a standstill may come from it."""
 PAUSE_S = 0.2
 """Between calls of an actor that cannot be reached."""
 

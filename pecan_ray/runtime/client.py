@@ -22,7 +22,7 @@ import ray
 from pecan_ray.engines.contract import BadElement
 from pecan_ray.engines.counting import element_bytes
 from pecan_ray.engines.python.deferral import Finisher
-from pecan_ray.errors import ClusterError, PecanError, describe_error
+from pecan_ray.errors import ClusterError, CutError, PecanError, describe_error
 from pecan_ray.job import trainer_events as events
 from pecan_ray.job.joins import Joins
 from pecan_ray.job.messages import TrainerProgress, TrainerReport, TrainerUpdate
@@ -33,8 +33,8 @@ from pecan_ray.runtime.calls import Calls, CallsClosedError
 from pecan_ray.runtime.host_use import host_use
 from pecan_ray.runtime.long_wait import SAY_AFTER_S
 from pecan_ray.runtime.messages import WorkerInfo, bad_element, left_out
-from pecan_ray.runtime.received import CannotJoinError, Provenance, Received, joined_batch, messages_of, naming_elements
-from pecan_ray.runtime.streams import WorkerStream
+from pecan_ray.runtime.received import CannotJoinError, Provenance, Received, joined_batch, messages_of, shape_error
+from pecan_ray.runtime.streams import TrainerIdentity, WorkerStream
 from pecan_ray.runtime.wakeup_event import WakeupEvent
 from pecan_ray.transport.messages import BatchReader, Message
 
@@ -70,7 +70,7 @@ class ForLoop:
 
     @property
     def has_delivery(self) -> bool:
-        """Whether a batch was handed over that the loop does not have: a signal's handler has ended its wait."""
+        """Return whether a batch was handed over that the loop does not have: a signal's handler has ended its wait."""
         return isinstance(self.delivered, events.DeliverBatch)
 
     def look(self) -> Received | events.EndOfEpoch | events.EndOfData | events.RaiseError | None:
@@ -138,27 +138,24 @@ class BatchClient:
     def __init__(
         self,
         controller: Any,
-        rank: int,
-        world_size: int,
-        me: tuple[str, str, str],
+        me: TrainerIdentity,
         prefetch_bytes: int,
         keep: KeepBad,
         joins: Joins | None = None,
         finisher: Finisher | None = None,
     ) -> None:
-        """`me`: job, incarnation, and node; `keep`: called with bad elements before the job hears of them.
+        """`keep`: called with bad elements before the job hears of them.
 
         `joins`: how rows are joined to batches, where they are; `finisher`: runs what workers leave to the trainer.
         """
-        self._controller, self._rank, self._keep = controller, rank, keep
-        self._job, self._incarnation, self._node_id = me
+        self._controller, self._me, self._keep = controller, me, keep
         self.calls, self._reader = Calls(), BatchReader(finisher, self.note)
         self._lock = threading.Lock()
         """Guards the state and all below."""
         self._serving, self._reported, self._something_happened = WakeupEvent(), WakeupEvent(), WakeupEvent()
         """For the loop's thread: there is an outcome, the job knows more of what it has; for one that looks ahead."""
         self._to_report = threading.Condition(self._lock)
-        self.state = TrainerState(rank, world_size, self._incarnation, prefetch_bytes, time.monotonic(), joins)
+        self.state = TrainerState(me.rank, me.world_size, me.incarnation, prefetch_bytes, time.monotonic(), joins)
         self._for_loop = ForLoop()
         self._streams: dict[str, WorkerStream] = {}
         self._workers: dict[str, WorkerInfo] = {}
@@ -187,8 +184,11 @@ class BatchClient:
         """Return the next batch, up to that epoch, waiting for it; None when the job is over.  Raises its error."""
         # A forked child has neither the threads of this object nor its connection to Ray, and would wait for ever.
         cluster.check_same_process()
-        with naming_elements(self._controller, self.calls):
+        try:
             outcome = self._outcome(within)
+        except CannotJoinError as failed:
+            # Raised below, outside of the handler, which would hold the batch.
+            outcome = events.RaiseError(shape_error(failed, self._controller, self.calls))
         if isinstance(outcome, events.RaiseError):
             try:
                 raise outcome.error
@@ -263,7 +263,7 @@ class BatchClient:
     def join(self) -> None:
         """Wait for the threads to end: none is left when Ray ends."""
         threads = (*self._threads, *(stream.thread for stream in self._streams.values()))
-        _wait_for_end(self._job, [thread for thread in threads if thread is not threading.current_thread()])
+        _wait_for_end(self._me.job, [thread for thread in threads if thread is not threading.current_thread()])
         # Streams and client know each other: memory would stay until Python looks for such circles.
         with self._lock:
             self._for_loop.batches.clear()
@@ -281,7 +281,7 @@ class BatchClient:
         for instruction in self.state.handle(event, now):
             self._perform(instruction)
         # Decision 14: nobody is woken for nothing.
-        if self.state.due(now) < self._wakes_at:
+        if self.state.due < self._wakes_at:
             self._to_report.notify()
         if self.state.over or isinstance(event, events.ReportAccepted):
             self._reported.ring()
@@ -311,11 +311,16 @@ class BatchClient:
         elif isinstance(instruction, events.Quarantine):
             self._keep(tuple(map(bad_element, instruction.elements)))
         else:
-            logger.log(logging.getLevelName(instruction.level.upper()), "job %s: %s", self._job, instruction.text)
+            logger.log(logging.getLevelName(instruction.level.upper()), "job %s: %s", self._me.job, instruction.text)
 
     def _deliver(self, worker: str, messages: list[Message]) -> bool:
         """Put the batches of a message into the queue; False if they can no longer be read."""
-        opened, sent_bytes = _opened(self._reader, messages)
+        try:
+            opened, sent_bytes = _opened(self._reader, messages)
+        except CutError as refused:
+            # Before the stream ends: a worker whose stream breaks is replaced by one that does the same again.
+            self.calls.retry(self._controller.failed, worker, refused)
+            return False
         bad = [one for message, _, _ in opened for one in message.bad]
         self._keep(bad)  # before they are acknowledged: who is killed then has lost none
         with self._lock:
@@ -342,6 +347,7 @@ class BatchClient:
         try:
             talk()
         except CallsClosedError:
+            # The loop was closed, which is what ends this thread.
             return
         except ray.exceptions.RayError as error:
             self._happened(events.TrainerFailed(self.calls.lost_error(error)))
@@ -352,7 +358,7 @@ class BatchClient:
         """Wait for orders: the controller answers when they have changed."""
         while not (self.closed or self.state.over):
             listen, update = self._controller.listen, self.state.update
-            self._take_update(self.calls.retry(listen, self._rank, self._incarnation, update.number, update.met))
+            self._take_update(self.calls.retry(listen, self._me.rank, self._me.incarnation, update.number, update.met))
 
     def _take_update(self, pickled: bytes, answered: int | None = None) -> None:
         """Take orders, and handles of workers that come with them; `answered`: the number of a report."""
@@ -374,11 +380,11 @@ class BatchClient:
             with self._lock:
                 while self._report is None and not self.closed:
                     now = time.monotonic()
-                    self._wakes_at = self.state.due(now)
+                    self._wakes_at = self.state.due
                     if self._wakes_at <= now:
                         self._handle(events.TrainerTime())
                         # Without this error the thread would spin, and keep the lock from the training loop.
-                        if self._report is None and self.state.due(now) <= now:
+                        if self._report is None and self.state.due <= now:
                             raise PecanError("a trainer's state has asked for time and done nothing with it")
                     else:
                         self._to_report.wait(self._wakes_at - now)
@@ -407,15 +413,14 @@ def state_place(client: BatchClient, ahead: int) -> tuple[StatePlace, int]:
     """
     with client._lock:
         queue, update = client.state.queue, client.state.update
-        place = StatePlace(max(0, _used(client) - ahead), queue.left, update.epoch, update.finished)
+        place = StatePlace(max(0, _used(client) - ahead), queue.place.left, update.epoch, update.finished)
         return place, client.state.outgoing.acknowledged_batches
 
 
 def _open(client: BatchClient, worker: WorkerInfo) -> None:
     stream = client._streams[worker.name] = WorkerStream(
         worker,
-        client._rank,
-        client._node_id,
+        client._me,
         client._reader,
         client.calls,
         deliver=client._deliver,

@@ -398,6 +398,7 @@ def _controllers(jobs: Mapping[str, str]) -> list[Any]:
     """Return those of `other_jobs` that have not ended meanwhile."""
     found: list[Any] = []
     for name in jobs.values():
+        # Ray raises it for a name that no actor has any more.
         with contextlib.suppress(ValueError):
             found.append(ray.get_actor(name, namespace=NAMESPACE))
     return found

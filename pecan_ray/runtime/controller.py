@@ -33,6 +33,7 @@ from pecan_ray.runtime.worker_owner import Keeping
 
 logger = logging.getLogger("pecan_ray.controller")
 
+# Seconds. A training step that saves a state waits for this, so it is short beside a step.
 LOOK_S = 0.02
 WATCH_S = 10.0
 """A call that only tells whether this process lives is answered after so long."""
@@ -152,7 +153,7 @@ class JobController:
     async def report(self, pickled: bytes) -> bytes:
         """Take a trainer's report; return its orders, pickled."""
         report: TrainerReport = pickle.loads(pickled)
-        self._host.metrics.reported(report)
+        self._host.metrics.trainers.reported(report)
         self._host.happened(events.TrainerReported(report))
         self._raise_rejection(report.incarnation)
         return self._host.update_calls.pickled_update(report.rank)
@@ -250,7 +251,7 @@ class JobController:
         known = self._host.state.worker_table.workers.get(worker)
         if known is not None:
             with self._host.tasks.guard_call(f"counting what {worker} has done"):  # which waits for no answer
-                self._host.metrics.note_progress(worker, known.placement, progress)
+                self._host.metrics.workers.note_progress(worker, known.placement, progress)
         self._host.happened(events.WorkerProgressReported(worker, progress))
 
     async def failed(self, worker: str, error: PecanError, row: int | None = None) -> bool:
@@ -267,7 +268,8 @@ class JobController:
         # So a lost controller loses nothing.
         taken = state.error is not None or state.over or worker not in state.worker_table.workers
         if taken:
-            logger.error("%s: %s", worker, error)
+            # At this level, because the job tells the same error of its own, and its trainers raise it.
+            logger.info("%s: %s", worker, error)
         return taken
 
     async def plan(self, version: int) -> bytes:

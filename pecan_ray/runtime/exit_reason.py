@@ -11,7 +11,9 @@ import ray
 
 from pecan_ray.job.events import DIED
 
+# Bytes of a log's end in which the last words of a process are looked for: the log itself may have gigabytes.
 TAIL_BYTES = 16 << 10
+# Of these words in an error, which has several workers' words and its own: about four lines of a terminal.
 MOST_CHARACTERS = 300
 _MEMORY = re.compile(r"Memory on the node .*? was ([\d.]+) ?GB(?: used)? ?/ ?([\d.]+) ?GB", re.DOTALL)
 _SHORT_OF_MEMORY = re.compile(r"running low on memory|memory pressure|OUT_OF_MEMORY")

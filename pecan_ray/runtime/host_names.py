@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from pecan_ray.errors import PecanError
 from pecan_ray.job.host_names import in_host_names
-from pecan_ray.job.stats import JobStats
 from pecan_ray.runtime import cluster
+
+if TYPE_CHECKING:
+    # Not in each worker, which imports this: with it come all policies of placement.
+    from pecan_ray.job.stats import JobStats
 
 ErrorT = TypeVar("ErrorT", bound=BaseException)
 

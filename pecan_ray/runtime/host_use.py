@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Literal
 
-from pecan_ray.engines.available_cpus import CGROUPS, OWN_CGROUPS, available_cpus, cgroups_of
+from pecan_ray.engines.available_cpus import CGROUPS, OWN_CGROUPS, available_cpus, cgroups_of, read_text
 from pecan_ray.job.room import HostUse
 
 UNLIMITED = 1 << 60
@@ -27,14 +27,14 @@ def free_memory(root: Path = CGROUPS, own: Path = OWN_CGROUPS) -> int | None:
 def peak_memory() -> int:
     """Return the most bytes of memory that this process has had, mapped shared memory included; 0: not known."""
     # Not `getrusage`, which counts what the process was before it became this program.
-    lines = (_read(Path("/proc/self/status")) or "").splitlines()
+    lines = (read_text(Path("/proc/self/status")) or "").splitlines()
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), 0)
 
 
 # Why this time counts: docs/decisions/placement.md#126-steer-by-the-load, point 6
 def in_line_s(thread: int, process: int | Literal["self"] = "self") -> float | None:
     """Return for how many seconds a thread of a process has been ready to run without a CPU; None: not known."""
-    text = _read(Path(f"/proc/{process}/task/{thread}/schedstat"))
+    text = read_text(Path(f"/proc/{process}/task/{thread}/schedstat"))
     # Three numbers: nanoseconds on a CPU, nanoseconds in line for one, and time slices.
     return int(text.split()[1]) / 1e9 if text else None
 
@@ -42,20 +42,12 @@ def in_line_s(thread: int, process: int | Literal["self"] = "self") -> float | N
 def _left(folder: Path) -> int | None:
     # The names of cgroup v2, and then those of v1.
     for bound, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
-        most, now = _read(folder / bound), _read(folder / used)
+        most, now = read_text(folder / bound), read_text(folder / used)
         if most and now and most != "max" and int(most) < UNLIMITED:
             return max(0, int(most) - int(now))
     return None
 
 
 def _available() -> list[int]:
-    lines = (_read(Path("/proc/meminfo")) or "").splitlines()
+    lines = (read_text(Path("/proc/meminfo")) or "").splitlines()
     return [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
-
-
-def _read(path: Path) -> str | None:
-    """Return what a file says; None where there is none, or it may not be read."""
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return None

@@ -17,6 +17,8 @@ logger = logging.getLogger("pecan_ray.controller")
 
 MOST_IDLE_S = 60.0
 """Processes that nobody wants for so long end: the 3 to 5 s that a start takes are little after that."""
+# Seconds between looks at the cluster: with two looks a job that finds no place waits a second for that of idle
+# processes.
 LOOK_S = 0.5
 MOST_LOOKS = 2
 """Something waits for a place in the cluster at so many looks in a row: the idle workers give theirs away."""
@@ -54,6 +56,7 @@ class IdleProcesses:
         try:
             return await asyncio.wait_for(self._keeping.has_idle(), ANSWER_S)
         except (ray.exceptions.RayError, asyncio.TimeoutError):
+            # Processes that do not answer may not work either, and starting others takes 3 to 5 s alone.
             return False
 
     def end(self) -> None:

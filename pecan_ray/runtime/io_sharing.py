@@ -26,6 +26,8 @@ logger = logging.getLogger("pecan_ray.controller")
 
 ANSWER_S = 10.0
 """The service may take so long to start, and to answer."""
+# Seconds that a job's end waits for the service. One that was not told gives the part away all the same, once the
+# job has been silent (`cluster_io.SILENT_S`).
 LEAVE_S = 2.0
 BY_CLUSTER = ", its part of what the cluster's jobs share"
 
@@ -44,7 +46,7 @@ class IoSharing:
         self._quota: IoQuota | None = None
         self._pool_nodes = 1
         self._logged = False
-        """That the service does not answer was said."""
+        """The log says already that the service does not answer."""
 
     async def round(self) -> None:
         """Report, take what comes, and wait until it is time to do so again."""

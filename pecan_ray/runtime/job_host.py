@@ -262,7 +262,7 @@ class JobHost:
 
     @property
     def _may_keep(self) -> bool:
-        """Whether the job has ended well, in one life of its controller, and another one may follow."""
+        """Return whether the job has ended well, in one life of its controller, and another one may follow."""
         same = self._keeping is not None and not self._keeping.generation
         return self.keep and self.state.ended and self.state.error is None and same
 

@@ -26,13 +26,13 @@ JOB = "job"
 EVERY_S = 1.0
 """What was added meanwhile is one object."""
 PATIENCE_S = 4.0
-"""Requests are tried again for so long: less than after which a job says that its storage makes it wait,"""
+"""Requests are tried again for so long: less than after which a job says that its storage makes it wait."""
 AGAIN_S = 10.0
-"""and again after this time."""
+"""After requests have failed for `PATIENCE_S`, the next try comes after this time."""
 BEGIN_S = 30.0
-"""Longest wait for the bucket when a job begins;"""
+"""Longest wait for the bucket when a job begins."""
 END_S = 10.0
-"""and when it ends."""
+"""Longest wait for the bucket when a job ends."""
 READS = 5
 """A copy that is written meanwhile is looked at so often."""
 
@@ -43,7 +43,7 @@ class _CopyProgress:
 
     fd: int
     whole: JournalSlice
-    """So much of it is to be there."""
+    """The part of the file that is to be in the bucket."""
     stored: list[JournalSlice] = field(default_factory=list)
     before: list[list[JournalSlice]] = field(default_factory=list)
     """What was written of others, whose place it takes once its base is there."""

@@ -24,6 +24,8 @@ OFF = "off"
 """No journal is kept."""
 LONGEST_NAME = 150
 """Characters of a file's name that are told from a job's."""
+# Seconds in which the kernel has closed the files of a process that was killed, its memory freed before; and how
+# often that is looked at.
 GONE_S, LOOK_S = 5.0, 0.05
 STALE_S = 3600.0
 """A journal beside Ray's session in which nothing was written for so long, and that no process has open, is left over
@@ -40,7 +42,7 @@ class JournalFile:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._fd = _held(path)
             self.nbytes = os.fstat(self._fd).st_size
-            """So much was written."""
+            """Bytes that were written."""
         except OSError as error:
             raise JournalError(f"the journal {path} cannot be opened: {error}.", path=str(path)) from error
 
@@ -98,7 +100,7 @@ class JournalPlace:
 
     @property
     def in_session_folder(self) -> bool:
-        """Whether nobody has named it: it is a folder of Ray's session."""
+        """Return whether nobody has named it: it is a folder of Ray's session."""
         return self.name == self.actor
 
     @property
@@ -153,6 +155,12 @@ class JournalPlace:
             if path.exists():
                 os.rename(path, other)
         return aside.name
+
+    def rename_back(self, aside: str) -> None:
+        """Undo `rename_previous_files`, whose answer this is, as far as that can be done."""
+        for path, other in zip(self.files, replace(self, name=aside).files, strict=True):
+            with contextlib.suppress(OSError):
+                os.rename(other, path)
 
     @property
     def present(self) -> tuple[bool, ...]:

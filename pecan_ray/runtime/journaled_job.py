@@ -29,9 +29,9 @@ from pecan_ray.runtime.journal_file import JournalFile, JournalPlace, remove_sta
 logger = logging.getLogger("pecan_ray.controller")
 
 COMPACT_BYTES = 16 << 20
-"""A journal is compacted when so much was written since, and"""
+"""Bytes that are written at least before a journal is compacted again."""
 GROWTH = 2.0
-"""so many times what it was then, so that the work of it stays a small share."""
+"""A journal is compacted when it has so many times the bytes that it had then: so the work stays a small share."""
 
 
 # Why events and no database: docs/decisions/restart-and-journal.md#37-a-journal-of-events
@@ -71,6 +71,7 @@ class JournaledJob:
             self._begin(place, job)
 
     def _begin(self, place: JournalPlace, job: bytes) -> None:
+        aside = ""
         try:
             if place.in_session_folder:
                 remove_stale(place.folder)
@@ -89,8 +90,11 @@ class JournaledJob:
             if not named:
                 self._stop_journal(error)
                 return
-            if place.bucket:
+            # A disk may be full for a moment: the next start finds what a run before this one has left where it was.
+            if place.bucket or self._listings is not None:
                 self.end()
+            if aside:
+                place.rename_back(aside)
             raise JournalError(f"Config(journal={named!r}): no journal can be kept: {error}") from error
 
     def _make_copy(self, place: JournalPlace, job: bytes) -> JournalCopy:

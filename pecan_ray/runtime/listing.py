@@ -13,6 +13,8 @@ from pecan_ray.job.events import Event, JobFailed, ListingEnded, ListingResumed,
 from pecan_ray.job.listing_digest import ListingDigest
 from pecan_ray.plan.splits import Split, SplitLister
 
+# Splits of an event. Between two pages the controller answers workers and trainers: the larger a page, the longer
+# they wait.
 PAGE = 256
 FREEZE_EVERY = 64
 """After so many pages what is there is kept from the garbage collector, which would stop the controller to look at

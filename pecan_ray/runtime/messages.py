@@ -38,9 +38,9 @@ class Job:
     parts: tuple[tuple[str, str], ...] = ()
     """What the plan consists of: (what it is, a hash)."""
     batches_before: int = 0
-    """That each rank had used in runs before this one, and"""
+    """Batches that each rank had used in runs before this one."""
     passed_before: int = 0
-    """so many of them of epochs that the loops had left."""
+    """Those of `batches_before` that are of epochs which the loops had left."""
     pipeline: str = ""
     """The pipeline's name."""
     shares_arrays: bool = False
@@ -50,7 +50,7 @@ class Job:
 
     @property
     def in_order(self) -> bool:
-        """Whether a worker gives its batches and rows in the order of what it reads."""
+        """Return whether a worker gives its batches and rows in the order of what it reads."""
         return row_order(self.options, self.shape).kept
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from pecan_ray.engines.contract import Unfinished
 from pecan_ray.engines.python.deferral import ChooseCut, Deferral, deferrable_ops
 from pecan_ray.job.start_worker import StartWorker
+from pecan_ray.known.image_run import ImageRun, image_run
 from pecan_ray.options import AutoWorkers
 from pecan_ray.placement.cut import LINK_BYTES_PER_S, LinkCosts, PipelineCut, TailOp, choose_cut
 from pecan_ray.plan.operators import Plan
@@ -22,19 +23,33 @@ from pecan_ray.runtime.messages import Job
 class PipelineSplit:
     """The cut of a worker's plan, which changes between two assignments alone."""
 
-    def __init__(self, choose: ChooseCut | None = None, users_parts: Collection[tuple[str, str]] = ()) -> None:
-        """`choose`: None: nothing is left to the trainer; `users_parts`: what the user's plan consists of."""
-        self._choose, self._users_parts = choose, frozenset(users_parts)
+    def __init__(
+        self,
+        choose: ChooseCut | None = None,
+        users_parts: Collection[tuple[str, str]] = (),
+        *,
+        accelerator: bool = False,
+    ) -> None:
+        """`choose`: None: no arithmetic is left to the trainer by itself; `accelerator`: images are.
+
+        `users_parts`: what the user's plan consists of.
+        """
+        self._choose, self._users_parts, self._accelerator = choose, frozenset(users_parts), accelerator
+        self._images: ImageRun | None = None
         self._plan: Plan | None = None
         self._deferral: Deferral | None = None
 
     @classmethod
     def of_worker(cls, started: StartWorker, job: Job, link_bytes_per_s: Callable[[], float | None]) -> PipelineSplit:
-        """Return how a worker's plan is cut: those on the trainer's node never are."""
+        """Return how a worker's plan is cut: those on the trainer's node never are, but for images."""
         wanted = job.config.split_pipeline
         # Of operators that hand their elements on nothing could be counted, by which this mode reorders them.
         counted = job.check_order_later and job.config.reorder == "pecan"
-        if started.placement != "remote" or started.whole_plan or wanted == "off" or job.engine != "python" or counted:
+        if started.whole_plan or job.engine != "python" or counted:
+            return cls()
+        if started.accelerator:
+            return cls(None, job.parts, accelerator=True)
+        if started.placement != "remote" or wanted == "off":
             return cls()
         prices = job.options.workers.prices if isinstance(job.options.workers, AutoWorkers) else None
         return cls(partial(_choose, link_bytes_per_s, prices, wanted == "always"), job.parts)
@@ -42,6 +57,9 @@ class PipelineSplit:
     def begin(self, plan: Plan) -> Plan:
         """Take a version of the plan, and return it as the engine is to run it."""
         self._plan, self._deferral = plan, None
+        self._images = image_run(plan, self._users_parts) if self._accelerator else None
+        if self._images is not None:
+            return self._images.guarded(plan)
         if self._choose is None or not (chains := deferrable_ops(plan, self._users_parts)):
             return plan
         self._deferral = Deferral(chains, self._choose)
@@ -55,18 +73,17 @@ class PipelineSplit:
 
     def unfinished(self, columns: Mapping[str, Any]) -> Unfinished | None:
         """Return what the trainer has to do to a batch."""
-        return None if self._deferral is None else self._deferral.unfinished(columns)
+        left = self._images or self._deferral
+        return None if left is None else left.unfinished(columns)
 
     def refused(self, users_order: bool) -> str:
         """Return why nothing that was made may leave the worker; empty where it may.
 
         `users_order`: elements go through the user's order of operators, in place of that of the plan.
         """
-        if self._deferral is None:
-            return ""
-        if users_order and self._deferral.active:
+        if users_order and (self._images or (self._deferral and self._deferral.active)):
             return "operators run in your order from now on, and none of them is left to the trainer"
-        return self._deferral.refused
+        return "" if self._deferral is None else self._deferral.refused
 
 
 def _choose(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import ray
@@ -65,19 +65,7 @@ def joined_batch(batch: events.ReceivedBatch) -> Received:
     return Received(columns, provenance, Message({}, spans, batch.rows, batch.epoch))
 
 
-@contextlib.contextmanager
-def naming_elements(controller: Any, calls: Calls) -> Iterator[None]:
-    """Raise `BatchShapeError`, which names the elements, in the place of `CannotJoinError`."""
-    try:
-        yield
-    except CannotJoinError as failed:
-        error = _shape_error(failed, controller, calls)
-    else:
-        return
-    raise error  # outside of the handler: it would hold the batch
-
-
-def _shape_error(failed: CannotJoinError, controller: Any, calls: Calls) -> BatchShapeError:
+def shape_error(failed: CannotJoinError, controller: Any, calls: Calls) -> BatchShapeError:
     """Return the error of a batch whose rows do not go together, which names the elements.
 
     The trainer knows elements by numbers: the job's listing knows their files.

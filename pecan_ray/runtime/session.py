@@ -27,12 +27,12 @@ from pecan_ray.job.first_worker import first_worker
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.registration import NoResponse, Registration, Rejected, StopWithError
 from pecan_ray.job.resume_point import ResumePoint
-from pecan_ray.job.row_order import divides_batches, joins_rows, runs_in_order
+from pecan_ray.job.row_order import divides_batches, is_in_turn, joins_rows, runs_in_order
 from pecan_ray.job.saved_state import SavedState, point_for
-from pecan_ray.job.spec import JobSpec
+from pecan_ray.job.spec import ErrorPolicy, JobDeadline, JobSpec, Timeouts
 from pecan_ray.job.stats import JobStats
 from pecan_ray.job.waiting import NO_ANSWER
-from pecan_ray.options import AutoWorkers, Config, EngineName, IterOptions, Workers
+from pecan_ray.options import AutoWorkers, Config, EngineName, IterOptions, PipelineSettings, Workers
 from pecan_ray.plan.deadline import Deadline
 from pecan_ray.plan.element_identity import identity_loss
 from pecan_ray.plan.empty_pass import endless_passes
@@ -43,6 +43,7 @@ from pecan_ray.plan.operators import Plan
 from pecan_ray.plan.shape import PlanShape, num_batches, plan_shape
 from pecan_ray.plan.splits import OneSplitSource, Source, as_written, seeks
 from pecan_ray.runtime import cluster, trainer_shutdown
+from pecan_ray.runtime.accelerator import offered_accelerator
 from pecan_ray.runtime.actors import actor
 from pecan_ray.runtime.calls import LOOK_S
 from pecan_ray.runtime.client import BatchClient, KeepBad
@@ -55,6 +56,7 @@ from pecan_ray.runtime.long_wait import LongWait
 from pecan_ray.runtime.messages import Job
 from pecan_ray.runtime.pickling import pickle_plan, pickle_sources
 from pecan_ray.runtime.state_points import StatePoints
+from pecan_ray.runtime.streams import TrainerIdentity
 from pecan_ray.runtime.trainer_shutdown import TrainerShutdown
 from pecan_ray.runtime.worker_actor import worker_actor_spec
 from pecan_ray.runtime.worker_owner import worker_owner_of
@@ -82,12 +84,9 @@ class Session:
     def __init__(
         self,
         plan: Plan,
+        settings: PipelineSettings,
         *,
         processes: JobProcesses,
-        pipeline: str,
-        engine: EngineName,
-        seed: int,
-        config: Config,
         options: IterOptions,
         parts: Sequence[tuple[str, str]] | None = None,
         look_again: bool = False,
@@ -101,8 +100,11 @@ class Session:
         `allow_changed_source`.  `keep`: called with bad elements, before they are acknowledged.
         """
         check_no_loader_workers()
+        engine, seed, config = settings.engine, settings.seed, with_absolute_journal(settings.config)
         self._in_step = not why_not_in_step(plan, engine, options.on_error)
         plan = self._for_workers(plan)
+        parts = tuple(parts or describe_plan(plan))
+        offered = offered_accelerator(plan, parts, engine, options)
         arrays: NamedArrays = {}
         self._arrays = None if options.world_size > 1 else arrays  # ranks would name each its own
         payload = pickle_plan(plan, self._arrays)
@@ -114,7 +116,7 @@ class Session:
                 "has started on this machine find it. Run `ray start --head` first, so that all meet on one cluster.",
                 *(options.rank, options.world_size),
             )
-        shape = plan_shape(plan).on(engine)
+        shape = plan_shape(plan)
         if shape.does_rebatch and options.workers != Workers():
             logger.warning("job %s: one worker at a time runs it, since %s", self.name, identity_loss(plan))
         sources = pickle_sources(plan, self._arrays)
@@ -125,20 +127,21 @@ class Session:
                 spec, start=point_for(saved.point, spec.shape.branches), allow_changed_source=allow_changed_source
             )
         empty_passes = endless_passes(plan) if shape.num_passes is None else None  # else the engine looks
-        spec = replace(spec, op_order=op_order_of(plan), empty_passes=empty_passes)
-        config = with_absolute_journal(config)
-        parts = tuple(parts or describe_plan(plan))
+        spec = replace(spec, op_order=op_order_of(plan), empty_passes=empty_passes, accelerator=offered.choice)
         before = (saved.batches, saved.passed) if saved is not None else (0, 0)
-        told = parts, *before, pipeline, bool(arrays)
+        told = parts, *before, settings.name, bool(arrays)
         job = Job(spec, payload, sources, shape, engine, seed, options, config, look_again, *told)
         self._node = cluster.this_node()
         self._incarnation = secrets.token_hex(8)
         self.controller = self._register(job, arrays, _settings_of_ranks(parts, engine, seed, options, saved))
-        me = (self.name, self._incarnation, self._node)
-        ranks = options.rank, options.world_size
-        joins, finisher = spec.shape.joins, Finisher(plan)
-        self.client = BatchClient(self.controller, *ranks, me, options.prefetch_bytes, keep, joins, finisher)
+        me = TrainerIdentity(self.name, self._incarnation, self._node, options.rank, options.world_size)
+        # Blocks are joined as arrays of NumPy.
+        joins, stay = spec.shape.joins, offered.images_stay and spec.shape.joins is None
+        finisher = Finisher(plan, offered.images, stay=stay)
+        self.client = BatchClient(self.controller, me, options.prefetch_bytes, keep, joins, finisher)
         self.client.start()
+        self.explain_decoding = offered.explain
+        offered.tell(self.client.note)
         self.cost_query = CostQuery(self.client.calls, self.controller)
         self._points = StatePoints(self.name, self.client, self.controller, alone=options.world_size == 1)
         self._stats: JobStats | None = None
@@ -273,7 +276,7 @@ class Session:
 
     @property
     def closed(self) -> bool:
-        """Whether the job was left, or is being left."""
+        """Return whether the job was left, or is being left."""
         return self.client.closed
 
     def change_plan(
@@ -393,12 +396,10 @@ def job_spec(
         ledger_shape(shape, sources, engine, seed, options),
         options.workers,
         config.cpus_per_worker,
-        config.error_budget,
-        options.on_error,
-        config.trainer_timeout_s,
-        config.worker_timeout_s,
-        config.hung_after_s,
-        say_after_s=config.placement_warning_s,
+        ErrorPolicy(options.on_error, config.error_budget),
+        Timeouts(
+            config.trainer_timeout_s, config.worker_timeout_s, config.hung_after_s, warning_s=config.placement_warning_s
+        ),
         remote_io=first_quota(config),
         prefetch_bytes=options.prefetch_bytes,
         # Workers start while AutoOrder looks at its sample. `Session.begin` brings the order.
@@ -436,7 +437,9 @@ def ledger_shape(
         in_row_order=numbered,
         joined=joins_rows(options, shape, engine),
         one_row_each=divides_batches(options, shape, engine),
+        whole_batches=engine == "tensorflow",
         order_required=numbered and one_sequence,
+        in_turn=is_in_turn(options, shape),
         seeks=all(map(seeks, sources)),
     )
 
@@ -457,11 +460,8 @@ def with_deadline(spec: JobSpec, plan: Plan, options: IterOptions) -> JobSpec:
     if not isinstance(objective, Deadline):
         return spec
     batches = num_batches(plan, members) if options.sharding != "off" else None
-    return replace(
-        spec,
-        deadline_s=objective.seconds_from(datetime.now(timezone.utc)),
-        epoch_batches=_of_each(batches, options),
-    )
+    seconds = objective.seconds_from(datetime.now(timezone.utc))
+    return replace(spec, deadline=JobDeadline(seconds, _of_each(batches, options)))
 
 
 def _of_each(batches: int | None, options: IterOptions) -> int | None:

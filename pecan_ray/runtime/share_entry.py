@@ -34,7 +34,9 @@ AHEAD = 2
 """Batches that a reader may have before its loop asks for them."""
 JOIN_S = 120.0
 """A group that has not let a reader in after so long does not."""
+# Seconds between questions while the group before this one ends, which takes it seconds.
 LOOK_AGAIN_S = 0.2
+# Seconds between two signs of life: five of them may be lost within the shortest timeout of a reader.
 SPEAK_S = 1.0
 
 
@@ -125,6 +127,7 @@ class GroupStoreWay:
     def close(self) -> None:
         """Leave, without waiting for anything."""
         self.stop()
+        # A group that is not told misses this reader by its silence.
         with contextlib.suppress(ClusterError, ray.exceptions.RayError):
             self._calls.tell(self._producer.leave, self._reader)
         while self._pending:

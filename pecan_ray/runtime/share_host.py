@@ -32,6 +32,7 @@ from pecan_ray.transport.shared_slots import BatchHandle, SlotOwner
 
 logger = logging.getLogger("pecan_ray.share")
 
+# Seconds between looks at readers. Their timeouts are 5 s at least (`Config(trainer_timeout_s=...)`).
 TICK_S = 0.5
 LAST_WORDS_S = 5.0
 """Readers may take so long to hear how it ended."""
@@ -75,7 +76,7 @@ class ShareHost:
 
     @property
     def over(self) -> bool:
-        """Whether nobody can join any more."""
+        """Return whether nobody can join any more."""
         return self.state.ended or self._failed is not None
 
     # --- readers -------------------------------------------------------------------------------------------

@@ -72,9 +72,9 @@ class GroupPlan:
     max_lag: int | None
     disk: WindowOnDisk = WindowOnDisk()
     patience_s: float = 60.0
-    """So long readers wait for one that reads nothing."""
+    """Seconds that readers wait for one that reads nothing."""
     first_epoch: int = 0
-    """With which the group begins."""
+    """The epoch with which the group begins."""
 
 
 @dataclass(frozen=True)

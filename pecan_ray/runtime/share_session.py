@@ -31,6 +31,8 @@ from pecan_ray.transport.shared_slots import BatchDescriptor
 
 logger = logging.getLogger("pecan_ray.share")
 
+# Seconds that the end of a loop waits for its group. A reader that could not say that it leaves is missed by its
+# silence.
 LEAVE_S = 10.0
 MAX_FRUITLESS_JOINS = 3
 """A reader gives up when its group is lost so many times in a row before a batch has come."""
@@ -180,6 +182,7 @@ class ShareClient:
         if self.position.epochs == 0:
             self._over = True
             return
+        # It was closed while it waited to be let in: `_stopped` tells.
         with contextlib.suppress(CallsClosedError):
             self._way, since = self._entry.join(self.position.epochs, self.position.epoch, lambda: self._stopped)
             self.position.join(since)
@@ -212,6 +215,7 @@ class ShareClient:
         except ray.exceptions.RayTaskError as error:
             raise error.cause if isinstance(error.cause, PecanError) else error from None
         except (ray.exceptions.RayError, OSError):
+            # The group is gone, or its way: the reader looks for another one where it is in the epochs.
             return None
 
     @contextlib.contextmanager
@@ -255,7 +259,7 @@ class ShareSession:
 
     @property
     def closed(self) -> bool:
-        """Whether the group was left."""
+        """Return whether the group was left."""
         return self._stats is not None
 
     def stats(self) -> JobStats:
@@ -267,6 +271,7 @@ class ShareSession:
         if self._stats is None and (run := self.client.own_run) is not None:
             return run.report()
         if self._stats is None:
+            # A group that is gone, or hangs, must not hold up the end of a training loop.
             with contextlib.suppress(ClusterError, TimeoutError, ray.exceptions.RayError):
                 facts = self._calls.result(self._calls.begin(self.producer.stats, True), LEAVE_S)
                 self._report, self.readers, self.held_back_s = facts.run, len(facts.readers), facts.held_back_s

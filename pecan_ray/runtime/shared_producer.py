@@ -19,11 +19,13 @@ from pecan_ray.runtime.share_messages import PREFIX, GroupPlan, GroupStats, Join
 
 logger = logging.getLogger("pecan_ray.share")
 
+# Calls of readers wait in the actor for batches, a few of each: Ray would let those beyond stand in line, the
+# calls that say that a reader lives among them.
 MOST_CALLS = 100_000
 COMES_S = 60.0
 """A group to which nobody sends a pipeline within this time ends."""
 TELL_S = 30.0
-"""So often the service is told again, which may have lost what it knew."""
+"""Seconds after which the service is told again: it may have lost what it knew."""
 
 
 class SharedProducer:

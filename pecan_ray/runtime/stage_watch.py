@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
-from pecan_ray.engines.contract import Engine
+from pecan_ray.engines.contract import Engine, TimesElements
 from pecan_ray.engines.stages import StageAccumulator, ThreadStage, stages_now
 from pecan_ray.engines.thread_times import wait_and_probe_lock
-from pecan_ray.plan.stage_seconds import StageSeconds
+from pecan_ray.plan.stage_seconds import SlowElements, StageSeconds
 from pecan_ray.transport.outbox import Outbox
 
 
@@ -25,7 +26,10 @@ class StageWatch:
     @property
     def seconds(self) -> StageSeconds:
         """What was found so far."""
-        return self._accumulator.seconds
+        engine = self._engine()
+        return replace(
+            self._accumulator.seconds, slow=engine.slow if isinstance(engine, TimesElements) else SlowElements()
+        )
 
     @contextmanager
     def at_work(self) -> Iterator[None]:

@@ -10,6 +10,7 @@ import pickle
 import threading
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import ray
@@ -59,6 +60,7 @@ class _StoreWay:
         try:
             return self._loop.run_until_complete(self._reading)
         except asyncio.CancelledError:
+            # `stop` has ended it: that breaks no stream.
             return True
 
     def close(self) -> None:
@@ -74,14 +76,25 @@ class _StoreWay:
         return True
 
 
+@dataclass(frozen=True)
+class TrainerIdentity:
+    """Who a trainer is, to its job and its workers."""
+
+    job: str
+    incarnation: str
+    """Names the process: another one that has the same rank is another trainer."""
+    node: str
+    rank: int = 0
+    world_size: int = 1
+
+
 class WorkerStream:
     """Reads one worker's batches until there are no more, or the worker is gone."""
 
     def __init__(
         self,
         worker: WorkerInfo,
-        rank: int,
-        node_id: str,
+        trainer: TrainerIdentity,
         reader: BatchReader,
         calls: Calls,
         *,
@@ -94,7 +107,7 @@ class WorkerStream:
         `tell` takes what is worth telling; `ended` is called once, with whether the stream broke and, where it is
         neither the worker's end nor the trainer's, with what went wrong.
         """
-        self._worker, self._rank, self._node_id, self._reader = worker, rank, node_id, reader
+        self._worker, self._trainer, self._rank, self._reader = worker, trainer, trainer.rank, reader
         self._calls = calls
         self._deliver, self._tell, self._ended = deliver, tell, ended
         self._lock = threading.Lock()
@@ -142,7 +155,7 @@ class WorkerStream:
         # allowed to open.
         sees_process = os.access(f"/proc/{worker.pid}/fd", os.R_OK | os.X_OK)
         offer: SelectedTransport = self._calls.ask(
-            worker.handle.select_transport, self._rank, self._node_id, sees_process
+            worker.handle.select_transport, self._rank, self._trainer.node, sees_process
         )
         self._tell(f"{worker.name} -> rank {self._rank} by {offer.transport}: {offer.reason}")
         if offer.pipe is not None:

@@ -71,6 +71,7 @@ class TrainerShutdown:
             # The controller has gone with Ray, so there is nothing left to end.
             facts, last = JobStats(self._job, lost="Ray was shut down before the job was closed"), False
         client.join()
+        # Ray may have been shut down since, and has ended the controller then.
         with contextlib.suppress(ClusterError):
             self.kept = last and self.keep and not facts.lost
             if last and not self.kept:

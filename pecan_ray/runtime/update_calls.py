@@ -33,10 +33,10 @@ class UpdateCalls:
         self._listening: dict[int, asyncio.Future[None]] = {}
         self._schedule = NotificationSchedule()
         self._handle: asyncio.Handle | None = None
-        """The call that will answer those that are due, and"""
+        """The call that will answer those that are due."""
         self._response_time = math.inf
-        """its time.  Its handle need not tell: uvloop, on which Ray's actors run, returns one without a time for a call
-        that is due within half a millisecond."""
+        """The time of that call.  Its handle need not tell it: uvloop, on which Ray's actors run, returns one without a
+        time for a call that is due within half a millisecond."""
         self._handles: dict[str, bytes] = {}
         self._pickled: dict[tuple[Any, ...], bytes] = {}
         """Of orders of one number: those of ranks that are told the same are the same bytes."""

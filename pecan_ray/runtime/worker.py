@@ -33,13 +33,13 @@ from pecan_ray.runtime.pipeline_split import PipelineSplit
 from pecan_ray.runtime.worker_plan import WorkerPlan
 from pecan_ray.runtime.worker_reporter import NEWS_S, WorkerReporter
 from pecan_ray.runtime.worker_requests import EngineLeases, WorkerRequests, retry
-from pecan_ray.runtime.worker_streams import WorkerStreams, release
+from pecan_ray.runtime.worker_streams import WorkerStreams
 from pecan_ray.storage import bound_datasets, drop_prefetch, hedge_reads, limit_remote_io, set_patience
 from pecan_ray.storage.retry import tell_elsewhere
 from pecan_ray.transport.choice import SelectedTransport
 from pecan_ray.transport.joining import joined
 from pecan_ray.transport.messages import Message
-from pecan_ray.transport.outbox import Outbox
+from pecan_ray.transport.outbox import Outbox, release_slot
 from pecan_ray.transport.owned_slots import OwnedSlot
 
 FAILURE_S = 0.2
@@ -77,7 +77,7 @@ class WorkerProcess:
         self._handling, self._over, self._leaves = threading.Lock(), threading.Event(), threading.Event()
         """Guards the state; set when the work has ended; set when this worker is let go."""
         self._worker_requests = WorkerRequests(self._name, controller)
-        self._leases = EngineLeases(self._worker_requests, self._happened, self._plan.threads)
+        self._leases = EngineLeases(self._worker_requests, self._happened, self._plan.threads, self._plan.ends_runs)
         self._streams = WorkerStreams(self._name, job, self._outbox)
         self._reporter = WorkerReporter(self._name, controller, self._plan, self._over)
         self._current_assignment: EngineRun | None = None
@@ -90,7 +90,7 @@ class WorkerProcess:
             words.RunAssignment: self._run_assignment,
             words.StopAssignment: self._stop_assignment,
             words.PutOut: self._put_out,
-            words.Release: lambda one: release(one.batch),
+            words.Release: lambda one: release_slot(one.batch),
             words.DropEpochs: lambda one: self._outbox.leave_epochs(one.before),
             words.TellJob: lambda one: self._reporter.tell(one.progress),
             words.EndWork: lambda _: self._outbox.close(),
@@ -287,10 +287,10 @@ class WorkerProcess:
 
 def copy_of_rows(produced: Produced, begin: int, end: int) -> Produced:
     """Return some rows of a batch with memory of their own: its slot goes to nobody."""
-    columns, slot = into_slot(joined([(produced.columns, begin, end)]), HeapSlots())
+    columns, slot, layout = into_slot(joined([(produced.columns, begin, end)]), HeapSlots())
     bad = [] if begin else produced.bad
     return replace(
-        produced, columns=columns, spans={}, without_data={}, rows=end - begin, slot=slot, layout=None, bad=bad
+        produced, columns=columns, spans={}, without_data={}, rows=end - begin, slot=slot, layout=layout, bad=bad
     )
 
 

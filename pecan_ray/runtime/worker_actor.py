@@ -37,7 +37,7 @@ class WorkerActorSpec:
     preferred: tuple[Mapping[str, str], ...]
     """The labels of those that it is to run on where they have room, the first choice first; none: any."""
     cpus: float
-    """That Ray reserves for it; 0: none."""
+    """CPUs that Ray reserves for it; 0: none."""
     streams: int
     """Clients that it can serve at a time."""
     job: bytes

@@ -53,6 +53,9 @@ from pecan_ray.runtime.worker_owner import Keeping
 
 logger = logging.getLogger("pecan_ray.controller")
 
+KILLED_BY_JOB = "`ray.kill`"
+"""Stands in Ray's error about an actor that did not end by itself.  Decision 237: a worker whose stream broke is killed
+at once, and Ray tells whether its process had ended before."""
 DEAD_S = 10.0
 """A process that was ended and still runs after this time hangs: it is ended by a signal."""
 MOST_FLUSH_S = 8.0
@@ -194,9 +197,12 @@ class WorkerActors:
         """Follow a worker to its end, and tell of it."""
         try:
             await life
+        except ray.exceptions.ActorUnavailableError as error:
+            if not actor.killed:
+                self._happened(WorkerLost(actor.name, "stream", f"Ray cannot reach it: {error}"))
         except ray.exceptions.RayActorError as error:
             actor.ended = True
-            if not actor.killed:
+            if not actor.killed or not (error.actor_init_failed or KILLED_BY_JOB in str(error)):
                 await self._tell_of_death(actor, error)
         except ray.exceptions.RayTaskError as error:
             self._happened(JobFailed(error.cause if isinstance(error.cause, PecanError) else error))
@@ -204,7 +210,7 @@ class WorkerActors:
             await self._tell_of_node(actor)
         except (ray.exceptions.RayError, OSError) as error:
             if not actor.killed:
-                self._happened(WorkerLost(actor.name, "process", f"Ray cannot reach it: {error}"))
+                self._happened(WorkerLost(actor.name, "stream", f"Ray cannot reach it: {error}"))
 
     async def _tell_of_death(self, actor: WorkerActor, error: ray.exceptions.RayActorError) -> None:
         # A constructor that has failed would fail in the next worker, too.
@@ -219,8 +225,7 @@ class WorkerActors:
             self._happened(WorkerLost(actor.name, "node", f"its node {actor.node} is gone"))
         else:
             # What a process has written lies in the log folder of its own node.
-            here = actor.pid if actor.node == this_node() else None
-            why = await asyncio.to_thread(why_it_died, str(error), here)
+            why = await asyncio.to_thread(why_it_died, str(error), actor.pid if actor.node == this_node() else None)
             self._happened(WorkerLost(actor.name, "process", why))
 
     async def _tell_of_node(self, actor: WorkerActor) -> None:
@@ -288,8 +293,7 @@ class WorkerActors:
 
     def kill(self, name: str) -> None:
         """End a worker's process, also one that does not react."""
-        actor = self._actors.get(name)
-        if actor is None or actor.killed:
+        if (actor := self._actors.get(name)) is None or actor.killed:
             return
         actor.killed = True
         if actor.handle is None:
@@ -312,7 +316,7 @@ class WorkerActors:
         for name in (name for name in kept if name in living and name not in self._actors):
             with contextlib.suppress(ValueError):  # it is gone
                 handle = await asyncio.to_thread(ray.get_actor, name, namespace=NAMESPACE)
-                node, pid = (past[name].node, past[name].pid) if name in past else ("", 0)
+                node, pid = (past[name].node, past[name].place.pid) if name in past else ("", 0)
                 self._actors[name] = WorkerActor(name, handle, node=node, pid=pid)
                 self.kill(name)
 

@@ -61,6 +61,7 @@ class WorkerOwner:
                 lost = time.monotonic() if lost is None else lost
                 await asyncio.sleep(PAUSE_S)
             except ray.exceptions.RayActorError:
+                # It has ended while it was idle, or is being ended: a new one is made.
                 break
         ray.kill(ray.get_runtime_context().current_actor)
 

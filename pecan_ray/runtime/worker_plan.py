@@ -133,6 +133,10 @@ class WorkerPlan:
         """Return how many threads of the engine work now."""
         return 1 if self.engine is None else self.engine.threads
 
+    def ends_runs(self) -> bool:
+        """Tell whether the engine gives up what fills no batch at the end of a run, and goes on."""
+        return self.engine is not None and self.engine.ends_runs
+
     def behind(self, leases: EngineLeases) -> Leases:
         """Return a worker's leases but for the elements that the plan begins behind."""
         if not any(self._elements_behind):

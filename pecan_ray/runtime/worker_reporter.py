@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from pecan_ray.engines.kept_elements import kept_tally
 from pecan_ray.engines.under_way import count_from, long_retry
 from pecan_ray.job.messages import WorkerProgress
 from pecan_ray.job.worker_events import WorkerTime
@@ -84,9 +83,9 @@ class WorkerReporter:
         self.last_report = self._controller.note_progress.remote(self._worker, self.completed(progress), counts)
 
     def completed(self, progress: WorkerProgress) -> WorkerProgress:
-        """Add what the process has counted: reads of buckets and of its node's disk, a cache's elements, its stages."""
+        """Add what the process has counted: reads of buckets and of its node's disk, its stages."""
         engine = self._plan.engine
-        remote, node, hedged, won, kept, computed = (
+        remote, node, hedged, won = (
             now - before for now, before in zip(_read_counters(), self._counters_before, strict=True)
         )
         return replace(
@@ -96,8 +95,6 @@ class WorkerReporter:
             node_bytes=node,
             hedged=hedged,
             hedges_won=won,
-            kept=kept,
-            computed=computed,
             fallback_reason=self._plan.fallback_reason,
             stages=self.stages.seconds,
             peak_memory_bytes=peak_memory(),
@@ -116,5 +113,5 @@ class WorkerReporter:
 
 
 def _read_counters() -> tuple[int, ...]:
-    """Return what this process has counted: bytes of buckets and of its node's disk, hedges, a cache's elements."""
-    return (remote_bytes(), bytes_from_node(), *reads_hedged(), *kept_tally.sums)
+    """Return what this process has counted: bytes of buckets and of its node's disk, hedges."""
+    return (remote_bytes(), bytes_from_node(), *reads_hedged())

@@ -13,7 +13,7 @@ from typing import Any
 import ray
 
 from pecan_ray.engines.contract import BadElement
-from pecan_ray.job.lease_sizes import SideBySide
+from pecan_ray.job.lease_sizes import ONE_BY_ONE, SideBySide
 from pecan_ray.job.messages import Reply, SplitOpenFailure, WorkerRequestReceived
 from pecan_ray.job.worker_events import AskJob, LeaseRequested, ReplyReceived, SplitOpenFailed, SplitRead, WorkerEvent
 from pecan_ray.plan.splits import Lease
@@ -94,21 +94,30 @@ class EngineLeases:
     """A worker's leases, as the threads of its engine see them: each waits here for the one that it wants."""
 
     def __init__(
-        self, job_requests: WorkerRequests, happened: Callable[[WorkerEvent], None], threads: Callable[[], int]
+        self,
+        job_requests: WorkerRequests,
+        happened: Callable[[WorkerEvent], None],
+        threads: Callable[[], int],
+        ends_runs: Callable[[], bool],
     ) -> None:
-        """`happened`: takes an event, and performs what is to be done about it.  `threads`: counts the engine's."""
-        self._worker_requests, self._happened, self._threads = job_requests, happened, threads
+        """`happened`: takes an event, and performs what is to be done about it.
+
+        `threads`: counts the engine's; `ends_runs`: tells whether it gives up what fills no batch at a run's end.
+        """
+        self._worker_requests, self._happened = job_requests, happened
+        self._threads, self._ends_runs = threads, ends_runs
         self._waiting: dict[int, threading.Lock] = {}
         """Of each source: whoever takes a lease waits for it with this."""
         self._given: dict[int, Lease | None] = {}
 
     def take(self, branch: int = 0, *, unread: bool = False) -> Lease | None:
         """Return the next lease, or None at the end of the assignment; `unread`: it is likely not to be read."""
-        return self._take(LeaseRequested(branch, maybe_unused=unread, threads=self._threads()))
+        return self._take(LeaseRequested(branch, ONE_BY_ONE, unread, self._threads(), self._ends_runs()))
 
     def take_concurrent(self, branch: int, reading: int, streams: int) -> Lease | None:
         """Return the next lease while `reading` others are worked on, of `streams` at a time; None: not now."""
-        return self._take(LeaseRequested(branch, SideBySide(streams, reading), threads=self._threads()))
+        side = SideBySide(streams, reading)
+        return self._take(LeaseRequested(branch, side, False, self._threads(), self._ends_runs()))
 
     def _take(self, wanted: LeaseRequested) -> Lease | None:
         branch = wanted.branch

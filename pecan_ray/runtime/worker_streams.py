@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
-from pecan_ray.engines.contract import Produced
 from pecan_ray.engines.counting import element_bytes
 from pecan_ray.errors import ClusterError
 from pecan_ray.runtime.messages import Job
@@ -19,7 +18,7 @@ from pecan_ray.transport.choice import FlightAddress, SelectedTransport, choose_
 from pecan_ray.transport.credits import Credits
 from pecan_ray.transport.message_pipe import MessageWriter
 from pecan_ray.transport.messages import Message, encode_ring, encode_store, pickled
-from pecan_ray.transport.outbox import MESSAGE_BYTES, MOST_BATCHES, Outbox
+from pecan_ray.transport.outbox import MESSAGE_BYTES, MOST_BATCHES, Outbox, release_slot
 from pecan_ray.transport.tls_credentials import cluster_tls_credentials
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ class WorkerStreams:
 
     @property
     def may_end(self) -> bool:
-        """Whether nothing of these outlives the job: a Flight server goes with its process alone."""
+        """Return whether nothing of these outlives the job: a Flight server goes with its process alone."""
         return self._flight is None
 
     @property
@@ -120,14 +119,8 @@ class WorkerStreams:
             yield [encode_store(one) for one in produced]
             # Ray has copied the message when the generator goes on.
             for one in produced:
-                release(one)
+                release_slot(one)
 
     def grant(self, rank: int, count: int) -> None:
         """Let so many more messages go to a client through Ray's object store."""
         self._credits[rank].add(count)
-
-
-def release(produced: Produced) -> None:
-    """Give a batch's memory back."""
-    if produced.slot is not None:
-        produced.slot.release()

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from pecan_ray.errors import ErrorBudgetError
+from pecan_ray.plan.splits import OUTPUT_BITS, LeaseKey
+from pecan_ray.sampling.spans import Span, merged
 
 LEAST_BUDGET = 10
-"""So many bad elements are always tolerated under skip and quarantine."""
+"""The number of bad elements that skip and quarantine always tolerate."""
 
 
 @dataclass(frozen=True)
@@ -17,7 +20,7 @@ class BadCount:
 
     elements: int = 0
     estimated: int = 0
-    """So many of them lay behind breaks in splits whose length is estimated."""
+    """The number of those that lay behind breaks in splits of estimated length."""
     open_ends: int = 0
     """Breaks in splits of which nothing tells the length: each counts as one element, or none behind those that came
     before, and may be many."""
@@ -36,10 +39,37 @@ class BadCount:
         return f"about {self.elements}" if self.estimated else f"{self.elements}"
 
 
+def elements_in_hand(
+    bad: Mapping[LeaseKey, Collection[int]], unfinished: Iterable[tuple[LeaseKey, Iterable[Span]]]
+) -> int:
+    """Return how many elements are read for certain, and neither told as bad nor delivered.
+
+    Elements of a split are read one after the other, and a bad one is told at once, while good ones wait for others in
+    a batch, a shuffle or a queue.  So all that is unfinished before the last bad element of its split is in hand.
+
+    Args:
+        bad: the numbers of the elements of each split that are bad.
+        unfinished: positions of splits that have come to no trainer.
+    """
+    ends = {key: max(numbers) for key, numbers in bad.items() if numbers}
+    spans: dict[LeaseKey, list[Span]] = {}
+    for key, intervals in unfinished:
+        if (end := ends.get(key)) is not None:
+            elements = [(start >> OUTPUT_BITS, min(end, -(-stop >> OUTPUT_BITS))) for start, stop in intervals]
+            spans.setdefault(key, []).extend(elements)
+    # An element of which some outputs have come counts as one until all have: how many there are, nobody knows.
+    return sum(
+        stop - start - sum(start <= number < stop for number in bad[key])
+        for key, elements in spans.items()
+        for start, stop in merged(elements)
+    )
+
+
 def over_budget(job: str, bad: BadCount, good: int, share: float, last: str) -> ErrorBudgetError | None:
     """Return the error that ends a job with too many bad elements among all, or None.
 
-    `share`: the budget, in [0, 1]; `last`: the newest bad element, in words.
+    `good`: elements that were processed and are not bad, those included that are in hand; `share`: the budget, in
+    [0, 1]; `last`: the newest bad element, in words.
     """
     # 0.29 of 100 are 29, although the product of the floats is less.
     budget = max(LEAST_BUDGET, math.floor(share * (good + bad.elements) + 1e-6))

@@ -2,27 +2,23 @@
 
 from pecan_ray.simulator.client import LIVE, RELEASED, ClientRule
 from pecan_ray.simulator.cluster import Simulated, Simulation, simulate
-from pecan_ray.simulator.job import SimulatedJob, Turn
+from pecan_ray.simulator.job import JpegEngines, SimulatedJob, Turn
 from pecan_ray.simulator.nodes import PoolRule
 from pecan_ray.simulator.outcome import Outcome
 from pecan_ray.simulator.policy_driver import Driver, FixedDeployment, RemoteOnly, placement
 from pecan_ray.simulator.run_profile import RunProfile
-from pecan_ray.simulator.shared_cache import CacheMoment, CacheRun, GpuSchedule, ReadingJob, simulate_cache
 from pecan_ray.simulator.what_if import WhatIfEstimate
 from pecan_ray.simulator.workload import Workload, load, names
 
 __all__ = [
     "LIVE",
     "RELEASED",
-    "CacheMoment",
-    "CacheRun",
     "ClientRule",
     "Driver",
     "FixedDeployment",
-    "GpuSchedule",
+    "JpegEngines",
     "Outcome",
     "PoolRule",
-    "ReadingJob",
     "RemoteOnly",
     "RunProfile",
     "Simulated",
@@ -35,5 +31,4 @@ __all__ = [
     "names",
     "placement",
     "simulate",
-    "simulate_cache",
 ]

@@ -9,7 +9,7 @@ then come too late.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 
 from pecan_ray.errors import PlanError
@@ -96,7 +96,7 @@ class Simulation:
                 self._look(number, job.looks)
         elif (window := job.meter.close(now, job.invalidates())) is not None:
             self._decide(number, window)
-        if job.finished:
+        if job.last_running is not None:
             return
         if job.crew.due() <= now:
             job.flow.feed.produce_until(now)
@@ -140,11 +140,11 @@ class Simulation:
         if job.spec.driver.converged:
             job.settled = decision.target
             if job.converged is None:
-                job.converged, job.converged_to = job.snapshot(), decision.target
+                job.converged = job.snapshot(), decision.target
         if job.is_over():
             self._finish(number)
         elif decision.target != job.target:
-            job.target, job.fast = decision.target, decision.removal == "fast"
+            job.wanted = decision
             self._fit(number)
 
     def _look(self, number: int, looks: SimulatedLooks) -> None:
@@ -152,11 +152,17 @@ class Simulation:
         job, driver = self._jobs[number], self._jobs[number].spec.driver
         assert isinstance(driver, AutoPlacement)
         running = job.running()
-        decision = driver.look(looks.look(job.now, running, job.target), job.now - job.spec.starts_s)
-        changes, settles = decision.target != job.target, driver.converged and job.settled != decision.target
+        accelerator = None if job.spec.engines is None else job.decoding.accelerator
+        seen = replace(looks.look(job.now, running, job.target), accelerator=accelerator)
+        decision = driver.look(seen, job.now - job.spec.starts_s)
+        switches = accelerator is not None and decision.accelerator != accelerator
+        changes = switches or decision.target != job.target
+        settles = driver.converged and job.settled != decision.target
         if changes or settles:
             window = job.meter.cut(job.now)
             job.timeline.append(Turn(job.now - job.spec.starts_s, job.flow.consumed, window, running, decision))
+        if switches:
+            job.use_accelerator(decision.accelerator)
         self._apply_decision(number, decision)
 
     def _fit(self, number: int) -> None:
@@ -178,7 +184,7 @@ class Simulation:
             for placement, wanted in (("local", job.target.local), ("remote", job.target.remote)):
                 for member in job.crew.excess(placement, max(0, job.crew.not_draining(placement) - wanted)):
                     if job.crew.members[member].working == at_work:
-                        self._let_go(number, member, job.fast)
+                        self._let_go(number, member, job.wanted.removal == "fast")
 
     def _start(self, number: int, placement: str) -> None:
         job = self._jobs[number]

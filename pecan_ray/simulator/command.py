@@ -32,11 +32,9 @@ def add_simulate_arguments(parser: argparse.ArgumentParser) -> None:
         "--mode", default="auto", choices=sorted((*MODES, HPA)), help="placement policy, or a baseline (default: auto)"
     )
     parser.add_argument("--ordered", action="store_true", help="operators in AutoOrder's order")
-    parser.add_argument("--threshold", type=float, default=0.03, help="T (default: 0.03)")
     parser.add_argument("--seeds", type=int, default=5, help="runs (default: 5)")
     parser.add_argument("--local", type=int, help="with --from: so many local workers")
     parser.add_argument("--remote", type=int, help="with --from: so many remote workers")
-    parser.add_argument("--plot", type=Path, help="write the first run's path there, as .png and .svg")
     parser.set_defaults(run=run_simulate)
 
 
@@ -70,14 +68,12 @@ def report_simulation(args: argparse.Namespace) -> str:
     """Simulate a workload and say where the policy ended."""
     if args.seeds < 1:
         raise PlanError(f"--seeds must be at least 1, but got {args.seeds}.")
-    if not 0 <= args.threshold < 1:
-        raise PlanError(f"--threshold must be a share in [0, 1), but got {args.threshold}.")
     workload = load(args.workload)
     outcomes = [
         simulate(
             SimulatedJob(
                 workload,
-                driver_of(workload, args.mode, args.threshold),
+                driver_of(workload, args.mode),
                 ordered=args.ordered,
                 seed=seed,
                 client=client_of(args.mode),
@@ -87,11 +83,6 @@ def report_simulation(args: argparse.Namespace) -> str:
         )
         for seed in range(args.seeds)
     ]
-    if args.plot:
-        from pecan_ray.simulator import plots
-
-        figure = plots.draw_path(outcomes[0].timeline, f"{workload.name}, {args.mode}")
-        plots.save(figure, args.plot.with_suffix(""))
     return describe(workload, args.mode, outcomes)
 
 

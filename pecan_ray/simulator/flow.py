@@ -3,7 +3,8 @@
 For the n-th batch, with f the time at which the next worker finishes and K the places for finished batches, taken in
 turn by clients that ask at a, get it at g, and whose accelerators, in step, are done with step m at d(m):
 
-    e(n) = max( f, g(n - K) )                      the batch enters the queue as soon as there is a place
+    e(n) = max( f, g(n - K), e(n - 1) + decode )   the batch enters the queue as soon as there is a place, and engines
+                                                   that decode, if there are any, had time for it
     g(n) = max( a, e(n) )                          wait = g(n) - a
     d(m) = max( d(m - 1), last g of the step ) + step
     a    = max( g + dispatch, d(m - run_ahead) ), and d(m) where the program waits for the accelerators
@@ -21,7 +22,7 @@ from heapq import heapify, heappush, heapreplace
 
 from pecan_ray.job.loop_steps import WARM_UP
 from pecan_ray.job.windows import StepTotals
-from pecan_ray.simulator.noise import BLOCK, Services, StepTimes
+from pecan_ray.simulator.noise import Services, StepTimes
 from pecan_ray.simulator.workload import Trainer
 
 NEVER = math.inf
@@ -61,18 +62,13 @@ class SimulatedFeed:
     """Sum of the times that remote workers worked."""
     blocked: list[float] = field(default_factory=lambda: [0.0, 0.0])
     """Sums of the times that local and remote workers stood still beside a full queue."""
-    noise: list[float] = field(default_factory=list)
-    drawn: int = BLOCK
+    decode_s: float = 0.0
+    """Of the engines of all clients, for a batch that workers have left to them; 0: they leave none."""
+    engines_free: float = -NEVER
+    """When the engines are done with the batch that has entered last."""
 
     def __post_init__(self) -> None:
         self.taken = deque(maxlen=self.capacity)
-
-    def factor(self) -> float:
-        """Return the next factor of a service time."""
-        if self.drawn >= BLOCK:
-            self.noise, self.drawn = self.services.block(), 0
-        self.drawn += 1
-        return self.noise[self.drawn - 1]
 
     def resize(self, capacity: int) -> None:
         """Change the number of places in the queue."""
@@ -84,7 +80,7 @@ class SimulatedFeed:
         self.service_s[worker] = service_s
         if remote:
             self.remote.add(worker)
-        heappush(self.heap, (now + service_s * self.factor(), worker))
+        heappush(self.heap, (now + service_s * self.services.factor(), worker))
 
     def leave(self, worker: int, keep: int | None) -> None:
         """A worker ends with the batch in its hands; of its finished ones those stay that are among the first `keep`
@@ -105,7 +101,7 @@ class SimulatedFeed:
             return self.ready[0][0]
         if not self.heap:
             return NEVER
-        finished = self.heap[0][0]
+        finished = max(self.heap[0][0], self.engines_free)
         return max(finished, self.taken[0]) if len(self.taken) == self.capacity else finished
 
     def produce_until(self, now: float) -> None:
@@ -113,10 +109,18 @@ class SimulatedFeed:
         while self.heap and len(self.ready) < self.capacity:
             place = len(self.ready)
             freed = self.taken[place] if len(self.taken) == self.capacity else -NEVER
-            entered = max(self.heap[0][0], freed)
+            entered = max(self.heap[0][0], freed, self.engines_free)
             if entered > now:
                 return
             self._produce(entered)
+
+    def replace_workers(self, now: float, start_s: float, decode_s: float) -> None:
+        """Let others take the places of all workers, which start meanwhile; what was begun is made anew."""
+        self.decode_s, self.engines_free = decode_s, now if decode_s else -NEVER
+        self.heap = [
+            (now + start_s + self.service_s[worker] * self.services.factor(), worker) for _, worker in self.heap
+        ]
+        heapify(self.heap)
 
     def blocked_by(self, now: float) -> tuple[float, float]:
         """Return the times that workers have stood still by now, where all that is finished was computed."""
@@ -128,7 +132,9 @@ class SimulatedFeed:
     def _produce(self, entered: float) -> None:
         finished, worker = self.heap[0]
         self.blocked[worker in self.remote] += entered - finished
-        service = self.service_s[worker] * self.factor()
+        if self.decode_s:
+            self.engines_free = entered + self.decode_s
+        service = self.service_s[worker] * self.services.factor()
         heapreplace(self.heap, (entered + service, worker))
         if worker in self.remote:
             self.work_done += service
@@ -177,7 +183,7 @@ class Flow:
 
     @property
     def idle(self) -> bool:
-        """Whether nobody works and nothing is left."""
+        """Return whether nobody works and nothing is left."""
         return not self.feed.heap and not self.feed.ready
 
     def queued(self, asked: float, until: float) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pecan_ray.placement import AutoPlacement
 from pecan_ray.plan.windows import Decision, Deployment, Window
@@ -14,10 +14,34 @@ from pecan_ray.simulator.flow import Flow, SimulatedFeed
 from pecan_ray.simulator.job_simulation import SimulatedLooks
 from pecan_ray.simulator.noise import Services, StepTimes, factors, generator
 from pecan_ray.simulator.policy_driver import Driver
-from pecan_ray.simulator.workload import Workload
+from pecan_ray.simulator.workload import Worker, Workload
 
 LOOKAHEAD_S = 0.5
 """Shortest time from a node to its worker's first work: so far ahead a job that waits for nodes may be computed."""
+
+
+@dataclass(frozen=True)
+class JpegEngines:
+    """Those of the trainers' accelerators, to which workers may leave decoding."""
+
+    batches_per_s: float
+    """Of each client: the images that they decode in a second, over those of a batch."""
+    left: float = 0.1
+    """Share of a batch's CPU seconds that workers still need."""
+    slowdown: float = 0.0
+    """Rise of the trainer's step beside them."""
+
+    def changed(self, workload: Workload) -> Workload:
+        """Return a workload whose workers leave decoding to them; their own speed is for the flow of batches."""
+        return replace(
+            workload,
+            local=self._light(workload.local),
+            remote=self._light(workload.remote),
+            trainer=replace(workload.trainer, step_s=workload.trainer.step_s * (1 + self.slowdown)),
+        )
+
+    def _light(self, worker: Worker) -> Worker:
+        return replace(worker, cpu_s=worker.cpu_s * self.left, ordered_cpu_s=worker.ordered_cpu_s * self.left)
 
 
 @dataclass(frozen=True)
@@ -32,9 +56,11 @@ class SimulatedJob:
     client: ClientRule = LIVE
     starts_s: float = 0.0
     most_batches: int = 1_000_000
-    """The job ends after so many batches of each client, or"""
+    """The job ends after so many batches of each client."""
     after_convergence: int | None = 8000
-    """so many batches after the policy has converged for the first time; None: it goes on."""
+    """The job ends so many batches after the policy has converged for the first time; None: it goes on."""
+    engines: JpegEngines | None = None
+    """None: workers may leave nothing to the accelerators."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +91,22 @@ class Snapshot:
     """Batches that remote workers made."""
 
 
+@dataclass(frozen=True)
+class DecodingPlace:
+    """Where photographs are decoded, and the pace of deployments beside it."""
+
+    table: DeploymentTimeTable
+    other_table: DeploymentTimeTable | None = None
+    """The pace where the other place decodes; None: there is no other place."""
+    accelerator: bool = False
+    """Workers leave decoding to the accelerators."""
+
+    def changed(self) -> DecodingPlace:
+        """Return the other place."""
+        assert self.other_table is not None
+        return DecodingPlace(self.other_table, self.table, not self.accelerator)
+
+
 @dataclass
 class SimulatedJobState:
     """Everything about a job that changes."""
@@ -72,24 +114,28 @@ class SimulatedJobState:
     spec: SimulatedJob
     flow: Flow
     meter: SimulatedMeter
-    table: DeploymentTimeTable
-    target: Deployment
-    fast: bool = False
-    """Workers that are too many leave at once."""
+    decoding: DecodingPlace
+    wanted: Decision
+    """What the policy has asked for last."""
     crew: Crew = field(default_factory=Crew)
     timeline: list[Turn] = field(default_factory=list)
     now: float = 0.0
     remote_seconds: float = 0.0
-    converged: Snapshot | None = None
-    converged_to: Deployment | None = None
+    converged: tuple[Snapshot, Deployment] | None = None
+    """When the policy had converged for the first time, and to what."""
     settled: Deployment | None = None
-    finished: bool = False
     last_running: Deployment | None = None
+    """What ran when the job ended; None: it goes on."""
     killed: int = 0
     looks: SimulatedLooks | None = None
     """Of a policy that looks at the job, and not at windows."""
     busy: float = 1.0
     """Share of the time in which the workers work: they stand still while their queues are full."""
+
+    @property
+    def target(self) -> Deployment:
+        """The workers that the policy wants."""
+        return self.wanted.target
 
     def running(self) -> Deployment:
         """Return what runs, in the eyes of the client."""
@@ -123,7 +169,7 @@ class SimulatedJobState:
     def refresh(self) -> None:
         """Give every worker, and the trainer, the speed that they have in the present company."""
         local, remote = self.crew.working("local"), self.crew.working("remote")
-        step_s, local_s, remote_s, self.busy = self.table.at(local, remote)
+        step_s, local_s, remote_s, self.busy = self.decoding.table.at(local, remote)
         self.flow.step_s = step_s
         workload = self.spec.workload
         at_work = [(n, m) for n, m in self.crew.members.items() if m.working]
@@ -133,6 +179,16 @@ class SimulatedJobState:
         times = {n: (local_s if m.placement == "local" else remote_s) * m.time_factor for n, m in at_work}
         self.flow.feed.service_s.update(times)
         self.flow.feed.resize(places)
+
+    def use_accelerator(self, use: bool) -> None:
+        """Have workers leave decoding to the accelerators, or decode: others take their places."""
+        engines, workload = self.spec.engines, self.spec.workload
+        assert engines is not None
+        self.decoding = self.decoding.changed()
+        self.refresh()
+        decode_s = 1 / (engines.batches_per_s * workload.clients) if use else 0.0
+        self.flow.feed.replace_workers(self.now, workload.nodes.local_start_s, decode_s)
+        self.meter.touch(self.now)
 
     def begin(self, number: int) -> None:
         """Let a worker work."""
@@ -166,13 +222,12 @@ class SimulatedJobState:
     def is_over(self) -> bool:
         """Say whether the job has run as long as it was to."""
         after, done = self.spec.after_convergence, self.flow.consumed
-        settled = self.converged is not None and after is not None and done >= self.converged.batches + after
+        settled = self.converged is not None and after is not None and done >= self.converged[0].batches + after
         return settled or done >= self.spec.most_batches
 
     def finish(self) -> None:
         """End the job, with its last batches where they are."""
         self.last_running = self.running()
-        self.finished = True
 
 
 def new_job(spec: SimulatedJob, table: DeploymentTimeTable) -> SimulatedJobState:
@@ -195,7 +250,10 @@ def new_job(spec: SimulatedJob, table: DeploymentTimeTable) -> SimulatedJobState
     if isinstance(spec.driver, AutoPlacement) and spec.driver.mode == "auto":
         looks = SimulatedLooks(workload, flow, spec.starts_s, ordered=spec.ordered)
         start = spec.driver.first(looks.row_s, looks.batch, workload.max_local)
-    return SimulatedJobState(spec, flow, meter, table, start, now=spec.starts_s, looks=looks)
+    wanted = Decision(start, "begin", "")
+    other = None if spec.engines is None else DeploymentTimeTable(spec.engines.changed(workload), spec.ordered)
+    place = DecodingPlace(table, other)
+    return SimulatedJobState(spec, flow, meter, place, wanted, now=spec.starts_s, looks=looks)
 
 
 def start_delay(workload: Workload, seed: int, number: int, placement: str) -> float:

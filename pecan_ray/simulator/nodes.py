@@ -72,7 +72,7 @@ class Pool:
         return node
 
     def is_waiting(self, request: Request) -> bool:
-        """Whether a request may still be served."""
+        """Return whether a request may still be served."""
         return request in self._waiting
 
     def release(self, request: Request, now: float) -> list[tuple[Request, Node]]:

@@ -50,13 +50,21 @@ class Services:
         self._sd = drift_sd
         self._keep = math.exp(-1 / drift_batches)
         self._level = rng.normal(0.0, drift_sd) if drift_sd > 0 else 0.0
+        self._next: list[float] = []
+        """Factors that are drawn and not used, the last one first."""
 
-    def block(self) -> list[float]:
-        """Return the next factors."""
+    def factor(self) -> float:
+        """Return the next factor."""
+        if not self._next:
+            self._next = self._block()
+        return self._next.pop()
+
+    def _block(self) -> list[float]:
+        """Return the next factors, the last one first."""
         drawn = factors(self._rng, self._cv, BLOCK)
         if self._sd > 0:
             drawn *= np.exp(self._drift(BLOCK) - self._sd**2 / 2)
-        values: list[float] = drawn.tolist()
+        values: list[float] = drawn[::-1].tolist()
         return values
 
     def _drift(self, count: int) -> NDArray[np.float64]:

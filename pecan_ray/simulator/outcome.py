@@ -26,11 +26,11 @@ class OutcomeCosts:
     """What a job cost, in $."""
 
     epoch_cost: float
-    """Of an epoch, at the pace that it had once the policy had converged,"""
+    """$ of an epoch, at the pace that the job had once the policy had converged."""
     convergence_cost: float
-    """until then,"""
+    """$ until the policy had converged."""
     cost: float
-    """and in all."""
+    """$ in all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +65,8 @@ def outcome_of(job: SimulatedJobState) -> Outcome:
     """Sum a job up."""
     workload, end = job.spec.workload, job.snapshot()
     # A job that ended as it converged counts as a whole.
-    since = job.converged if job.converged and job.converged.batches < end.batches else Snapshot()
+    converged, converged_to = job.converged or (None, job.target)
+    since = converged if converged and converged.batches < end.batches else Snapshot()
     batches, seconds = max(1, end.batches - since.batches), end.seconds - since.seconds
     batch_s = (seconds - (end.paused - since.paused)) / batches
     remote = (end.remote_seconds - since.remote_seconds) / seconds if seconds else 0.0
@@ -75,15 +76,15 @@ def outcome_of(job: SimulatedJobState) -> Outcome:
         final=job.target,
         settled=job.settled or job.target,
         running=job.last_running or job.running(),
-        converged=job.converged,
-        converged_to=job.converged_to or job.target,
+        converged=converged,
+        converged_to=converged_to,
         end=end,
         batch_s=batch_s,
         starved_share=(end.starved - since.starved) / seconds if seconds else 0.0,
         remote=remote,
         received_share=(end.received - since.received) / (batches * workload.clients),
         epoch_cost=workload.epoch_cost(batch_s, remote),
-        convergence_cost=cost_until(workload, job.converged or end),
+        convergence_cost=cost_until(workload, converged or end),
         cost=cost_until(workload, end),
         killed=job.killed,
         flows=BatchTotals(

@@ -25,7 +25,7 @@ class Driver(Protocol):
 
     @property
     def converged(self) -> bool:
-        """Whether the search is over."""
+        """Return whether the search is over."""
 
     def decide(self, window: Window, deployment: Deployment) -> Decision:
         """Return what shall run next."""
@@ -55,7 +55,7 @@ class RemoteOnly:
 
     @property
     def converged(self) -> bool:
-        """Whether scaling is over."""
+        """Return whether scaling is over."""
         return self._policy.converged
 
     def decide(self, window: Window, deployment: Deployment) -> Decision:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
@@ -41,7 +41,7 @@ class MeasuredSpeed:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the trainer waited, so that the workers set the pace."""
+        """Return whether the trainer waited, so that the workers set the pace."""
         return self.batch_s - self.own_s > WAITING * self.batch_s
 
 
@@ -100,16 +100,10 @@ class RunProfile:
         return (MeasuredSpeed(here, batch_s, self.step_s),)
 
 
-def to_json(profile: RunProfile) -> str:
-    """Write a profile."""
-    return json.dumps({"profile": asdict(profile)}, indent=1)
-
-
 def from_json(text: str) -> RunProfile:
-    """Read a profile, or the report of a finished run (`Report.to_json`), of which it is made."""
+    """Make a profile of the report of a finished run (`Report.to_json`)."""
     try:
-        entry = json.loads(text)
-        return _profile_of(entry["profile"]) if "profile" in entry else profile_of_report(entry)
+        return profile_of_report(json.loads(text))
     except (ValueError, KeyError, TypeError, IndexError) as error:
         if isinstance(error, PlanError):
             raise
@@ -117,16 +111,6 @@ def from_json(text: str) -> RunProfile:
             f"this is no report of a run ({type(error).__name__}: {error}): write one with "
             "open('report.json', 'w').write(batches.report().to_json())."
         ) from error
-
-
-def _profile_of(entry: Mapping[str, Any]) -> RunProfile:
-    values = dict(entry)
-    values["deployment"] = Deployment(**values["deployment"])
-    values["prices"] = Prices.of_fields(values["prices"]) if values.get("prices") else None
-    values["measured"] = tuple(
-        MeasuredSpeed(**{**pace, "deployment": Deployment(**pace["deployment"])}) for pace in values["measured"]
-    )
-    return RunProfile(**values)
 
 
 def profile_of_report(report: Mapping[str, Any]) -> RunProfile:

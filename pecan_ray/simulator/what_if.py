@@ -30,7 +30,7 @@ WORTH = 0.4
 SURE = 2.0
 """Standard errors of the interval."""
 DISTURBED = 0.01
-"""So much longer may one more local worker make the trainer's step than it was measured."""
+"""One more local worker may make the trainer's step longer by this share than it was measured."""
 PEERS = 0.5
 """Of several trainers that wait for each other, at least so much of what seems to be their own step is."""
 WIDE = 1.25
@@ -44,9 +44,9 @@ class WhatIfEstimate:
     deployment: Deployment
     batch_s: float
     low_s: float
-    """Least and"""
+    """Least time of a batch that the run leaves open."""
     high_s: float
-    """greatest time of a batch that the run leaves open."""
+    """Greatest time of a batch that the run leaves open."""
     now_s: float
     """Time of a batch in the run as it was."""
     wait_share: float
@@ -64,7 +64,7 @@ class WhatIfEstimate:
 
     @property
     def is_reliable(self) -> bool:
-        """Whether the interval is narrow."""
+        """Return whether the interval is narrow."""
         return self.high_s <= WIDE * self.low_s
 
     def __str__(self) -> str:

@@ -12,12 +12,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.prices import Prices, PriceTier
-
-T = TypeVar("T")
 
 
 def measured_in(unit: str, default: Any = 0.0) -> Any:
@@ -204,24 +202,6 @@ GROUPS: dict[str, type[Any]] = {
     "nodes": Nodes,
     "noise": Noise,
 }
-
-
-def to_json(workload: Workload) -> str:
-    """Write a parameter file."""
-    unit = units()
-    table = {
-        path: {"value": value, "unit": unit[path], "origin": workload.source_refs.get(path, "default")}
-        for path, value in parameters(workload)
-    }
-    prices = {
-        "accelerator_host": workload.prices.accelerator_host,
-        "remote_worker": workload.prices.remote_worker,
-        "tiers": [[tier.label, tier.price, tier.limit] for tier in workload.prices.tiers],
-        "unit": "$ per hour",
-        "origin": workload.source_refs.get("prices", "default"),
-    }
-    whole = {"name": workload.name, "title": workload.title, "prices": prices, "parameters": table}
-    return json.dumps(whole, indent=1, ensure_ascii=False) + "\n"
 
 
 def from_json(text: str, source: str = "the text") -> Workload:

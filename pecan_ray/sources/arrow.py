@@ -20,7 +20,7 @@ from pyarrow import compute as pc
 from pecan_ray.plan.splits import Array, Columns, Element
 
 DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000}
-"""So many of a unit are a day."""
+"""Number of a unit that make a day."""
 
 
 def columns_of(batch: Any) -> Columns:

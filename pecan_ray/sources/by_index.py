@@ -10,10 +10,11 @@ from __future__ import annotations
 import copy
 import hashlib
 import threading
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
@@ -21,10 +22,13 @@ from pecan_ray.errors import PlanError, SourceError
 from pecan_ray.plan.fingerprint import canonical_text
 from pecan_ray.plan.operators import ELEMENTS
 from pecan_ray.plan.option_types import of_kind
-from pecan_ray.plan.splits import Element, Lease, Source, Split, seeks
+from pecan_ray.plan.splits import Element, IndependentElements, Lease, Source, Split, seeks
 from pecan_ray.sampling.random_keys import sampler_key
 from pecan_ray.sources.memory import row_ranges
 from pecan_ray.sources.samplers import Drawn, Permutation, Sampler, sampler_of, weighted
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 CAN_SEEK = "Arrays, Items, ImageFolder, AudioFolder, Files, HuggingFace, Lance, LitData or TokenFiles"
 PASSES_KEPT = 2
@@ -97,6 +101,41 @@ class SequencesKept:
         return found
 
 
+P_co = TypeVar("P_co", bound=IndependentElements, covariant=True)
+"""What is read in one pass."""
+
+
+@dataclass(frozen=True, eq=False, init=False)
+class DrawnSource(ABC, Generic[P_co]):
+    """A source of which a sampler draws what is read, anew in each pass."""
+
+    sampler: Sampler = field(repr=False)
+    seed: int
+    _kept: SequencesKept = field(repr=False)
+
+    @abstractmethod
+    def _pass(self, epoch: int, seed: int) -> P_co:
+        """Return what is read in a pass."""
+
+    def read(self, split: Split, start: int = 0) -> Iterator[Element]:
+        """Yield the elements of a split in epoch 0 under the seed 0, as a look at the data shows it."""
+        return self._pass(0, self.seed).read(split, start)
+
+    def read_past_errors(self, split: Split, start: int = 0) -> Iterator[Element | SourceError]:
+        """Yield what `read` does, and errors in the place of what cannot be read."""
+        return self._pass(0, self.seed).read_past_errors(split, start)
+
+    def with_seed(self, seed: int) -> Self:
+        """Return the source as a job of a seed reads it."""
+        seeded = copy.copy(self)
+        object.__setattr__(seeded, "seed", seed)
+        return seeded
+
+    def of_lease(self, lease: Lease) -> P_co:
+        """Return what is read in the pass of a lease; raises PlanError where the sampler gives too many, or too few."""
+        return self._pass(lease.epoch, seed_of_pass(self.seed, lease))
+
+
 @dataclass(frozen=True)
 class SamplerArguments:
     """The arguments that ask for a sampler, as a user gave them."""
@@ -125,22 +164,19 @@ class SamplerArguments:
 
 
 @dataclass(frozen=True, eq=False, init=False)
-class ByIndex:
+class ByIndex(DrawnSource["SampledPass"]):
     """The elements of another source by the indices that a sampler draws, in another sequence in each pass."""
 
     given: Source
     """As it was written."""
     source: Indexed
     """The same elements by their numbers."""
-    sampler: Sampler
     places: int
     """In a pass."""
     varies: bool
     """Whether passes have other numbers of them."""
     stacks: bool
     """Whether a pipeline stacks the elements of each batch, as nobody else does."""
-    seed: int
-    _kept: SequencesKept = field(repr=False)
     rows_by_range: ClassVar[Literal[True]] = True
 
     def __init__(
@@ -192,7 +228,7 @@ class ByIndex:
 
     @property
     def counts_splits(self) -> bool:
-        """Whether splits tell how many places they hold, as they do where that is the same in each pass."""
+        """Return whether splits tell how many places they hold, as they do where that is the same in each pass."""
         return not self.varies
 
     def splits(self) -> Iterator[Split]:
@@ -202,24 +238,6 @@ class ByIndex:
         for split in row_ranges(self.places, rows):
             # Of a share only its number counts, from which `_range` finds the places in each pass.
             yield Split(split.index, start=split.index, stop=split.index + 1) if self.varies else split
-
-    def read(self, split: Split, start: int = 0) -> Iterator[Element]:
-        """Yield the elements of a split in epoch 0 under the seed 0, as a look at the data shows it."""
-        return self._pass(0, self.seed).read(split, start)
-
-    def read_past_errors(self, split: Split, start: int = 0) -> Iterator[Element | SourceError]:
-        """Yield what `read` does, and errors in the place of what cannot be read."""
-        return self._pass(0, self.seed).read_past_errors(split, start)
-
-    def with_seed(self, seed: int) -> ByIndex:
-        """Return the source as a job of a seed reads it."""
-        seeded = copy.copy(self)
-        object.__setattr__(seeded, "seed", seed)
-        return seeded
-
-    def of_lease(self, lease: Lease) -> SampledPass:
-        """Return what is read in the pass of a lease; raises PlanError where the sampler gives too many, or too few."""
-        return self._pass(lease.epoch, seed_of_pass(self.seed, lease))
 
     def _pass(self, epoch: int, seed: int) -> SampledPass:
         count = self.source.num_elements()
@@ -237,7 +255,7 @@ class ByIndex:
 
     @property
     def seeks(self) -> bool:
-        """Whether each element is read alone, as in the source."""
+        """Return whether each element is read alone, as in the source."""
         return seeks(self.given)
 
     def num_elements(self) -> int | None:

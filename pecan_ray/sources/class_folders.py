@@ -143,9 +143,9 @@ class ClassFolders(ABC):
     endings: ClassVar[tuple[str, ...]]
     """In small letters."""
     item_name: ClassVar[str]
-    """What one of its files is, for errors,"""
+    """What one of its files is, for errors."""
     column: ClassVar[str]
-    """and the column that holds it."""
+    """The column that holds the content of a file."""
 
     def __init__(
         self,
@@ -176,7 +176,7 @@ class ClassFolders(ABC):
 
     @property
     def seeks(self) -> bool:
-        """Whether each file is read alone: of object stores some are fetched ahead."""
+        """Return whether each file is read alone: of object stores some are fetched ahead."""
         return not is_remote(self.root)
 
     def splits(self) -> Iterator[Split]:

@@ -61,17 +61,7 @@ class CsvParser:
             raise pa.ArrowInvalid(problem)
         if schema is not None:  # while types are inferred it is open whether these are numbers
             self.check_sizes(table, data)
-        if self._leaves_a_quote_open(lines[-1].data):
-            raise pa.ArrowInvalid("a quote is opened and not closed in the line")
         return table
-
-    def _leaves_a_quote_open(self, line: bytes) -> bool:
-        quote = self.dialect.quote
-        if quote is None or quote.encode() not in line:
-            return False
-        # Arrow takes the end of the data for the end of an open quote: what follows tells whether it is.
-        empty = self.dialect.delimiter.encode() * (len(self.names) - 1) or b"x"
-        return bool(self._texts(line + b"\n" + empty + b"\n").num_rows < 2)
 
     def check_sizes(self, table: Any, data: bytes) -> None:
         """Raise ArrowInvalid for a number that its column's type cannot hold, of which Arrow makes another one.

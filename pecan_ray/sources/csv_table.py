@@ -40,7 +40,7 @@ SAMPLE_BYTES = 1 << 20
 # Lines that are parsed at a time, unless they are long.
 CHUNK_LINES = 4096
 CHUNK_BYTES = 16 << 20
-"""So many bytes of lines are parsed at a time, or one line more."""
+"""Bytes of lines that are parsed at a time, or one line more."""
 HEADER_STOPS = (1, 1 << 16, None)
 """A header is looked for in the lines that begin before these bytes: mostly it is the first one."""
 MOST_LINES = 1 << 20
@@ -126,12 +126,12 @@ class Csv(LinesByColumns, NullableColumns):
 
     @property
     def estimates_splits(self) -> bool:
-        """Whether rows are lines, of files of this machine that are not compressed."""
+        """Return whether rows are lines, of files of this machine that are not compressed."""
         return super().estimates_splits and not self.newlines_in_values
 
     @property
     def reads_past_errors(self) -> bool:
-        """Whether what follows a bad row can be read: where values hold line ends, a lost quote changes all of it."""
+        """Return whether the rows behind a bad one can be read; a lost quote changes them if values hold line ends."""
         return not self.newlines_in_values
 
     def _columns(self, start: int, bad: BadLines) -> Iterator[Columns | SourceError]:

@@ -61,7 +61,7 @@ class LineFiles(RecordFiles):
 
     @property
     def estimates_splits(self) -> bool:
-        """Whether splits tell about how many elements they hold, and are short enough to begin anywhere in them."""
+        """Return whether splits estimate their numbers of elements, and are short enough to begin anywhere in them."""
         return are_plain_local(self.patterns)
 
     def __post_init__(self) -> None:
@@ -113,7 +113,7 @@ class LinesByColumns(LineFiles, ReadByColumns):
 
     @property
     def reads_past_errors(self) -> bool:
-        """Whether what follows a bad line can be read."""
+        """Return whether what follows a bad line can be read."""
         return True
 
     @abstractmethod

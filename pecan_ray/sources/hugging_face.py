@@ -65,7 +65,7 @@ class HuggingFace:
 
     @property
     def counts_splits(self) -> bool:
-        """Whether it is a table: what ``save_to_disk`` has written is one, which need not be opened to know that."""
+        """Return whether it is a table; a folder of ``save_to_disk`` is one, and is not opened to know that."""
         return isinstance(self.dataset, str) or _is_table(self._held)
 
     def splits(self) -> Iterator[Split]:

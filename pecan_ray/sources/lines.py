@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, suppress
 from itertools import islice
+from statistics import median
 from typing import BinaryIO, NamedTuple
 
 from pecan_ray.errors import CorruptSourceError, PlanError, SourceError
@@ -16,19 +17,20 @@ from pecan_ray.sources.files import split_bytes_of
 from pecan_ray.storage import FileInfo, is_remote, open_random
 
 BLOCK_BYTES = 1 << 18
-"""So much is read at a time."""
+"""Bytes that are read at a time."""
 TAIL_BYTES = 1 << 16
-"""So much is read at a time behind the end of a range, where its last line ends."""
+"""Bytes that are read at a time behind the end of a range, where its last line ends."""
 # docs/decisions/sources.md#28-what-counts-as-a-loss
 MOST_EMPTY = 1 << 20
-"""So many lines in a row may be empty where these are not elements."""
+"""Lines in a row that may be empty where these are not elements."""
 
-SAMPLE_BYTES = 1 << 16
-"""So much of the first file tells how long lines are."""
+SAMPLES, SAMPLE_BYTES = 9, 1 << 13
+"""The number of samples of the first file, and the bytes of each.  Their median tells how long lines are, because a
+file may begin with many that are empty."""
 
 UTF_8 = "utf-8"
 SHOWN_BYTES = 80
-"""So much of a bad line is shown in its error."""
+"""Bytes of a bad line that are shown in its error."""
 # docs/decisions/sources.md#130-damage-costs-only-its-unit
 ENDLESS_RATIO = 16
 """A line of more than so many times `max_record_bytes` has no end: it ends its split, because all of it is read."""
@@ -56,7 +58,7 @@ class LongLine(NamedTuple):
 
     preview: bytes
     nbytes: int
-    """So many have been read."""
+    """Bytes that have been read."""
 
 
 class BadLines:
@@ -108,11 +110,15 @@ def line_ranges(files: Iterable[FileInfo], split_bytes: int, *, whole: bool = Fa
 
 
 def _line_bytes(file: FileInfo) -> float:
-    """Return how many bytes a line has on average at the beginning of a file; 0: nothing is known."""
+    """Return how many bytes a line of a file has, in the median of some places; 0: nothing is known."""
     # Whoever reads it tells why a file cannot be opened.
     with suppress(OSError, SourceError), open_random(file.path, version=file.version) as stream:
-        sample = stream.read(SAMPLE_BYTES)
-        return len(sample) / max(1, sample.count(b"\n"))
+        means = []
+        for place in range(SAMPLES):
+            stream.seek(max(0, file.size - SAMPLE_BYTES) * place // (SAMPLES - 1))
+            sample = stream.read(SAMPLE_BYTES)
+            means.append(len(sample) / max(1, sample.count(b"\n")))
+        return median(means)
     return 0.0
 
 
@@ -227,7 +233,7 @@ class _OpenLine:
 
     @property
     def is_too_long(self) -> bool:
-        """Whether it has more bytes than it may, and is no line of the split before."""
+        """Return whether it has more bytes than it may, and is no line of the split before."""
         return self.in_split and self.nbytes > self._most
 
     def whole(self) -> bytes:

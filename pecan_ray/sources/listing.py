@@ -11,9 +11,9 @@ from pecan_ray.plan.splits import Source, Split
 # docs/decisions/autoorder.md#24-kept-orders-and-reverting: who looks at some data need not list a bucket to
 # its end.
 MOST_LISTED = 4096
-"""So many splits of a source are listed at most,"""
+"""Most splits of a source that are listed."""
 LISTING_S = 0.25
-"""and for no longer than this."""
+"""Most seconds for which a source is listed."""
 
 
 @dataclass(frozen=True)

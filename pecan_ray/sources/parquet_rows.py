@@ -7,7 +7,6 @@ to be of use, the longest value of its dictionary is looked at.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -17,24 +16,25 @@ from pyarrow import compute as pc
 from pyarrow import parquet as pq
 
 from pecan_ray.sources.arrow import leaves_of
+from pecan_ray.storage.access import SizedFile
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 DECODED_BYTES = 4 << 20
-"""So much is decoded at a time, if rows are about equal."""
+"""Bytes that are decoded at a time, if rows are about equal."""
 # Rows that are decoded at a time, however small they are.
 MOST_DECODED_ROWS = 1 << 14
 MOST_DECODED_BYTES = 64 << 20
-"""So much is decoded at a time, or one row more, if rows are as long as the file lets them be."""
+"""Bytes that are decoded at a time, or one row more, if rows are as long as the file lets them be."""
 SPARSE_BYTES = 256 << 20
-"""So many bytes of a column may lie in a few rows, and the rest be empty,"""
+"""Up to this many bytes of a column may lie in a few rows, while the other rows are empty."""
 SPARSE_RATIO = 200
-"""if they are packed into less than this part of them."""
+"""The rest may be empty where a column takes so many times less in the file."""
 LISTS_BYTES = 1 << 30
-"""Lists that unpack to so many bytes,"""
+"""Lists that unpack to so many bytes may lie in one row."""
 LISTS_RATIO = 1000
-"""and to so many times what they take in the file, may lie in one row."""
+"""The same for lists that unpack to so many times what they take in the file."""
 
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT96": 12}
 _IN_DICTIONARIES = {"PLAIN_DICTIONARY", "RLE_DICTIONARY"}
@@ -44,25 +44,8 @@ class _ReadError(Exception):
     """Arrow has found nothing wrong with a footer, and wants to read."""
 
 
-class _SizeOnlyFile(io.RawIOBase):
+class _SizeOnlyFile(SizedFile):
     """A file of a size of which nothing can be read."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self._size, self._at = size, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        return self._at
 
     def readinto(self, buffer: WriteableBuffer) -> NoReturn:
         raise _ReadError

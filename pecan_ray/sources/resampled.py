@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -12,16 +11,16 @@ import numpy as np
 
 from pecan_ray.errors import PlanError, SourceError, describe_error, is_interrupt
 from pecan_ray.plan.arguments import positive
-from pecan_ray.plan.splits import Element, IndependentElements, Lease, RandomSource, Source, Split
-from pecan_ray.sources.by_index import SequencesKept, seed_of_pass
-from pecan_ray.sources.samplers import Drawn, Sampler, weighted
+from pecan_ray.plan.splits import Element, IndependentElements, RandomSource, Source, Split
+from pecan_ray.sources.by_index import DrawnSource, SequencesKept
+from pecan_ray.sources.samplers import Drawn, weighted
 
 WeightOfPath: TypeAlias = Callable[[str], float]
 """Returns the weight of a shard, of which it is given the path."""
 
 
 @dataclass(frozen=True, eq=False, init=False)
-class Resampled:
+class Resampled(DrawnSource["DrawnShards"]):
     """The shards of another source, drawn with replacement in each pass: those of `WebDataset` and `TFRecords`.
 
     A draw is a split: read whole by one worker, delivered once, and known by its number in the pass, so that it comes
@@ -33,9 +32,6 @@ class Resampled:
     listed: tuple[Split, ...] = field(repr=False)
     draws: int
     """In a pass."""
-    sampler: Sampler = field(repr=False)
-    seed: int
-    _kept: SequencesKept = field(repr=False)
     counts_splits: ClassVar[bool] = False
 
     def __init__(
@@ -69,24 +65,6 @@ class Resampled:
         """Yield a split for each draw of a pass."""
         # Without path and range: which shard it is differs from pass to pass.
         return (Split(index=index) for index in range(self.draws))
-
-    def read(self, split: Split, start: int = 0) -> Iterator[Element]:
-        """Yield the elements of a draw of epoch 0 under the seed 0, as a look at the data shows it."""
-        return self._pass(0, self.seed).read(split, start)
-
-    def read_past_errors(self, split: Split, start: int = 0) -> Iterator[Element | SourceError]:
-        """Yield what `read` does, and errors in the place of what cannot be read."""
-        return self._pass(0, self.seed).read_past_errors(split, start)
-
-    def with_seed(self, seed: int) -> Resampled:
-        """Return the source as a job of a seed reads it."""
-        seeded = copy.copy(self)
-        object.__setattr__(seeded, "seed", seed)
-        return seeded
-
-    def of_lease(self, lease: Lease) -> DrawnShards:
-        """Return what is read in the pass of a lease."""
-        return self._pass(lease.epoch, seed_of_pass(self.seed, lease))
 
     def _pass(self, epoch: int, seed: int) -> DrawnShards:
         return DrawnShards(self, self._kept.drawn(self.sampler, epoch, seed, len(self.listed)))

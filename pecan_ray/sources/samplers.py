@@ -24,7 +24,7 @@ DrawIndices: TypeAlias = Callable[[int, int], Any]
 """Returns the indices of an epoch under a seed; of a batch sampler, a sequence of indices for each batch."""
 DrawnIndices: TypeAlias = npt.NDArray[np.integer[Any]]
 MOST_IN_FOUR_BYTES = 1 << 31
-"""So many indices fit into 32 bits with a sign."""
+"""Number of indices that fit into 32 bits with a sign."""
 MOST_PASSES, MOST_YIELDED = 20, 10_000_000
 """A pass may yield each element so many times, and so many indices more: what yields on has no end.  Ten million
 indices are eight times those of ImageNet, and take a second and 400 MB."""

@@ -71,7 +71,7 @@ class TfDataSource:
 
     @property
     def sharded(self) -> bool:
-        """Whether the function takes (num_shards, shard_index)."""
+        """Return whether the function takes (num_shards, shard_index)."""
         return bool(_shard_parameters(self.make_dataset))
 
     @property

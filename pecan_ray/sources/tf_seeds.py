@@ -67,7 +67,7 @@ class DatasetPass:
 
     @property
     def first(self) -> bool:
-        """Whether numbers are those of plain tf.data: the first shard in the first pass, without a seed of the job."""
+        """Return whether numbers are those of plain tf.data: in the first pass over the first shard, without a seed."""
         return self == DatasetPass()
 
     def random_numbers(self, use: str, number: int = 0) -> tuple[int, int]:
@@ -96,7 +96,7 @@ class SeedFold:
     """Handles of the variables that were made with the dataset."""
     log: list[SeedRequest] = field(default_factory=list)
     requests: int = 0
-    """So often seeds were asked for, and states of generators."""
+    """How often seeds, and states of generators, were asked for."""
 
     def fold(self, seeds: Seeds, *, at_once: bool) -> Seeds:
         """Return seeds joined with the key; `at_once`: the number is drawn while the dataset is made."""

@@ -32,7 +32,7 @@ from pecan_ray.storage import FileInfo, is_remote, open_random
 _HEADER = struct.Struct("<QI")
 _FOOTER = struct.Struct("<I")
 HEADERS_BYTES = 4096
-"""So much is read at a time where only the lengths of records are wanted: a page, with the headers of small ones."""
+"""Bytes that are read at a time where only lengths of records are wanted: a page, with the headers of small ones."""
 
 
 @dataclass(frozen=True)
@@ -84,12 +84,12 @@ class TFRecords(RecordFiles):
 
     @property
     def counts_splits(self) -> bool:
-        """Whether files lie on this machine and are not compressed: their records are counted as they are listed."""
+        """Return whether files are local and not compressed: their records are counted as they are listed."""
         return are_plain_local(self.patterns, all_files=True)
 
     @property
     def estimates_splits(self) -> bool:
-        """Whether records are counted but for those of compressed files, which are read at a stretch."""
+        """Return whether records are counted but for those of compressed files, which are read at a stretch."""
         return are_plain_local(self.patterns)
 
     def read(self, split: Split, start: int = 0) -> Iterator[Element]:

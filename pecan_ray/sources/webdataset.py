@@ -20,7 +20,7 @@ from pecan_ray.sources.tar import BLOCK, TarMember, members
 from pecan_ray.storage import FileInfo, is_remote, open_random
 
 MEMBERS_LOOKED_AT = 64
-"""So many members of the first archive tell how large samples are."""
+"""Members of the first archive that tell how large samples are."""
 MOST_PLACES = 16
 """Archives of which a process knows how far it has come."""
 
@@ -100,7 +100,7 @@ class WebDataset(NamedFiles):
 
     @property
     def estimates_splits(self) -> bool:
-        """Whether splits tell about how many samples they hold, and those before one are passed over quickly."""
+        """Return whether splits tell about how many samples they hold, and those before one are passed over quickly."""
         return are_plain_local(self.patterns)
 
     def _sample_bytes(self, file: FileInfo) -> float:

@@ -31,7 +31,7 @@ class Files(NamedFiles):
 
     @property
     def seeks(self) -> bool:
-        """Whether each file is read alone: of object stores some are fetched ahead."""
+        """Return whether each file is read alone: of object stores some are fetched ahead."""
         return not any(map(is_remote, self.patterns))
 
     def splits(self) -> Iterator[Split]:

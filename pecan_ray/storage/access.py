@@ -420,12 +420,12 @@ class _PrefetchingReader(io.RawIOBase):
         return piece
 
 
-class _RangeReader(io.RawIOBase):
-    """Reads an object at any place, one request a read."""
+class SizedFile(io.RawIOBase):
+    """A file of a size that is known, of which any place may be asked for."""
 
-    def __init__(self, path: str, size: int, version: str) -> None:
+    def __init__(self, size: int) -> None:
         super().__init__()
-        self._path, self._size, self._version, self._at = path, size, version, 0
+        self._size, self._at = size, 0
 
     def readable(self) -> bool:
         return True
@@ -439,6 +439,14 @@ class _RangeReader(io.RawIOBase):
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
         return self._at
+
+
+class _RangeReader(SizedFile):
+    """Reads an object at any place, one request a read."""
+
+    def __init__(self, path: str, size: int, version: str) -> None:
+        super().__init__(size)
+        self._path, self._version = path, version
 
     def readinto(self, buffer: WriteableBuffer) -> int:
         target = memoryview(buffer).cast("B")

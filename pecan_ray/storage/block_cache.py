@@ -189,7 +189,7 @@ class BlockCache:
 
     @property
     def is_shared(self) -> bool:
-        """Whether other jobs read first what is here, of the same data: on this node, or where blocks are spread."""
+        """Return whether jobs that read the same data read cached parts first: on this node, or over all nodes."""
         with self._lock:
             company = self._reader_registry if self._store is not None else None
             if company is None:

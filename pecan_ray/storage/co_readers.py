@@ -31,9 +31,9 @@ class ReaderRegistry:
         """`job`: its name, the same in all its processes."""
         self._store, self._job, self._clock = store, job, clock
         self._written_at: dict[str, float] = {}
-        """When this process has last noted that it reads a dataset,"""
+        """When this process has last noted that it reads a dataset."""
         self._last_lookup: dict[str, tuple[float, bool]] = {}
-        """and what it found when it last looked who does."""
+        """Of each dataset, when this process last looked for others that read it, and whether it found some."""
 
     @property
     def datasets(self) -> list[str]:

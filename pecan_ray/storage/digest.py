@@ -30,7 +30,7 @@ class ObjectDigest:
     path: str
     size: int
     version: str
-    """That was read."""
+    """The version that was read."""
     blake2b: str
     """Of the whole object, in hexadecimal digits."""
     block_hashes: bytes

@@ -29,7 +29,7 @@ class Head(NamedTuple):
     path: str
     version: str
     nbytes: int
-    """So many bytes, or the whole file where it is shorter."""
+    """Bytes of the head, or of the whole file where it is shorter."""
 
 
 @dataclass
@@ -39,9 +39,9 @@ class _Held:
     """Bytes that it takes, or may come to take."""
     taken: bool = False
     used: bool = False
-    """Somebody has read it;"""
+    """Somebody has read it."""
     repeated: bool = False
-    """it was then announced once more: whoever takes it next need not read it."""
+    """It was announced once more after it was read: whoever takes it next need not read it."""
     waiting: int = 0
     """Readers that wait for it."""
     given_up: threading.Event = field(default_factory=threading.Event)

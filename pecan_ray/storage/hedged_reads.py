@@ -44,9 +44,9 @@ class HedgeCount(NamedTuple):
     """Of the reads of a process."""
 
     twice: int = 0
-    """So many were asked for twice,"""
+    """Reads that were asked for twice."""
     won: int = 0
-    """and of these so many were answered first by the second request."""
+    """Reads of which the second request was answered first."""
 
 
 @dataclass

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 # All numbers: docs/decisions/storage.md#72-late-reads-are-asked-for-twice. After the median half of a
 # stream's requests would be made twice.
 QUANTILE = 0.95
-"""A read is late that takes longer than this share of the latest ones of its size,"""
+"""A read may be late that takes longer than this share of the latest ones of its size."""
 TIMES = 2.0
-"""so many times,"""
+"""It is late if it takes so many times as long as these."""
 LEAST_S = 0.5
-"""and longer than this: what is in a queue ahead of the training is not worth a request for less."""
+"""It is late if it also takes longer than this: what lies ahead of the training is not worth a request for less."""
 FEWEST = 32
 """Reads of a size must have come before one is late."""
 SHARE = 0.05
@@ -32,7 +32,7 @@ class LateRead:
 
     waited_s: float
     nbytes: float
-    """That are expected."""
+    """Bytes that are expected."""
     failing: bool = False
     """It has failed and is being tried again."""
 

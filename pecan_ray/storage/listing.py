@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 from pecan_ray.errors import SourceNotFoundError
-from pecan_ray.storage.backend import MAGIC, FileInfo
+from pecan_ray.storage.backend import MAGIC, FileInfo, compile_glob, is_hidden
 from pecan_ray.storage.clients import backend, is_remote
 from pecan_ray.storage.pattern_expansion import expand_pattern, pattern_to_glob
 
@@ -15,7 +15,7 @@ Patterns: TypeAlias = str | Sequence[str]
 
 # A lookup is one request; a listing is one for each 1,000 objects that begin alike, wanted or not.
 FEW_NAMES = 16
-"""So many names that braces stand for are looked up one by one, more of them in one listing."""
+"""Most names that braces stand for which are looked up one by one; more are found in one listing."""
 ONLY_STARS = re.compile(r"\*+")
 
 
@@ -64,6 +64,19 @@ def _is_for_all(pattern: str) -> bool:
     """Tell whether a pattern names a folder, or all files of one."""
     name = pattern.rpartition("/")[2]
     return MAGIC.search(pattern) is None or ONLY_STARS.fullmatch(name) is not None
+
+
+def would_name(patterns: Patterns, path: str) -> bool:
+    """Tell whether patterns would name a file, if there were one of this path."""
+    names = [name for one in ([patterns] if isinstance(patterns, str) else patterns) for name in expand_pattern(one)]
+    return any(_would_name(name, path) for name in names)
+
+
+def _would_name(pattern: str, path: str) -> bool:
+    if MAGIC.search(pattern):
+        return compile_glob(pattern).match(path) is not None
+    below = path.removeprefix(pattern.rstrip("/") + "/")
+    return path == pattern or (below != path and not is_hidden(below))
 
 
 def list_folder(folder: str) -> Iterator[FileInfo]:

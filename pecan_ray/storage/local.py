@@ -18,7 +18,7 @@ from pecan_ray.storage.local_stream import no_file, open_file, shorter, version_
 from pecan_ray.storage.ranges import FileRange, replaced
 
 MOST_VISITS = 1000
-"""So often one folder may be come to behind links: links to links double with every step."""
+"""Most times that one folder is come to behind links: links to links double with every step."""
 
 Descend = Callable[[str, int], bool]
 """(path of a folder, how deep it lies below the first one) -> whether to look into it."""

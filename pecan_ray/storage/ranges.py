@@ -46,7 +46,7 @@ class RangeRequest:
 
     @property
     def ranged(self) -> bool:
-        """Whether it is less than the whole."""
+        """Return whether it is less than the whole."""
         return self.start > 0 or self.stop is not None
 
     def header(self) -> dict[str, str]:

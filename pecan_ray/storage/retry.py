@@ -31,9 +31,9 @@ DONE: dict[Doing, str] = {"read": "read", "write": "written", "remove": "removed
 LOOK_S = 0.1
 """Whoever pauses, and may be given up by several, looks so often."""
 SAY_AFTER_S = 5.0
-"""What has been tried again for so long is told;"""
+"""What has been tried again for so long is told."""
 SAY_AGAIN_S = 60.0
-"""and again after this time, if there still is something."""
+"""It is told again after this time, if there still is something."""
 
 
 class RequestCancelledError(Exception):
@@ -65,9 +65,9 @@ class Retrying:
     """A request that has failed and is being tried again."""
 
     path: str
-    """As it may be shown; and"""
+    """As it may be shown."""
     error: str
-    """what was raised last, in words."""
+    """What was raised last, in words."""
     since: float
     """When it failed first, as the clock told it."""
     operation: Doing = "read"

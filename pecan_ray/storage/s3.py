@@ -45,7 +45,7 @@ CONNECT_S = 10.0
 READ_S = 30.0
 """A store that sends nothing for so long is asked again."""
 MOST_WRONG = 5
-"""So often an answer may come with a wrong checksum: what is damaged on its way comes whole the next time."""
+"""Answers with a wrong checksum that end a read: what is damaged on its way comes whole the next time."""
 
 
 OPTIONS = ("key", "secret", "token", "profile", "anon", "endpoint_url", "client_kwargs")

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 WAIT_S = 5.0
-"""So long at most: who fetches may be slow by its quota, and then it is better to fetch the bytes oneself."""
+"""Most seconds to wait: who fetches may be slow by its quota, and then it is better to fetch the bytes oneself."""
 # Seconds between two tries for the lock: short beside a request of some ten milliseconds.
 LOOK_S = 0.01
 

@@ -26,9 +26,9 @@ from pecan_ray.storage.threads import RequestThreads
 
 # docs/decisions/shared-cache-and-pipe.md#68-blocks-on-other-nodes, as the next two.
 AWAY_S = 5.0
-"""So long a node is left alone after it has not answered at first; twice as long after each further time,"""
+"""Seconds for which a node is left alone that has not answered; twice as long after each further time."""
 MOST_AWAY_S = 120.0
-"""and no longer than that."""
+"""Most seconds for which a node is left alone."""
 TRIED_S = 10.0
 """Then one asks it, and the others wait so long for what becomes of that."""
 BEHIND_BYTES = 64 << 20
@@ -37,11 +37,11 @@ WRITES = 4
 """Blocks that are sent at a time."""
 # docs/decisions/shared-cache-and-pipe.md#77-one-of-several-nodes-fetches, as the next three.
 LOOK_S = 0.01
-"""Whoever waits for a block that another one fetches asks after so long, then after twice that,"""
+"""Whoever waits for a block that another one fetches asks after so long, and then after twice that."""
 MOST_LOOK_S = 0.1
-"""and so on, up to this;"""
+"""Most seconds between two of these questions."""
 LOOKS_OF_ONE = 4
-"""each time after so many it also asks whether the other one still runs."""
+"""After so many of these questions it asks each time whether the other one still runs."""
 
 ASKED_S = 2.0
 """Where nodes take so long to tell what they have, no further one is asked."""
@@ -96,11 +96,11 @@ class BlockMisses:
     until: float
     """No longer it waits for others, by the monotonic clock."""
     sizes: dict[str, int] = field(default_factory=dict)
-    """Those that other nodes have, with the sizes of their objects;"""
+    """Blocks that other nodes have, with the sizes of their objects."""
     fetched_by_others: dict[str, Fetcher] = field(default_factory=dict)
-    """those that other reads fetch;"""
+    """Blocks that other reads fetch."""
     mine: set[str] = field(default_factory=set)
-    """those that this one is to fetch, as it has told their owners."""
+    """Blocks that this read is to fetch, as it has told their owners."""
 
     def is_missing(self, key: str) -> bool:
         """Tell whether no other node has a block, and no other read fetches it, as far as is known."""
@@ -122,9 +122,9 @@ class SpreadBlocks:
         self._write_threads = RequestThreads(WRITES)
         self._numbers = itertools.count()
         self._read: dict[tuple[str, str], float] = {}
-        """When each job of this process has read which dataset, lately;"""
+        """When each job of this process has last read which dataset."""
         self._shared: frozenset[str] = frozenset()
-        """and those that other jobs read too, also on other nodes."""
+        """Datasets that other jobs read too, also on other nodes."""
         self._lock = threading.Lock()
         """Guards all below."""
         self._nodes: Mapping[str, CacheNode] = {}
@@ -145,7 +145,7 @@ class SpreadBlocks:
 
     @property
     def idle(self) -> bool:
-        """Whether all that was put has been sent, or given up."""
+        """Return whether all that was put has been sent, or given up."""
         with self._lock:
             return not self._behind
 

@@ -18,11 +18,11 @@ from pecan_ray.storage.token_bucket import TokenBucket
 
 # Decision 51: at 1 MB/s, blocks of 8 MiB would come in bursts of eight seconds.
 PIECE_S = 0.1
-"""A piece is what may be read in this time,"""
+"""A piece is what may be read in this time."""
 LEAST_PIECE = 16 << 10
-"""at least so many bytes,"""
+"""Least bytes of a piece."""
 MOST_PIECE = 8 << 20
-"""and at most so many."""
+"""Most bytes of a piece."""
 LOOK_S = 0.1
 """Whoever waits sees a change of the quota after this time."""
 

@@ -23,7 +23,7 @@ logger = logging.getLogger("pecan_ray.client")
 CONNECT_S = 3.0
 """A server that has not answered after so long counts as unreachable."""
 ATTEMPTS = 4
-"""So often in a row a stream may fail to bring anything before the worker is read another way."""
+"""Times in a row that a stream may fail to bring anything before the worker is read another way."""
 PAUSE_S = 0.1
 """Before the second attempt; doubled for each further one."""
 FAILURES = (flight.FlightError, pa.ArrowException, OSError)

@@ -122,6 +122,7 @@ class _Stream:
             current = self._lane.current(turn)
             self._writer.write_metadata(END if current else GONE)
         except BaseException:
+            # The reader may be what has gone; it waits for this else.
             with contextlib.suppress(*FAILURES):
                 self._writer.write_metadata(GONE)
             raise

@@ -7,7 +7,7 @@ import threading
 SMALLEST_BYTES = 1 << 20
 """A smaller lot fits into the buffers of the connection, whatever the link does with it."""
 ENOUGH_BYTES = 64 << 20
-"""So many bytes tell: the buffers of a connection, up to 16 MiB, hide less than a quarter of them."""
+"""Bytes that tell a speed: the buffers of a connection, up to 16 MiB, hide less than a quarter of them."""
 
 
 class LinkSpeed:

@@ -29,9 +29,9 @@ class PipeAddress:
 
     pid: int
     messages: int
-    """File descriptor for the messages,"""
+    """File descriptor for the messages."""
     credits: int
-    """and for what the trainer writes."""
+    """File descriptor for what the trainer writes."""
     inodes: tuple[int, int]
     """Of both, so that another process with a reused id is not mistaken for the worker."""
 

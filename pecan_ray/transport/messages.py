@@ -16,6 +16,7 @@ from pecan_ray.engines.layout import ColumnPlace, Layout
 from pecan_ray.engines.nested_columns import restore_arrays
 from pecan_ray.engines.python.deferral import Finisher
 from pecan_ray.job.blocks import RowRange
+from pecan_ray.transport.owned_slots import InlineSlot
 from pecan_ray.transport.ring import RingReader, RingSlot, SlotAddress
 
 logger = logging.getLogger("pecan_ray.client")
@@ -36,6 +37,9 @@ class Message:
     bad: list[BadElement] = field(default_factory=list)
     layout: Layout | None = None
     """Where the columns lie that are not in `columns`."""
+    memory: bytearray | None = None
+    """In which they lie, where a small batch travels in its message; None: in the slot at `address`, if there is one.
+    """
     without_data: SpansByKey = field(default_factory=dict)
     """Of `spans`, what yields nothing."""
     row_range: RowRange | None = None
@@ -64,7 +68,11 @@ def placed(produced: Produced) -> tuple[dict[str, Any], Memory]:
 
 
 def describe_batch(
-    produced: Produced, columns: dict[str, Any], address: SlotAddress | None = None, layout: Layout | None = None
+    produced: Produced,
+    columns: dict[str, Any],
+    address: SlotAddress | None = None,
+    layout: Layout | None = None,
+    memory: bytearray | None = None,
 ) -> Message:
     """Return what is said about a batch with these columns."""
     return Message(
@@ -75,6 +83,7 @@ def describe_batch(
         address,
         produced.bad,
         layout,
+        memory,
         produced.without_data,
         produced.row_range,
         produced.unfinished,
@@ -83,12 +92,13 @@ def describe_batch(
 
 def encode_ring(produced: Produced) -> Message:
     """Describe a batch that lies in a slot; columns outside of it travel by value."""
-    if not isinstance(produced.slot, RingSlot):
+    slot, layout = produced.slot, produced.layout
+    if not isinstance(slot, (RingSlot, InlineSlot)):
         return encode_store(produced)
-    layout = produced.layout
     columns = placed(produced)[0] if layout is None else layout.outside(produced.columns)
-    address = produced.slot.address()
-    return describe_batch(produced, columns, address, layout)
+    if isinstance(slot, InlineSlot):
+        return describe_batch(produced, columns, None, layout, slot.memory)
+    return describe_batch(produced, columns, slot.address(), layout)
 
 
 def pickled(messages: object) -> bytes:
@@ -122,13 +132,13 @@ class BatchReader:
         They are as they have travelled, without a copy.  Columns in shared memory, and those that a stream has brought,
         are writable and belong to the holder until the last view is gone; those from the object store are read-only.
         """
-        if message.address is None:
+        if message.memory is None and message.address is None:
             return restore_arrays(message.columns)
-        memory = self._ring.open(message.address)
+        memory: Any = self._ring.open(message.address) if message.address is not None else message.memory
         if memory is None:
             return None
         if message.layout is not None:
-            return message.layout.views(memory, message.columns)
+            return restore_arrays(message.layout.views(memory, message.columns))
         return restore_arrays(views(message.columns, memory))
 
     def finish(self, message: Message, columns: dict[str, Any]) -> dict[str, Any]:

@@ -117,9 +117,9 @@ class Outbox:
         """By address; none is empty."""
         self._bytes: Counter[int | None] = Counter()
         self._waiters: list[_Taker] = []
-        """Those that wait, the longest first;"""
+        """Those that wait, the longest first."""
         self._requested_addresses: set[int | None] = {None}
-        """the addresses of what they may have."""
+        """Addresses of the batches that those who wait may have."""
         self._at_end: list[tuple[int, Callable[[], None]]] = []
         self._first = self._next = 0
         self._closed, self.left = False, 0
@@ -141,7 +141,7 @@ class Outbox:
                 lambda: self._closed or not self._is_wanted(rank, produced.epoch) or self._has_room(rank, nbytes)
             )
             if not self._is_wanted(rank, produced.epoch):
-                _release_slot(produced)
+                release_slot(produced)
                 return
             batch = _Waiting(self._next, rank, produced, nbytes)
             self._next += 1
@@ -214,7 +214,7 @@ class Outbox:
             dropped = self._drop_unwanted()
         # Outside of the lock, since the slots' ring has one of its own.
         for batch in dropped:
-            _release_slot(batch.produced)
+            release_slot(batch.produced)
 
     def drain(self) -> None:
         """Drop what is for ranks that were given nothing so far: one that has never met this worker takes nothing.
@@ -227,7 +227,7 @@ class Outbox:
                 self._readers = self._dealt.served()
             dropped = self._drop_unwanted()
         for batch in dropped:
-            _release_slot(batch.produced)
+            release_slot(batch.produced)
 
     def _is_wanted(self, rank: int | None, epoch: int) -> bool:
         """Tell whether to keep a batch with an address."""
@@ -359,6 +359,7 @@ class Outbox:
             taker.changed.notify()
 
 
-def _release_slot(produced: Produced) -> None:
+def release_slot(produced: Produced) -> None:
+    """Give a batch's memory back."""
     if produced.slot is not None:
         produced.slot.release()

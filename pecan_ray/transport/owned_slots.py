@@ -1,5 +1,7 @@
 """A ring's slots for engines, given back when nobody refers to them: a stretch that is left may own any number.
 
+A batch that is small takes no slot of the ring: its bytes travel in its message.
+
 Threads that are still at work on such a stretch may write into its slots.  So no slot is given back while one of them
 has it, and whoever was the last one gives it back by forgetting it.
 """
@@ -9,6 +11,10 @@ from __future__ import annotations
 import contextlib
 
 from pecan_ray.transport.ring import RingSlot, RingSlots
+
+# Decision 236: to copy so much is cheaper than a slot, which takes a look-up, two records and a thread that reads them.
+INLINE_BYTES = 4096
+"""Batches of so many bytes travel in their messages."""
 
 
 class OwnedSlot:
@@ -40,12 +46,31 @@ class OwnedSlot:
                 self._slot.forgotten()
 
 
+class InlineSlot:
+    """Memory of a small batch, whose bytes travel in its message."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.memory = bytearray(nbytes)
+
+    @property
+    def buffer(self) -> memoryview:
+        """The writable bytes."""
+        return memoryview(self.memory)
+
+    def release(self) -> None:
+        """Do nothing: the garbage collector does it."""
+
+
 class OwnedSlots:
     """Where a worker's engine gets memory for batches."""
 
     def __init__(self, ring: RingSlots) -> None:
         self._ring = ring
 
-    def acquire(self, nbytes: int) -> OwnedSlot:
+    def acquire(self, nbytes: int) -> OwnedSlot | InlineSlot:
         """Return a slot of at least `nbytes` bytes, waiting while too much is in flight."""
+        # Not bounded here: as batches of strings they are, by the engine's read-ahead, the outbox and the trainer's
+        # queue.
+        if nbytes <= INLINE_BYTES:
+            return InlineSlot(nbytes)
         return OwnedSlot(self._ring.acquire(nbytes))

@@ -39,7 +39,7 @@ FILES_OF_A_SIZE = 2
 MOST_DOUBLINGS = 15
 """The largest files have a TiB."""
 LEAST_IN_FLIGHT = 2
-"""So many slots may always be in flight, so that one huge batch cannot stop a worker."""
+"""Slots that may always be in flight, so that one huge batch cannot stop a worker."""
 MOST_IN_FLIGHT = 2048
 """Slots, however small they are."""
 RECORD = struct.Struct("=Iq")

@@ -48,7 +48,7 @@ class ShareChannel:
 
     @property
     def opened(self) -> bool:
-        """Whether the reader has opened its ends, as far as is known."""
+        """Return whether the reader has opened its ends, as far as is known."""
         return not self._peer_fds
 
     def credits(self) -> int | None:

@@ -37,7 +37,7 @@ class BatchDescriptor:
     """What readers are told of a batch."""
 
     number: int
-    """By which they say that they have let go of it."""
+    """The number by which they say that they have let go of it."""
     worker: str
     epoch: int
     rows: int

@@ -83,10 +83,10 @@ class Audit:
         self.world.progressed()
         scenario = self.scenario
         who = worker if scenario.sharding == "off" else ""
-        if scenario.in_order and scenario.visitation == "exactly_once":
-            self._check_turn(trainer.rank, made)
+        ledger, exact = self.world.job.state.ledger, scenario.visitation == "exactly_once"
+        in_turn = (scenario.alone and ledger.is_in_turn(made.epoch)) or (scenario.numbered and not ledger.runs.given_up)
         passed_over = made.epoch in self._left_before  # of such an epoch nobody knows what a loop has left
-        if scenario.numbered and not (passed_over or self.world.job.state.ledger.runs.given_up):
+        if (scenario.in_order and exact) or (in_turn and not passed_over):
             self._check_turn(trainer.rank, made)
         if scenario.coordinated:
             step = trainer.used

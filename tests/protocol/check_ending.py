@@ -77,7 +77,7 @@ def _check_endings(world: World, job: JobModel, trainers: list[TrainerModel]) ->
         reasons |= {"enough": "", "ClusterError": "has left before the end"}
     if scenario.absent:
         reasons |= {"gave up": "", "ClusterError": "has left before the end"}
-    if scenario.error_budget < 1.0:
+    if scenario.error_budget < 1.0 and (not scenario.within_budget or machines_may_be_taken_for_elements(world)):
         reasons["ErrorBudgetError"] = "error budget"
     if world.faults["fail"]:
         reasons["PlanError"] = "the function failed"

@@ -93,6 +93,21 @@ def _some_faults(
     ]
 
 
+def _rarely_bad(random: Random, scenario: Scenario) -> Scenario:
+    """A quarter of the elements is bad, of whatever is read, and workers read ahead of their batches."""
+    sources = tuple(
+        tuple(SplitModel(_at_most_a_quarter_bad(split.outputs * 4)) for split in source) for source in scenario.sources
+    )
+    return replace(scenario, sources=sources, error_budget=0.25, window=random.choice((1, 4, 16, 64)))
+
+
+def _at_most_a_quarter_bad(outputs: Iterable[int]) -> tuple[int, ...]:
+    kept: list[int] = []
+    for output in outputs:
+        kept.append(1 if 4 * (kept.count(BAD) + 1) > len(kept) + 1 else output)
+    return tuple(kept)
+
+
 def _in_order(random: Random, scenario: Scenario) -> Scenario:
     """Batches are one sequence."""
     return replace(scenario, in_order=True, sources=scenario.sources[:1], shuffled=False)
@@ -196,7 +211,9 @@ def _numbered(random: Random, scenario: Scenario) -> Scenario:
     skips = bad or (joined and Random(f"skips {scenario.seed}").random() < 0.5)
     estimated = joined and known and Random(f"estimated {scenario.seed}").random() < 0.3
     scenario = replace(scenario, numbered=True, joined=joined, lengths_known=known and not estimated)
-    scenario = replace(scenario, estimated=estimated)
+    ends_runs = joined and Random(f"ends runs {scenario.seed}").random() < 0.6
+    whole = joined and not ends_runs and Random(f"whole batches {scenario.seed}").random() < 0.5
+    scenario = replace(scenario, estimated=estimated, ends_runs=ends_runs, whole_batches=whole)
     if not skips:
         scenario = replace(scenario, on_error="raise", unseen=0.0 if joined else scenario.unseen)
     elif scenario.on_error == "raise":
@@ -258,6 +275,7 @@ def _all_are_there(scenario: Scenario) -> bool:
 
 
 CHANGES_OF_DATA = (
+    Change("budget", 0.6, _rarely_bad, lambda one: any(BAD in split.outputs for split in one.splits)),
     Change("in order", 0.12, _in_order, lambda one: not one.serial and one.sharding != "off"),
     Change("coordinated", 0.3, _choose(buckets=(1, 2, 3, 5)), _can_have_rounds),
     Change("grouped", 0.15, _grouped, _can_have_groups),

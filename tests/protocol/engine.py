@@ -31,6 +31,8 @@ class ModelItem:
     bad: LeftOutElement | None = None
     deadly: bool = False
     hanging: Origin | None = None
+    ends_run: bool = False
+    """No output: the run ends here."""
     length: int | None = None
     """No output: the split ends here, behind so many elements."""
 
@@ -53,6 +55,8 @@ class Made:
     """which is named by its first output."""
     row_range: RowRange | None = None
     """Which part of the epoch its rows are, where these come in order."""
+    ends_run: bool = False
+    """All of a run is made."""
     partial: bool = False
     """It fills no batch, at the end of an assignment."""
 
@@ -132,6 +136,8 @@ class EngineModel:
         self._rows = 0
         """Outputs so far, where only some are taken."""
         self._given: list[Lease] = []
+        self.works: list[int] = []
+        """Of each element that was worked on since this was taken last, how much work it was."""
         self.lengths: list[tuple[LeaseKey, int]] = []
         """Splits that were read to their ends since this was asked for last."""
         self._ended: set[int] = set()
@@ -213,24 +219,28 @@ class EngineModel:
                 self._items.extend(read)
             else:
                 self._items = deque(mixed(self._items, read, self._random))
+        if lease.ends_run:
+            self._items.append(ModelItem(lease.key, [], ends_run=True))
 
     def run(self, *, ending: bool) -> tuple[Made | Fatal | None, int]:
         """Work until a batch is finished or more leases are needed; return it, and how many elements that took.
 
         `ending`: there are no more leases.
         """
-        work_done, window = 0, 1 if self._scenario.one_sequence else self._scenario.window
-        items = self._items
+        work_done, window, items = 0, self._scenario.window, self._items
         if self._round:
             return self._round.popleft(), 0
-        while items and (ending or len(items) >= window):
-            if window > 1:
+        while items and (ending or self._goes_on()):
+            if window > 1 and not self._scenario.one_sequence:
                 items.rotate(-self._random.randrange(min(window, len(items))))
             item = items.popleft()
             if item.length is not None:
                 self.lengths.append((item.key, item.length))
                 continue
-            work_done += 1
+            if item.ends_run:
+                return self._end_run(), work_done
+            self.works.append(1 if item.piece is None else self._scenario.work_of(*item.piece[:2]))
+            work_done += self.works[-1]
             if item.deadly or item.hanging:
                 return Fatal(item.hanging), work_done
             if item.piece is not None:
@@ -249,6 +259,25 @@ class EngineModel:
                 made.carry(self._skipped_positions)
                 return made, work_done
         return None, work_done
+
+    def _goes_on(self) -> bool:
+        """Tell whether the engine works on what it has while it waits for a lease."""
+        scenario = self._scenario
+        if not scenario.one_sequence or scenario.window == 1:
+            return len(self._items) >= scenario.window
+        # In order it may keep all that it has read, in a chunk that is not full, up to the end of a run.
+        return any(item.ends_run for item in self._items)
+
+    def _end_run(self) -> Made:
+        """Give up what there is of a run."""
+        made, self._produced = self._produced, Made(self._epoch)
+        ended = Made(self._epoch, ends_run=True)
+        (made if made.rows else ended).carry(self._skipped_positions)
+        if made.rows:
+            self._round.append(ended)
+            return made
+        ended.carry(made)
+        return ended
 
     # --- rounds --------------------------------------------------------------------------------------------
 
@@ -348,7 +377,8 @@ class EngineModel:
     @staticmethod
     def _left_out(lease: Lease, element: int, op: str) -> LeftOutElement:
         identity = (lease.epoch, lease.key, element, op)
-        return LeftOutElement(identity, op, lease.split.where(element), "ValueError: as the scenario says")
+        where, error = lease.split.where(element), "ValueError: as the scenario says"
+        return LeftOutElement(identity, op, where, error, origin=origin_of(lease, element))
 
 
 def within(spans: list[Span], start: int, stop: int) -> list[Span]:

@@ -21,10 +21,12 @@ def play_in_pieces(seed: int) -> HistoryOutcome | None:
         return None
     scenario = replace(scenario, faults=tuple(one for one in scenario.faults if one.kind not in ENDS_A_RUN))
     saved: Saved | None = None
+    alone = Random(f"alone {seed}")
     for _ in range(random.randint(1, MOST_CUTS)):
-        world = World(scenario, saved=saved)
+        played = _perhaps_by_one(scenario, alone)
+        world = World(played, saved=saved)
         try:
-            cut = world.run_until(random.choice((1, 1, 2, 3, 5, 8, 13, 30)), random.randrange(scenario.ranks))
+            cut = world.run_until(random.choice((1, 1, 2, 3, 5, 8, 13, 30)), random.randrange(played.ranks))
         except Exception as error:
             return HistoryOutcome(failure=f"before it was cut off: {type(error).__name__}: {error}")
         if cut is None:
@@ -32,12 +34,17 @@ def play_in_pieces(seed: int) -> HistoryOutcome | None:
         saved, scenario = cut, _with_other_parties(scenario, random)
     if saved is None:
         return None
-    return World(scenario, saved=saved).run()
+    return World(_perhaps_by_one(scenario, alone), saved=saved).run()
 
 
 def _has_states(scenario: Scenario) -> bool:
     there = scenario.sharding == "dynamic" and scenario.visitation == "exactly_once"
-    return there and not scenario.absent and scenario.error_budget == 1.0 and scenario.stop_after is None
+    return (
+        there
+        and not scenario.absent
+        and (scenario.error_budget == 1.0 or scenario.within_budget)
+        and scenario.stop_after is None
+    )
 
 
 def _with_other_parties(scenario: Scenario, random: Random) -> Scenario:
@@ -58,3 +65,11 @@ def _with_other_parties(scenario: Scenario, random: Random) -> Scenario:
     )
     # A run of one trainer may join the rows that the one before has numbered.
     return replace(other, joined=other.joined or (numbered and ranks == 1 and other.page < 100))
+
+
+def _perhaps_by_one(scenario: Scenario, random: Random) -> Scenario:
+    """Return the scenario, or one in which one worker at a time keeps the order that several keep by joining rows."""
+    if not (scenario.joined and scenario.may_divide_splits) or scenario.wrong_by or random.random() < 0.6:
+        return scenario
+    by_one = replace(scenario, numbered=False, joined=False, promised=False, local=1, remote=0, auto=False, alone=True)
+    return replace(by_one, in_order=True, ranks=random.choice((1, 2, 3))) if scenario.promised else by_one

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from pecan_ray.job import events, instructions, trainer_events, worker_events
 from pecan_ray.job.active_clock import LONGEST_GAP_S, TICK_S, ActiveClock
 from pecan_ray.job.journal import entries, handled, journal_header, packed, pages, replay, snapshot
-from pecan_ray.job.ledger_check import check_ledger
 from pecan_ray.job.lost_events import lost_before
 from pecan_ray.job.messages import EndData, TrainerReport
 from pecan_ray.job.notification_schedule import NotificationSchedule
@@ -16,6 +15,7 @@ from pecan_ray.job.sharing import ROUND_S
 from pecan_ray.job.start_worker import StartWorker
 from pecan_ray.job.state import JobState
 from pecan_ray.plan.splits import Split
+from tests.ledger_check import check_ledger
 from tests.protocol.audit import must
 from tests.protocol.clock import Party
 from tests.protocol.surroundings import check_shares, heard_bids
@@ -354,14 +354,14 @@ class JobModel(Party):
         worker = self.processes.get(instruction.worker)
         if worker is None:
             return  # the process that was to start it was killed
-        self.world.clock.after(self._about(KILLS_S), None, self.process_gone, worker, "process")
+        self.world.clock.after(self._about(KILLS_S), None, self.process_gone, worker, "process", False)
 
-    def process_gone(self, worker: WorkerModel, cause: events.LossCause) -> None:
-        """End a worker's process; the job hears of it a little later."""
+    def process_gone(self, worker: WorkerModel, cause: events.LossCause, told: bool = True) -> None:
+        """End a worker's process; the job hears of it a little later, unless it has ended it itself."""
         if worker.alive:
             worker.died_of = cause
             worker.die()
-            if worker.name in self._followed:
+            if told and worker.name in self._followed:
                 self._tell_of_death(worker, cause)
 
     def _tell_of_death(self, worker: WorkerModel, cause: events.LossCause) -> None:
@@ -386,7 +386,7 @@ def _brings_on(event: events.Event) -> bool:
     A batch was delivered that waits for those of other ranks, elements yield nothing, or more is listed.
     """
     if isinstance(event, events.TrainerReported):
-        return bool(event.report.received_batches)
+        return bool(event.report.received.batches)
     if isinstance(event, events.WorkerRequestReceived):
         return isinstance(event.request, EndData) and bool(event.request.spans)
     return isinstance(event, (events.SplitPageReceived, events.ListingEnded))

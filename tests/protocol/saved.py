@@ -71,6 +71,8 @@ def save(world: World, rank: int, before: Saved | None) -> Saved | None:
 
 def _of_shared(world: World, state_at: int, used: int) -> ResumePoint | None:
     """Return the point of a reader of a shared group that has a state, and had batches since; None if it has not."""
+    if world.scenario.alone:
+        return None  # a reader goes on with the workers that its group had
     point = world.job.state.resume_point(state_at)
     had = world.trainers[0].first(used)[state_at:]
     if point is None or len(had) < used - state_at or any(made.epoch != point.epoch for made in had):
@@ -91,7 +93,7 @@ def save_each(world: World, random: Random, before: Saved | None) -> Saved | Non
     """Take states of all ranks, each between two batches of its own, and merge them; None where that is refused."""
     least = min(trainer.used for trainer in world.trainers)
     used = [random.randint(least, trainer.used) for trainer in world.trainers]
-    if world.scenario.promised and len(set(used)) > 1:
+    if (world.scenario.promised or world.scenario.in_order) and len(set(used)) > 1:
         return None
     points = [point for batches in used if (point := world.job.state.resume_point(batches)) is not None]
     if len(points) < len(used):
@@ -110,7 +112,9 @@ def _saved(world: World, point: ResumePoint, used: Sequence[int], before: Saved 
         batches, left_out = before.batches + batches, before.left_out + left_out
     left = frozenset(world.audit.left)
     # Of ranks that are apart, one has used a batch behind one that another has yet to use.
-    in_order = world.job.state.ledger.runs.kept and (before is None or before.in_order) and len(set(used)) == 1
+    ledger = world.job.state.ledger
+    in_order = (before is None or before.in_order) and len(set(used)) == 1
+    in_order = in_order and (ledger.runs.kept or ledger.is_in_turn(point.epoch))
     return Saved(SavedState.from_json(_written(point, 0)).point, batches, left_out, left, in_order)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass, field
 from random import Random
@@ -106,6 +107,8 @@ class Scenario:
     """It is not: runs are any elements, and what becomes of them is joined to batches by the trainer."""
     wrong_by: int = 0
     """Every third split tells so many elements more than it holds, but for one that would tell none."""
+    alone: bool = False
+    """One worker at a time keeps the order by itself, where several workers would join their rows."""
     promised: bool = False
     """This order is never given up."""
     buckets: int = 0
@@ -137,9 +140,16 @@ class Scenario:
     reads_ahead: bool = True
     """An engine finds the end of a split before it is done with its outputs; else behind them, as tf.data does."""
     window: int = 1
-    """Elements that an engine has in progress; they are finished in any order."""
+    """Elements that an engine has in progress; they are finished in any order.  In one sequence several mean that it
+    keeps all until it has no more leases."""
     apart: bool = False
     """At the end of an assignment a worker tells apart which positions yield nothing, and which fill no batch."""
+    ends_runs: bool = False
+    """An engine gives up what fills no batch at the end of a run of joined rows, and goes on with the next one."""
+    whole_batches: bool = False
+    """A run of joined rows has a batch of elements at least, as for an engine that makes a graph for each."""
+    threads: int = 1
+    """Of an engine, which goes on with other elements while one is slow; more than one where nothing is lost."""
     streams: int = 1
     """So many splits a worker reads at a time, and mixes the elements of."""
     local_splits: float | None = None
@@ -147,6 +157,8 @@ class Scenario:
     unseen: float = 0.0
     """Share of the splits that remote workers cannot open."""
     element_s: float = 0.01
+    slow: tuple[float, int] = (0.0, 1)
+    """This share of the elements takes so many times as long."""
     steps_s: tuple[float, ...] = (0.01,)
     """Seconds of a training step of each rank (of number rank modulo their number)."""
     delay_s: float = 0.005
@@ -197,9 +209,16 @@ class Scenario:
             in_row_order=self.numbered,
             joined=self.joined,
             one_row_each=self.one_row_each,
+            whole_batches=self.whole_batches,
             order_required=self.promised,
+            in_turn=self.alone or self.in_order,
             seeks=True,
         )
+
+    def work_of(self, key: LeaseKey, element: int) -> int:
+        """How many times as long as most elements one takes, in each epoch."""
+        share, times = self.slow
+        return times if share and Random(f"slow {self.seed} {key} {element}").random() < share else 1
 
     def told_elements(self, branch: int, index: int) -> int | None:
         """How many elements a split tells that it holds, if it tells."""
@@ -224,6 +243,15 @@ class Scenario:
     def splits(self) -> list[SplitModel]:
         """All splits of all sources."""
         return [split for source in self.sources for split in source]
+
+    @property
+    def within_budget(self) -> bool:
+        """Whether the budget allows what is bad of all that may have been read at any time: no workers are blamed."""
+        kinds = {kind for split in self.splits for kind in split.outputs}
+        if not kinds <= {1, BAD} or self.torn or self.unseen or self.take is not None:
+            return False
+        counts = [itertools.accumulate(kind == BAD for kind in split.outputs) for split in self.splits]
+        return all(bad <= self.error_budget * read for some in counts for read, bad in enumerate(some, 1))
 
     @property
     def keys(self) -> list[LeaseKey]:
@@ -264,7 +292,7 @@ class Scenario:
     @property
     def one_sequence(self) -> bool:
         """Whether an engine finishes elements in order."""
-        return self.serial or self.in_order or self.numbered
+        return self.serial or self.in_order or self.numbered or self.alone
 
     def leaves_after(self, rank: int, epoch: int) -> int | None:
         """Return after how many batches of an epoch a rank's loop leaves it; None: it does not."""

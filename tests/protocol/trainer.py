@@ -113,7 +113,7 @@ class TrainerModel(Party):
         self.world.audit.queue(self)
         if self._left:
             return
-        due = max(self.state.due(now), now + 1e-6)
+        due = max(self.state.due, now + 1e-6)
         if due < self._timer:
             self._timer = due
             self.world.clock.after(due - now, self, self._on_timer, due)
@@ -267,7 +267,7 @@ class TrainerModel(Party):
         if self.world.scenario.coordinated:  # it may have yet to hear of turns
             queue, rounds = deepcopy(queue), self.world.job.state.ledger.rounds
             queue.apply_schedule(rounds.first, rounds.schedule)
-        coming = (None if batch.epoch < queue.left else self._produced(batch) for batch in queue)
+        coming = (None if batch.epoch < queue.place.left else self._produced(batch) for batch in queue)
         return [made for made in [*self._used, *coming][:batches] if made is not None]
 
     def _produced(self, batch: told.ReceivedBatch) -> Made:

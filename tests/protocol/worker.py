@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from heapq import heappop, heappush
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -50,6 +51,10 @@ class WorkerModel(Party):
         """Elements that its process has worked on."""
         self._hangs: tuple[float, Origin | None] | None = None
         """Since when, and at which element."""
+        self._free = [0.0] * world.scenario.threads
+        """When each of several threads has no work any more,"""
+        self._placed = 0.0
+        """and when all rows before those that they work on are in their places."""
         self.hang_for: float | None = None
         """At whatever it does next, for so many seconds."""
 
@@ -199,14 +204,40 @@ class WorkerModel(Party):
         if self._engine is None or self._busy or RUN in self._requested:
             return
         self._busy = True
-        step, work_done = self._engine.step()
+        engine = self._engine
+        engine.works.clear()
+        step, work_done = engine.step()
         self._work_done += work_done
         leaks_after = self.world.scenario.leaks_after
         if leaks_after is not None and self._work_done > leaks_after:
             step = Fatal()
+        if self.world.scenario.threads > 1:
+            self._work_side_by_side(engine, step)
+            return
         seconds = work_done * self.world.scenario.element_s * self.time_factor
         seconds *= 0.5 + self.world.clock.random.random()
         self.world.clock.after(seconds, self, self._stepped, self._engine, step)
+
+    def _work_side_by_side(self, engine: EngineModel, step: Step) -> None:
+        """Let several threads work on what a step takes: they go on while rows before theirs are not made."""
+        clock, scenario = self.world.clock, self.world.scenario
+        started = clock.now
+        for work in engine.works:
+            started = max(clock.now, heappop(self._free))
+            ended = started + work * scenario.element_s * self.time_factor * (0.5 + clock.random.random())
+            heappush(self._free, ended)
+            self._placed = max(self._placed, ended)
+        if isinstance(step, NeedsLease):
+            clock.after(started - clock.now, self, self._stepped, engine, step)
+            return
+        clock.after(max(0.0, self._placed - clock.now), self, self._stepped, engine, step)
+        if step is not None:
+            clock.after(started - clock.now, self, self._read_on, engine)
+
+    def _read_on(self, engine: EngineModel) -> None:
+        if engine is self._engine:
+            self._busy = False
+            self.go_on()
 
     def _stepped(self, engine: EngineModel, step: Step) -> None:
         """Tell what the engine has come to, unless it hangs for a while, or was stopped."""
@@ -221,11 +252,14 @@ class WorkerModel(Party):
         self._tell_lengths(engine)
         if isinstance(step, NeedsLease):
             side = SideBySide(self.world.scenario.streams, step.reading)
-            self.handle(told.LeaseRequested(step.branch, side))
+            scenario = self.world.scenario
+            told_of = told.LeaseRequested(step.branch, side, threads=scenario.threads, ends_runs=scenario.ends_runs)
+            self.handle(told_of)
         elif isinstance(step, Fatal):
             self._meet(step)
         else:
-            self._busy = False
+            alone = self.world.scenario.threads == 1
+            self._busy = self._busy and not alone
             if step is None:
                 self._busy = True  # until there is another stretch
                 self.handle(told.AssignmentFinished({}))

@@ -11,7 +11,7 @@ from typing import Any
 
 from pecan_ray.errors import PlanError
 from pecan_ray.job import events
-from pecan_ray.job.spec import JobSpec
+from pecan_ray.job.spec import ErrorPolicy, JobSpec, Timeouts
 from pecan_ray.options import AutoWorkers, Workers
 from tests.protocol.audit import Audit, ViolationError
 from tests.protocol.check_ending import check_ending
@@ -306,12 +306,9 @@ def spec_of(scenario: Scenario, saved: Saved | None = None) -> JobSpec:
         "simulated",
         scenario.shape,
         workers,
-        error_budget=scenario.error_budget,
-        on_error=scenario.on_error,
-        trainer_timeout_s=TIMEOUT_S,
-        worker_timeout_s=TIMEOUT_S,
+        errors=ErrorPolicy(scenario.on_error, scenario.error_budget),
+        timeouts=Timeouts(TIMEOUT_S, TIMEOUT_S, HUNG_AFTER_S),
         prefetch_bytes=scenario.prefetch_bytes,
-        hung_after_s=HUNG_AFTER_S,
         start=saved.point if saved is not None else None,
         ordered=scenario.order_s is None,
     )

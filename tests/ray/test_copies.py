@@ -52,7 +52,9 @@ def pipe() -> pecan.PecanPipeline:
     def filled(row: Any) -> Any:
         return {**row, "x": np.full(WIDTH, row["i"], np.float32)}
 
-    return pecan.PecanPipeline(source, name="copies").map(filled).batch(BATCH)
+    # Twelve batches may wait in a worker's slots, each of which is registered before the worker has it again.
+    config = pecan.Config(ring_bytes=12 * BATCH * WIDTH * 4)
+    return pecan.PecanPipeline(source, name="copies", config=config).map(filled).batch(BATCH)
 
 
 def test_batches_are_copied_ahead_on_a_thread_from_where_their_worker_has_written_them(

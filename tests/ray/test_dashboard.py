@@ -21,7 +21,7 @@ from tests.chromium import PROGRAM, browse
 from tests.ray.conftest import Clusters
 from tests.ray.pipelines import numbers
 from tests.ray.user_programs import free_port
-from tests.ray.waiting import until
+from tests.ray.waiting import ENDS_S, until
 from tests.ray.waiting_transforms import WaitLog, half, refuses_seven
 from tests.unit.observe.dashboard_rig import Reader
 
@@ -72,7 +72,7 @@ def page(clusters: Clusters) -> Iterator[str]:
 def read(address: str) -> tuple[int, Reader, dict[str, str]]:
     """Status, page and headers of an answer."""
     try:
-        with urllib.request.urlopen(address, timeout=60) as answer:
+        with urllib.request.urlopen(address, timeout=ENDS_S) as answer:
             return answer.status, Reader(answer.read().decode()), dict(answer.headers)
     except urllib.error.HTTPError as error:
         return error.code, Reader(error.read().decode()), dict(error.headers)

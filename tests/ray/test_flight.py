@@ -21,7 +21,7 @@ from pecan_ray.transport.choice import FlightAddress
 from tests.ray.conftest import living_actors
 from tests.ray.pipelines import TWO, ids, numbers, times
 from tests.ray.user_programs import run_program
-from tests.ray.waiting import until
+from tests.ray.waiting import ENDS_S, until
 from tests.ray.workers import ONE_BY_ONE, Together, controller_process, lose, maker, process_of
 from tests.unit.transport.flight_rig import Wire
 from tests.unit.transport.test_flight_strangers import make_certificates
@@ -65,7 +65,7 @@ def ports(pid: int) -> set[tuple[str, int]]:
 
 def refuses(host: str, port: int) -> bool:
     """Tell whether Flight listens there, which must refuse whoever shows no token."""
-    options = flight.FlightCallOptions(timeout=20.0)
+    options = flight.FlightCallOptions(timeout=ENDS_S)
     host = "127.0.0.1" if host in ("0.0.0.0", "::") else host
     with flight.FlightClient(f"grpc://[{host}]:{port}" if ":" in host else f"grpc://{host}:{port}") as client:
         try:
@@ -113,7 +113,7 @@ def test_a_remote_worker_alone_listens_with_a_token_and_what_the_trainer_keeps_o
 
 
 def test_the_object_store_steps_in_for_a_closed_port_and_a_worker_of_which_no_network_tells_is_noticed(
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The port of the first of two workers is closed; the other one is killed behind a connection that stays open."""
     closed: list[int] = []
@@ -131,7 +131,9 @@ def test_the_object_store_steps_in_for_a_closed_port_and_a_worker_of_which_no_ne
 
     monkeypatch.setattr(FlightAddress, "location", property(faulty))
     seen: Counter[int] = Counter()
-    with squares().iter_batches(epochs=2, workers=pecan.Workers(local=0, remote=2), **ONE_BY_ONE) as it:
+    together = Together(tmp_path, 2)
+    pipe = squares(function=lambda i: square(together(i)))
+    with pipe.iter_batches(epochs=2, workers=pecan.Workers(local=0, remote=2), **ONE_BY_ONE) as it:
         seen.update(sound(next(it)))
         until(lambda: "by object_store from now on" in told(it.report()), "the object store does not step in")
         while f"{maker(it)} -> rank 0: by object_store" in told(it.report()):

@@ -9,6 +9,8 @@ import signal
 import time
 import weakref
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -26,14 +28,7 @@ from pecan_ray.runtime.worker_actor import worker_actor_spec
 from tests.ray.conftest import living_actors
 from tests.ray.pipelines import ONE, TWO, ids, numbers, times
 from tests.ray.waiting import until
-from tests.ray.workers import (
-    ONE_BY_ONE,
-    controller,
-    controller_process,
-    kill_controller,
-    living_worker,
-    process_of,
-)
+from tests.ray.workers import ONE_BY_ONE, controller_process, kill_controller, living_worker, process_of
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
 
@@ -105,12 +100,21 @@ def keeper(job: str) -> Any:
     return ray.get_actor(name, namespace="pecan")
 
 
-def controller_is_away(job: str) -> bool:
+MEANWHILE = 3
+"""Batches that a trainer uses while there is no controller."""
+
+
+@contextmanager
+def withheld(file: Path) -> Iterator[None]:
+    """Let processes that read a file wait for its content until this ends."""
+    content = file.rename(file.with_suffix(".content"))
+    os.mkfifo(file)
     try:
-        ray.get(controller(job).process_id.remote())
-    except ray.exceptions.ActorUnavailableError:
-        return True
-    return False
+        yield
+        with file.open("wb") as pipe:  # once somebody reads
+            pipe.write(content.read_bytes())
+    finally:
+        content.rename(file)
 
 
 def test_a_trainer_goes_on_without_a_controller_and_the_next_one_ends_a_worker_that_the_job_has_done_with(
@@ -123,17 +127,20 @@ def test_a_trainer_goes_on_without_a_controller_and_the_next_one_ends_a_worker_t
     pipe = numbers(ROWS // 2, "stranger", config=pecan.Config(journal=tmp_path / "journals")).batch(50)
     with pipe.iter_batches(job="stranger", workers=ONE, epochs=None) as batches:
         next(batches)
-        job = kept_job(JournalPlace(tmp_path / "journals", "stranger", "").job_file)
+        place = JournalPlace(tmp_path / "journals", "stranger", "")
+        job = kept_job(place.job_file)
         assert job is not None
         instruction = StartWorker("pecan:stranger:remote-7", "remote", "", 1)
         stranger = 0, worker_actor_spec(instruction, {}, pickle.loads(job[1]), job[1])
         ray.get(keeper("stranger").start.remote(*stranger))
         assert living_worker("remote", but=[]) == instruction.worker
-        before, came = kill_controller("stranger"), 0
-        while controller_is_away("stranger"):
-            next(batches)
-            came += 1
-        assert came > 0 and controller_process("stranger") != before
+        run: Any = batches._run
+        until(lambda: run.session.client.progress().queued >= MEANWHILE, "too few batches are ahead")
+        with withheld(place.job_file):  # no process takes the place of the killed one meanwhile
+            before = kill_controller("stranger")
+            for _ in range(MEANWHILE):
+                next(batches)
+        assert controller_process("stranger") != before
         until(lambda: instruction.worker not in living_actors(), "it lives on")
         next(batches)
         assert "pecan:stranger:local-0" in living_actors()

@@ -23,7 +23,7 @@ from tests.ray.test_journal import KEPT, slow_numbers
 from tests.ray.test_observed import scraped
 from tests.ray.user_programs import environment_at, started
 from tests.ray.waiting import until
-from tests.ray.workers import controller_process, kill_controller
+from tests.ray.workers import ONE_BY_ONE, controller_process, kill_controller
 
 pytestmark = pytest.mark.usefixtures("no_actor_left")
 
@@ -68,7 +68,7 @@ def test_a_run_whose_program_was_killed_goes_on_from_a_bucket(bucket: Bucket) ->
     used = used_and_killed(root, bucket.cluster.address, 7)
     state = pecan.journal_state(root, "left")
     config = pecan.Config(journal=root)
-    with slow_numbers("left", config=config).iter_batches(job="left", state=state) as batches:
+    with slow_numbers("left", config=config).iter_batches(job="left", state=state, **ONE_BY_ONE) as batches:
         rest = []
         for number, batch in enumerate(batches):
             rest += batch["i"].tolist()

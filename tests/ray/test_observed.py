@@ -14,6 +14,7 @@ import pytest
 import ray
 
 import pecan_ray as pecan
+from pecan_ray.autoorder import job_order
 from pecan_ray.cli import main
 from pecan_ray.observe import progress
 from pecan_ray.placement import Prices
@@ -30,7 +31,7 @@ def scraped() -> str:
     pages = []
     for node in nodes():
         url = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
-        with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=10) as answer:
+        with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=ENDS_S) as answer:
             pages.append(answer.read().decode())
     return "\n".join(pages)
 
@@ -60,6 +61,8 @@ def test_metrics_appear_at_the_prometheus_endpoint_and_a_log_has_lines_with_what
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(progress, "LOG_S", 0.0)
+    # What operators cost is known by the sample that a job begins with.
+    monkeypatch.setattr(job_order, "WAITED_S", ENDS_S)
     config = pecan.Config(order_folder="", sample_seconds=2)
     pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(1000)), name="seen", config=config)
     pipe = pipe.map(WaitLog(0.001), on="i", name="slow").map(half, on="i", name="quick").batch(10)
@@ -67,11 +70,15 @@ def test_metrics_appear_at_the_prometheus_endpoint_and_a_log_has_lines_with_what
     wanted |= {"pecan_wait_seconds_total", "pecan_worker_elements_total"}
     wanted |= {"pecan_cost_dollars_total", "pecan_epochs_total", "pecan_epoch_cost_dollars"}
     wanted |= {"pecan_workers", "pecan_workers_wanted", "pecan_batch_seconds", "pecan_decisions_total"}  # of windows
-    paid, said = "pecan_operator_cost_dollars_total", ""
+    paid, said, lacks = "pecan_operator_cost_dollars_total", "", set(wanted)
 
     def all_there() -> bool:
         found = metrics_of("seen-metrics")
-        return wanted <= {name for name, _ in found} and {(paid, "slow"), (paid, "quick")} <= set(found)
+        lacks.clear()
+        lacks.update(
+            wanted - {name for name, _ in found}, {"slow", "quick"} - {tag for name, tag in found if name == paid}
+        )
+        return not lacks
 
     workers = pecan.AutoWorkers(max_local=1, max_remote=0, prices=Prices(3600.0, 1.0), window_batches=10, window_s=1.5)
     with pipe.iter_batches(epochs=1000, workers=workers, job="seen-metrics") as it:
@@ -84,7 +91,7 @@ def test_metrics_appear_at_the_prometheus_endpoint_and_a_log_has_lines_with_what
             said += capfd.readouterr().err
             return all_there() and ", $" in said
 
-        until(go_on, f"no metrics {sorted(wanted)} and {paid}")
+        until(go_on, lambda: f"the metrics lack {sorted(lacks)}, and it was said: {said[-300:]}")
     found = metrics_of("seen-metrics")
     assert 'pipeline="seen"' in scraped()
     slow, quick = found[paid, "slow"], found[paid, "quick"]

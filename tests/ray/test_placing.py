@@ -12,6 +12,7 @@ import signal
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,14 +24,16 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 import pecan_ray as pecan
 from pecan_ray.cli import main
+from pecan_ray.observe.report import Report
 from pecan_ray.placement import Deployment
 from pecan_ray.plan.prices import GCP_TPU_V2, Prices, PriceTier
 from pecan_ray.runtime.cluster import local_selector, why_no_placement
-from tests.ray.conftest import ROOT, living_actors
+from pecan_ray.runtime.sigterm import sigterm_flag
+from tests.ray.conftest import ROOT, living_actors, tried_twice
 from tests.ray.pipelines import ONE, TWO, ids, numbers
 from tests.ray.waiting import until
 from tests.ray.waiting_transforms import SMALL, train, waiting
-from tests.ray.workers import ONE_BY_ONE, living_worker, process_of
+from tests.ray.workers import ONE_BY_ONE, Together, living_worker, process_of
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
 
@@ -40,12 +43,24 @@ def auto(**options: Any) -> pecan.AutoWorkers:
     return pecan.AutoWorkers(**settings | options)
 
 
+def at_one_moment(batches: pecan.Batches) -> tuple[str, Report]:
+    """Return what a job explains and reports between the ends of two windows."""
+    looks: list[tuple[Report, str, Report]] = []
+
+    def same() -> bool:
+        looks.append((batches.report(), batches.explain(), batches.report()))
+        return looks[-1][0].timeline == looks[-1][2].timeline
+
+    until(same, "windows end though nothing is read")
+    return looks[-1][1], looks[-1][2]
+
+
 def test_a_trainer_that_waits_gets_remote_workers_and_is_told_why() -> None:
     """How many are cheapest is decided by speed: the simulation of AutoPlacement looks at that."""
     workers = auto(max_remote=1)
     with waiting(0.02).iter_batches(workers=workers, **SMALL) as batches:
         train(batches, 0.0, lambda timeline: any(one.deployment.remote for one in timeline), look_every=5)
-        order_text, report = batches.explain(), batches.report()
+        order_text, report = at_one_moment(batches)
     assert all(str(step.decision.target) in step.decision.reason for step in report.timeline)
     why, _, _, *rest = order_text.splitlines()
     (then,) = [place for place, line in enumerate(rest) if line.strip().startswith("next: AutoPlacement ")]
@@ -81,14 +96,15 @@ def test_remote_workers_go_to_the_cheapest_nodes_with_room_and_the_dearest_are_d
 
 # --- ends that are announced: of a node that is drained, and of a process that gets SIGTERM ------------------------
 
-ROWS, FREE, TOLD_S = 120, 40, 100
+ROWS, FREE, TOLD_S = 120, 40, 3600
 SPOT = {"spot": "yes"}
 
 
 @pytest.fixture
 def spot_nodes(three_nodes: Any) -> Iterator[list[Any]]:
     """Two nodes more, for remote workers alone."""
-    nodes = [three_nodes.add_node(num_cpus=1, object_store_memory=100 << 20, labels=SPOT) for _ in range(2)]
+    more = partial(three_nodes.add_node, num_cpus=1, object_store_memory=100 << 20, labels=SPOT)
+    nodes = [tried_twice(more) for _ in range(2)]
     three_nodes.wait_for_nodes()
     yield nodes
     for node in nodes:
@@ -97,11 +113,14 @@ def spot_nodes(three_nodes: Any) -> Iterator[list[Any]]:
 
 @dataclass(frozen=True)
 class Gate:
-    """A function that gives back the first numbers at once, and the others once there is a file."""
+    """A function that gives back the first numbers once two workers have some, and the others once there is a file."""
 
     file: Path
+    together: Together
 
     def __call__(self, number: Any) -> Any:
+        sigterm_flag()._grace_s = TOLD_S  # behind a signal the kernel ends a process in time, however busy it is
+        self.together(number)
         if number >= FREE:
             until(self.file.exists, "the gate stays shut")
         return number
@@ -121,7 +140,8 @@ def test_the_workers_of_a_node_that_is_taken_away_and_one_that_gets_sigterm_are_
     three_nodes: Any, tmp_path: Path
 ) -> None:
     pipe = numbers(ROWS, "leaving", config=pecan.Config(progress=False, reorder="off", remote_labels=SPOT))
-    pipe = pipe.map(Gate(tmp_path / "gate"), on="i").batch(1)
+    (tmp_path / "workers").mkdir()
+    pipe = pipe.map(Gate(tmp_path / "gate", Together(tmp_path / "workers", 2)), on="i").batch(1)
     with pipe.iter_batches(workers=TWO, **ONE_BY_ONE) as batches:
         seen = ids([next(batches)])
         leavers = [living_worker(placement, []) for placement in ("local", "remote")]

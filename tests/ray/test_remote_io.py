@@ -26,6 +26,7 @@ from pecan_ray.storage.token_bucket import BURST_S
 from tests.flaky_http import FlakyProxy
 from tests.object_stores import put_objects
 from tests.ray.conftest import Bucket
+from tests.ray.one_fetches import unchanged
 from tests.ray.pipelines import ONE, numbered_lines
 from tests.ray.waiting import ENDS_S, until
 
@@ -48,7 +49,8 @@ def proxy(bucket: Bucket) -> FlakyProxy:
 
 def pipe(**settings: Any) -> pecan.PecanPipeline:
     config = pecan.Config(reorder="off", hedged_reads=False, **settings)
-    return pecan.PecanPipeline(pecan.sources.TextLines("s3://data/lines/*"), name="quota", config=config).batch(50)
+    lines = pecan.sources.TextLines("s3://data/lines/*")
+    return pecan.PecanPipeline(lines, name="quota", config=config).map(unchanged, on="text").batch(50)
 
 
 def numbers(batches: list[dict[str, np.ndarray]]) -> list[int]:
@@ -128,10 +130,22 @@ def live(name: str) -> LiveJob | None:
     return next((job for job in live_jobs(10.0)[0] if job.pipeline == name), None)
 
 
+def answer(name: str) -> LiveJob:
+    """Return what a pipeline's only job tells of itself, once it answers."""
+    found: list[LiveJob] = []
+
+    def answers() -> bool:
+        found.extend(filter(None, [live(name)]))
+        return bool(found)
+
+    until(answers, f"the job of {name} does not answer")
+    return found[0]
+
+
 def quota(name: str) -> float:
     """Return the quota of a pipeline's job; 0: there is none."""
     job = live(name)
-    return (job.remote_io or 0.0) if job is not None and job.cache_limits else 0.0
+    return (job.storage.remote_io or 0.0) if job is not None and job.storage.room is not None else 0.0
 
 
 def asked(ideal: float, size: float, **more: Any) -> pecan.ClusterIo:
@@ -164,8 +178,8 @@ def test_quotas_follow_the_jobs_that_come_and_go_and_top_shows_them_whatever_bec
         large = Running(stack, "large", asked(80e6, 300 << 20), tmp_path)
         until(lambda: quota("large") > 0 and quota("small") < 0.95 * PIPE, "the second job has no quota")
         until(lambda: quota("small") + quota("large") == pytest.approx(PIPE, rel=0.05), "they do not make up the pipe")
-        cache_limits = dict((live("large") or pytest.fail("the job is gone")).cache_limits)
-        assert cache_limits == {"s3://data/small": 30 << 20, "s3://data/large": 0}, "the efficient one is cached whole"
+        rooms = {name: job.storage.room for name in ("small", "large") if (job := live(name)) is not None}
+        assert rooms == {"small": 30 << 20, "large": 0}, "the efficient one is cached whole"
         jobs = ("small", "large")
         until(lambda: all(job is not None and job.running.local for job in map(live, jobs)), "no workers run")
         capsys.readouterr()
@@ -178,7 +192,8 @@ def test_quotas_follow_the_jobs_that_come_and_go_and_top_shows_them_whatever_bec
         with pytest.raises(PlanError, match="its part of what the cluster's jobs share"):
             small.batches.set_remote_io(1e6)
         os.kill(before := service_of(2), signal.SIGKILL)
-        assert 0 < quota("small") < 0.95 * PIPE and 0 < quota("large") < 0.95 * PIPE
+        for name in jobs:
+            assert 0 < (answer(name).storage.remote_io or 0.0) < 0.95 * PIPE, name
         until(lambda: service_of(2) != before, "its journal has not told another process of both jobs")
         ray.kill(ray.get_actor(SERVICE, namespace=cluster.NAMESPACE))  # for good, as `pecan stop` does
         service_of(2)  # the jobs start another one

@@ -29,8 +29,8 @@ from pecan_ray.runtime import session
 from tests.ray.conftest import living_actors
 from tests.ray.pipelines import ONE, TWO, ids, numbers, times
 from tests.ray.seeds_at_import import draw
-from tests.ray.waiting import until
-from tests.ray.workers import Together, living_worker, lose, maker
+from tests.ray.waiting import ENDS_S, until
+from tests.ray.workers import ONE_BY_ONE, Together, living_worker, lose, maker
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
 
@@ -72,7 +72,7 @@ def slow(i: Any) -> Any:
 
 def test_scaling_in_and_out_keeps_every_element_and_workers_leave_the_controller_its_time() -> None:
     seen: Counter[int] = Counter()
-    with numbers(1500).map(slow, on="i").batch(5).iter_batches(workers=TWO) as it:
+    with numbers(1500).map(slow, on="i").batch(5).iter_batches(workers=TWO, **ONE_BY_ONE) as it:
         for step, batch in enumerate(it):
             seen.update(ids([batch]))
             if step == 0:
@@ -174,6 +174,6 @@ FROZEN = FaultCase(
 def test_a_worker_that_is_frozen_is_fenced_and_killed_and_nothing_is_lost_comes_twice_or_is_left(
     three_nodes: Any, tmp_path: Path
 ) -> None:
-    outcome = FaultRun(FROZEN, Machine(three_nodes), tmp_path).go(120.0)
+    outcome = FaultRun(FROZEN, Machine(three_nodes), tmp_path).go(ENDS_S)
     assert not outcome.problems, outcome.problems
     assert outcome.done and outcome.lost >= 1

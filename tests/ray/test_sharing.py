@@ -9,6 +9,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from pecan_ray.errors import ClusterError, PlanError
 from pecan_ray.run_of_reader import ReaderRun
 from pecan_ray.runtime import cluster
 from tests.long_form import some_later
-from tests.ray.conftest import living_actors
+from tests.ray.conftest import living_actors, tried_twice
 from tests.ray.waiting import ENDS_S, until
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
@@ -245,7 +246,7 @@ def test_ranks_that_lose_their_group_are_told_for_none_knows_what_the_others_hav
 def test_where_a_group_is_lost_its_readers_go_on_with_what_they_have_not_had(
     three_nodes: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, lost: str
 ) -> None:
-    spare = three_nodes.add_node(num_cpus=4, object_store_memory=100 << 20)
+    spare = tried_twice(partial(three_nodes.add_node, num_cpus=4, object_store_memory=100 << 20))
     three_nodes.wait_for_nodes()
     pipe, far = pipe_of(tmp_path), trainer(node=spare.node_id)
     ray.get(far.begin.remote(pipe, "lost", 2))

@@ -6,7 +6,6 @@ import logging
 import os
 import signal
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -30,7 +29,7 @@ from pecan_ray.runtime.share_messages import PREFIX
 from tests.ray.conftest import living_actors
 from tests.ray.pipelines import ONE, ids, numbers
 from tests.ray.waiting import until
-from tests.ray.workers import living_worker, process_of
+from tests.ray.workers import ONE_BY_ONE, Together, living_worker, process_of
 
 pytestmark = pytest.mark.usefixtures("one_node", "no_actor_left")
 
@@ -50,23 +49,11 @@ def frozen(pid: int) -> Iterator[None]:
 # --- a worker that is stopped, and is never taken for lost ------------------------------------------------------
 
 
-def slow(i: Any) -> Any:
-    """Take so long that both workers have rows when one is stopped."""
-    time.sleep(0.01)
-    return i
-
-
-def test_rows_come_in_order_to_their_end_while_a_worker_stands_still() -> None:
+def test_rows_come_in_order_to_their_end_while_a_worker_stands_still(tmp_path: Path) -> None:
     config = pecan.Config(reorder="off", threads_per_worker=1, worker_timeout_s=3600.0)
-    with numbers(1000, config=config).map(slow, on="i").batch(16).iter_batches(workers=pecan.Workers(2)) as batches:
-        seen: list[int] = []
-
-        def both_work() -> bool:
-            seen.extend(ids([next(batches)]))
-            made = batches.report().workers.values()
-            return len(made) == 2 and all(worker.elements for worker in made)
-
-        until(both_work, "a worker has not begun")
+    pipe = numbers(1000, config=config).map(Together(tmp_path, 2), on="i").batch(16)
+    with pipe.iter_batches(workers=pecan.Workers(2), **ONE_BY_ONE) as batches:
+        seen = ids([next(batches)])
         with frozen(process_of(living_worker("local", []))):
             seen += ids(batches)
     assert seen == list(range(1000)) and batches.report().workers_lost == 0
@@ -169,6 +156,30 @@ def test_what_every_worker_hangs_at_is_left_out_and_nothing_else(hangs: Hangs) -
     assert any(f"it hangs: decode has been working on element {AT} of {hangs.folder}" in text for text in lost), lost
     (bad,) = [event.text for event in report.events if event.kind == "bad"]
     assert bad.startswith(f"element {AT} of {hangs.folder / 'lines.txt'} is left out: decode had not done with it")
+
+
+# --- a function that ends each worker as it is loaded -------------------------------------------------------------
+
+
+class EndsWorkers:
+    """Something that no worker's process lives through the loading of, as of a library for another CPU."""
+
+    def __init__(self) -> None:
+        self.state = "there is one, so that it is set"
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        name: str | None = ray.get_runtime_context().get_actor_name()
+        if ":local-" in (name or ""):
+            os._exit(3)
+
+    def __call__(self, i: Any) -> Any:
+        return i
+
+
+def test_a_job_that_ends_each_of_its_workers_ends_in_words() -> None:
+    pipe = numbers(40, name="ending", config=pecan.Config(reorder="off", worker_timeout_s=3600.0))
+    with pytest.raises(pecan.errors.ClusterError, match=r"6 workers in a row were lost before a trainer received"):
+        ids(pipe.map(EndsWorkers(), on="i").batch(4).iter_batches(workers=ONE))
 
 
 class Silent:

@@ -14,12 +14,13 @@ import pytest
 import pecan_ray as pecan
 from pecan_ray.cli import main
 from pecan_ray.engines.contract import BadElement
-from pecan_ray.engines.in_process import run_in_process, run_produced
+from pecan_ray.engines.in_process import InProcessEpoch, run_in_process
 from pecan_ray.engines.positions import MOST_BAD
 from pecan_ray.errors import ErrorBudgetError
 from pecan_ray.job.queues import Queues
 from pecan_ray.options import Config, IterOptions
 from pecan_ray.pipeline import PecanPipeline
+from pecan_ray.plan.in_step import read_in_step, why_not_in_step
 from pecan_ray.plan.shape import plan_shape
 from pecan_ray.plan.splits import Lease
 from pecan_ray.quarantine import QuarantineFile
@@ -83,6 +84,19 @@ def test_a_quarantined_element_fails_again_with_its_own_random_numbers(tmp_path:
     assert max(drawn) < 0, "those that failed were those that drew a negative number"
 
 
+def test_a_debug_run_counts_what_a_shuffle_holds_as_processed() -> None:
+    def run(of: int) -> tuple[int, int]:
+        pipe = PecanPipeline(Arrays(i=np.arange(3000)), config=Config(reorder="off", error_budget=0.15))
+        pipe = pipe.map(lambda i: math.sqrt(-1.0 if int(i) % of == of - 1 else 1.0), on="i")
+        batches = pipe.shuffle(500).batch(8).iter_batches(debug=True, on_error="skip")
+        rows = sum(len(batch["i"]) for batch in batches)
+        return rows, batches.report().bad_elements
+
+    assert run(of=10) == (2700, 300)
+    with pytest.raises(ErrorBudgetError):
+        run(of=5)
+
+
 def test_an_element_of_a_join_is_run_through_the_functions_of_its_side() -> None:
     left = PecanPipeline(Items([1.0])).map(float, on="item", name="left")
     right = PecanPipeline(Items([-1.0])).map(math.sqrt, on="item", name="right")
@@ -90,7 +104,7 @@ def test_an_element_of_a_join_is_run_through_the_functions_of_its_side() -> None
     batches = pipe.iter_batches(debug=True, on_error="skip")
     list(batches)
     assert batches.report().bad_elements == 1, "at the end, where no batch brings it"
-    (bad,) = [bad for made in run_produced(pipe.plan, on_error="quarantine") for bad in made.bad]
+    (bad,) = [bad for made in InProcessEpoch(pipe.plan, on_error="quarantine").produced() for bad in made.bad]
     assert isinstance(replay(pipe.plan, bad).error, ValueError)
 
 
@@ -162,7 +176,8 @@ def spread(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def by_queues(pipe: pecan.PecanPipeline, epoch: int) -> list[dict[str, Any]]:
     """Make an epoch of the leases that a job gives to the only worker that it has."""
-    sources, shape = list(pipe.plan.sources()), plan_shape(pipe.plan)
+    plan = pipe.plan if why_not_in_step(pipe.plan, "python", "raise") else read_in_step(pipe.plan)
+    sources, shape = plan.split_sources(), plan_shape(plan)
     options = IterOptions(order="strict", epochs=3)
     queues = Queues(job_spec("job", shape, sources, "python", SEED, Config(), options).shape)
     for branch, source in enumerate(sources):
@@ -173,7 +188,7 @@ def by_queues(pipe: pecan.PecanPipeline, epoch: int) -> list[dict[str, Any]]:
     for branch in range(len(sources)):
         while isinstance(lease := queues.take("worker", branch), Lease):
             leases.append(lease)
-    produced = run_engine(pipe, leases, order="strict", threads=3, seed=SEED)
+    produced = run_engine(plan, leases, order="strict", threads=3, seed=SEED)
     return [one.columns for one in produced if one.rows and not (one.partial and shape.drop_remainder)]
 
 
@@ -185,6 +200,7 @@ PLANS: dict[str, Callable[[], pecan.PecanPipeline]] = {
     "mixed": lambda: numbers().mix(numbers(200, 1000, 11), weights=[1, 2]).shuffle(10).batch(8),
     "concatenated": lambda: numbers().shuffle(20, seed=1).concat(numbers(200, 1000, 11)).shuffle(10).batch(8),
     "zipped": lambda: numbers().shuffle(50).zip(numbers(300, 0, 11, "j").shuffle(50, seed=1)).batch(8),
+    "in step": lambda: numbers().map(noisy, on="i").zip(numbers(300, 0, 11, "j")).shuffle(50).batch(8),
     "taken": lambda: numbers().shuffle(50).take(70).map(noisy, on="i").batch(8),
     "spread": lambda: numbers().shuffle(30).flat_map(spread).filter(lambda row: row["i"] % 5 > 0).batch(8),
     "a part": lambda: pecan.split(numbers(), [0.7, 0.3], seed=1)[0].shuffle(30).map(noisy, on="i").batch(8),

@@ -28,7 +28,7 @@ from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.splits import Origin
 from pecan_ray.quarantine import Pickled, QuarantineFile, quarantined
 from pecan_ray.replay import replay
-from pecan_ray.sources import Items
+from pecan_ray.sources import Items, JsonLines
 
 
 def rooted(path: Path | None, items: tuple[float, ...] = (1.0, -1.0, 4.0), name: str = "roots") -> PecanPipeline:
@@ -248,6 +248,36 @@ def test_a_file_in_which_nothing_can_be_kept_is_refused_before_anything_starts(t
         rooted(None, name="train/roots").iter_batches(on_error="quarantine", debug=True)
     list(rooted(tmp_path / "bad.jsonl", name="train/roots").iter_batches(on_error="quarantine", debug=True))
     assert len(list(quarantined(tmp_path / "bad.jsonl"))) == 1, "where a file is named"
+
+
+@pytest.mark.parametrize(
+    ("reads", "keeps", "is_refused"),
+    [
+        (["."], "bad.jsonl", True),
+        (["a.jsonl"], "a.jsonl", True),
+        (["*.jsonl"], "bad.jsonl", True),
+        (["{a,bad}.jsonl"], "bad.jsonl", True),
+        (["a.jsonl", "**/*.jsonl"], "deep/bad.jsonl", True),
+        (["."], "_bad/bad.jsonl", False),
+        (["*.jsonl"], "bad.json", False),
+        (["{a,b}.jsonl"], "bad.jsonl", False),
+        (["*.jsonl"], "deep/bad.jsonl", False),
+        (["a.jsonl"], "a.jsonl.bad", False),
+    ],
+)
+def test_a_file_that_the_source_would_read_is_refused(
+    tmp_path: Path, reads: list[str], keeps: str, is_refused: bool
+) -> None:
+    for name in ("a.jsonl", "b.jsonl", "deep/c.jsonl", "_bad/d.jsonl"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text('{"x": 1}\n')
+    config = Config(quarantine_path=str(tmp_path / keeps), reorder="off")
+    pipe = PecanPipeline(JsonLines([tmp_path / name for name in reads]), config=config).batch(1)
+    if is_refused:
+        with pytest.raises(PlanError, match=r"the source reads .* and with it this file. Name one elsewhere"):
+            pipe.iter_batches(on_error="quarantine", debug=True)
+    else:
+        assert len(list(pipe.iter_batches(on_error="quarantine", debug=True))) >= 1
 
 
 def test_a_line_that_was_cut_hides_no_other_one_and_a_file_that_is_no_quarantine_is_refused(tmp_path: Path) -> None:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from pecan_ray.engines.contract import Produced, Slots
 from pecan_ray.engines.items import Item
 from pecan_ray.engines.kept_rows import KeptRows
 from pecan_ray.engines.positions import SkippedPositions, merge
-from pecan_ray.engines.python.chunk_line import ChunkLine, Piece, RowsInLine
+from pecan_ray.engines.python.chunk_line import ChunkLine, Piece, RowsInLine, RunEnd
 from pecan_ray.engines.python.open_batch import OpenBatch, copy_into
 from pecan_ray.engines.python.sendable import SendableItems
 from pecan_ray.engines.row_block import RowBlock
 from pecan_ray.engines.row_types import kind_of
 from pecan_ray.errors import BatchShapeError
 from pecan_ray.options import OnError
+from pecan_ray.plan.operators import Batch
 
 MOST_IN_PIECE = 256
 """Elements of a chunk that stand in line together."""
@@ -34,43 +36,41 @@ class BatchWriter:
 
     def __init__(
         self,
-        size: int,
-        op: str,
+        batch: Batch,
         slots: Slots,
         skipped_positions: SkippedPositions,
         strict: bool,
-        ready: Callable[[Produced], None],
-        on_error: OnError = "raise",
-        made_by: str = "",
-        raise_error: Callable[[BaseException], None] | None = None,
+        put: Callable[[Produced | BaseException], None],
+        on_error: OnError,
+        made_by: str,
     ) -> None:
         """`made_by`: the operator that the elements come from.
 
-        `raise_error` is given, where order is kept, the error of the first chunk that failed, behind all batches that
-        are full before it.
+        `put` is given batches, and, where order is kept, the error of the first chunk that failed, behind all batches
+        that are full before it.
         """
-        self._sendable = SendableItems(made_by or op, skipped_positions, on_error, strict)
-        self.size = size
+        self._sendable = SendableItems(made_by, skipped_positions, on_error, strict)
+        self.size = batch.size
         """Rows of a batch."""
-        self._op, self._slots, self._skipped_positions = op, slots, skipped_positions
-        self._ready, self._raise = ready, raise_error
+        self._op, self._slots, self._skipped_positions = batch.name, slots, skipped_positions
+        self._put = put
         self._open: OpenBatch | None = None
         self._claim_lock = threading.Lock()
         """Guards the line, and the open batch with its place in the sequence."""
         self._line = ChunkLine(strict)
         self._finishing = threading.Lock()
         """Guards the beginning of the sequence: batches are handed on one after the other."""
-        self._sequence: deque[OpenBatch] = deque()
+        self._sequence: deque[OpenBatch | RunEnd] = deque()
         self._left = False
 
     @property
     def strict(self) -> bool:
-        """Whether elements keep the order of the source."""
+        """Return whether elements keep the order of the source."""
         return self._line.strict
 
     @property
     def failed(self) -> bool:
-        """Whether something has failed, so that nothing behind it is wanted."""
+        """Return whether something has failed, so that nothing behind it is wanted."""
         return self._line.failed
 
     def leave(self) -> None:
@@ -101,9 +101,16 @@ class BatchWriter:
         if not self.strict and rows.plain:
             # What stands in line waits for the rest, and keeps the slot of the open batch: there is always one more.
             while stop - start >= self.size:
-                self._ready(self._whole(rows, start))
+                self._put(self._whole(rows, start))
                 start += self.size
         return self._place(number, [RowsInLine(rows, start, stop)] if start < stop else [])
+
+    def end_run(self, number: int, epoch: int) -> int:
+        """Let what comes before chunk `number` be followed by the end of its run, and the batch that is open by none.
+
+        Only where order is kept.
+        """
+        return self._place(number, [RunEnd(epoch)])
 
     def _whole(self, rows: KeptRows | RowBlock, start: int) -> Produced:
         """Return a batch of rows of one entry, or block: nobody else has to do with it, so it takes few steps."""
@@ -168,11 +175,10 @@ class BatchWriter:
             self._flush()
             with self._claim_lock:
                 error = self._line.error
-                if error is None or self._line.pieces or (self._sequence and self._sequence[0].is_full):
+                if error is None or self._line.pieces or (self._sequence and self._is_full(self._sequence[0])):
                     return
                 self._line.error = None
-        assert self._raise is not None
-        self._raise(error)
+        self._put(error)
 
     def _claim(self) -> tuple[OpenBatch, int, Piece] | None:
         """Take as many elements from the line as the open batch has room for, and as are of one kind."""
@@ -181,22 +187,32 @@ class BatchWriter:
                 if not self._line.pieces or self._left:
                     return None
                 head, batch = self._line.pieces[0], self._open
-                if batch is None or batch.is_full or self._matches_batch(batch, head):
+                if isinstance(head, RunEnd):
+                    self._line.pieces.popleft()
+                    self._sequence.append(head)
+                    if batch is not None and not batch.is_full:
+                        batch.cut()
+                elif batch is None or batch.is_full or self._matches_batch(batch, head):
                     return self._claimed(batch, head)
-                batch.cut()
+                else:
+                    batch.cut()
             # Handed on before the next one is opened, which may wait for its memory.
             with self._finishing:
                 self._flush()
 
     @staticmethod
-    def _matches_batch(batch: OpenBatch, piece: Piece) -> bool:
+    def _is_full(one: OpenBatch | RunEnd) -> bool:
+        return isinstance(one, RunEnd) or one.is_full
+
+    @staticmethod
+    def _matches_batch(batch: OpenBatch, piece: list[Item] | RowsInLine) -> bool:
         """Tell whether elements are of the batch's kind, or it is an error if they are not."""
         if not batch.is_joined:
             return True
         first = piece[0] if isinstance(piece, list) else piece.rows.named(piece.start)
         return kind_of(first.value) == batch.kind
 
-    def _claimed(self, batch: OpenBatch | None, head: Piece) -> tuple[OpenBatch, int, Piece]:
+    def _claimed(self, batch: OpenBatch | None, head: list[Item] | RowsInLine) -> tuple[OpenBatch, int, Piece]:
         """Take elements for a batch, or for the next one if it is full; the caller holds the lock."""
         if batch is None or batch.is_full:
             batch = self._open = self._opened(head)
@@ -213,7 +229,7 @@ class BatchWriter:
             batch.claimed += len(claimed)
         return batch, first, claimed
 
-    def _opened(self, head: Piece) -> OpenBatch:
+    def _opened(self, head: list[Item] | RowsInLine) -> OpenBatch:
         """Return a new batch that begins with what stands first in line; the caller holds the lock."""
         if isinstance(head, list):
             return OpenBatch(head[0], self.size, self._op, self._slots)
@@ -231,7 +247,7 @@ class BatchWriter:
     def _finish(self, batch: OpenBatch) -> None:
         """Hand on a complete batch; with strict order, only after those before it."""
         if not self.strict:
-            self._ready(batch.finish(self._skipped_positions))
+            self._put(batch.finish(self._skipped_positions))
             return
         with self._finishing:
             self._flush()
@@ -241,20 +257,30 @@ class BatchWriter:
 
         Under the lock: two threads could else exchange two batches.
         """
-        while self._sequence and (self._sequence[0].complete or self._sequence[0].error is not None):
+        while self._sequence:
             batch = self._sequence[0]
+            if isinstance(batch, RunEnd):
+                self._put(self._end_of(batch))
+                self._sequence.popleft()
+                continue
+            if not batch.complete and batch.error is None:
+                return
             try:
                 if batch.error is not None:
                     raise batch.error
-                self._ready(batch.finish(self._skipped_positions))
+                self._put(batch.finish(self._skipped_positions))
             except BatchShapeError as error:
-                assert self._raise is not None
                 self._line.failed = True
                 self._sequence.clear()
-                self._raise(error)
+                self._put(error)
                 self.leave()
                 return
             self._sequence.popleft()
+
+    def _end_of(self, run: RunEnd) -> Produced:
+        """Return what tells the end of a run, with positions that no batch of it carries."""
+        left = self._skipped_positions.report(run.epoch)
+        return Produced({}, {}, 0, run.epoch, ends_run=True) if left is None else replace(left, ends_run=True)
 
     def rest(self) -> Produced | None:
         """Return the batch that was not filled, once all elements are placed."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pecan_ray.engines.contract import EngineOptions
@@ -21,37 +21,28 @@ from pecan_ray.plan.splits import AtWork, origin_of
 def calls_under(options: EngineOptions) -> dict[types.CodeType, Recognize]:
     """Return the functions by which a stack shows which operator an engine with these very options has called."""
 
-    def one(local: Mapping[str, Any]) -> ThreadActivity | None:
-        chain, step, item = local.get("self"), local.get("step"), local.get("item")
-        # By the very options: another engine in this process runs the same code. A frame that has just begun
-        # lacks some names.
-        if chain is None or chain._options is not options or step is None or item is None:
-            return None
-        return working(step.op, [item], local.get("output", 0))
+    def one(op: ElementOp, local: Mapping[str, Any]) -> ThreadActivity:
+        return working(op, [local["item"]], local.get("output", local["item"].output))
 
-    def several(local: Mapping[str, Any]) -> ThreadActivity | None:
-        chain, step, items = local.get("self"), local.get("step"), local.get("items")
-        if chain is None or chain._options is not options or step is None or not items:
-            return None
-        return working(step.op, items, items[0].output)
+    def several(op: ElementOp, local: Mapping[str, Any]) -> ThreadActivity | None:
+        return working(op, local["items"], local["items"][0].output) if local["items"] else None
 
-    def by_columns(local: Mapping[str, Any]) -> ThreadActivity | None:
-        chain, step, rows, place = (local.get(name) for name in ("self", "step", "rows", "place"))
-        if chain is None or chain._options is not options or step is None or rows is None or place is None:
-            return None
-        return working(step.op, [chain._named(rows, place)], 0)
+    def by_columns(op: ElementOp, local: Mapping[str, Any]) -> ThreadActivity:
+        return working(op, [local["self"]._named(local["rows"], local["place"])], 0)
 
-    def in_rows(local: Mapping[str, Any]) -> ThreadActivity | None:
-        maps, op, item = local.get("self"), local.get("op"), local.get("item")
-        if maps is None or maps._options is not options or op is None or item is None:
-            return None
-        return working(op, [item], item.output)
+    def recognizing(found: Callable[[ElementOp, Mapping[str, Any]], ThreadActivity | None], *names: str) -> Recognize:
+        def recognize(local: Mapping[str, Any]) -> ThreadActivity | None:
+            op = _op_in(local, options)
+            # A frame that has just begun lacks some names.
+            return None if op is None or any(local.get(name) is None for name in names) else found(op, local)
+
+        return recognize
 
     return {
-        Chain._call.__code__: one,
-        Chain._prefetch_calls.__code__: several,
-        ColumnChain._call_each.__code__: by_columns,
-        RowMaps._call.__code__: in_rows,
+        Chain._call.__code__: recognizing(one, "item"),
+        Chain._prefetch_calls.__code__: recognizing(several, "items"),
+        ColumnChain._call_each.__code__: recognizing(by_columns, "rows", "place"),
+        RowMaps._call.__code__: recognizing(one, "item"),
     }
 
 
@@ -59,14 +50,23 @@ def call_stages(options: EngineOptions) -> dict[types.CodeType, Recognized]:
     """Return the functions by which a stack shows in which operator of an engine with these very options it is."""
 
     def inspect_locals(local: Mapping[str, Any]) -> ThreadStage | None:
-        chain, step = local.get("self"), local.get("step")
-        op = local.get("op") if step is None else step.op
-        if chain is None or chain._options is not options or op is None:
+        op, step = _op_in(local, options), local.get("step")
+        if op is None:
             return None
         return ThreadStage("operator", op.name, step is not None and isinstance(step.call, InProcess))
 
     calls = (Chain._call, Chain._prefetch_calls, ColumnChain._call_each, RowMaps._call)
     return dict.fromkeys((call.__code__ for call in calls), inspect_locals)
+
+
+def _op_in(local: Mapping[str, Any], options: EngineOptions) -> ElementOp | None:
+    """Return the operator that a frame of a chain, or of maps on many rows, is calling."""
+    chain, step = local.get("self"), local.get("step")
+    # By the very options: another engine in this process runs the same code.
+    if chain is None or chain._options is not options:
+        return None
+    op: ElementOp | None = local.get("op") if step is None else step.op
+    return op
 
 
 def working(op: ElementOp, items: Sequence[Item], output: int) -> ThreadActivity:

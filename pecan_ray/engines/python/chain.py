@@ -2,55 +2,46 @@
 
 from __future__ import annotations
 
-import traceback
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from pecan_ray.engines.batch_rows import RowsMissingError, check_rows
-from pecan_ray.engines.contract import BadElement, EngineOptions
+from pecan_ray.engines.contract import EngineOptions
 from pecan_ray.engines.counting import EVERY, Counts, element_bytes
+from pecan_ray.engines.element_errors import apply_error_policy, end_child, op_error
 from pecan_ray.engines.fork_tracker import forks
 from pecan_ray.engines.global_generators import global_generators
 from pecan_ray.engines.items import Item, deep_copy, leading
 from pecan_ray.engines.nesting import NestedValueError
 from pecan_ray.engines.own_results import HeldValue, SharedBufferError, SharedBuffers, own_element
-from pecan_ray.engines.positions import SkippedPositions, elements_in
+from pecan_ray.engines.positions import SkippedPositions
 from pecan_ray.engines.python.complete_calls import Call, complete_call
 from pecan_ray.engines.python.element_outputs import ElementOutput, output_of, split_into_parts
 from pecan_ray.engines.python.processes import InProcess
 from pecan_ray.engines.python.retry_calls import is_retryable, retry_call
-from pecan_ray.engines.serializable import why_columns_not_serializable
 from pecan_ray.errors import (
-    MOST_TEXT,
     ColumnError,
     ElementError,
-    OpError,
     OutputTypeError,
-    cut_text,
-    describe_error,
     is_interrupt,
     join_names,
     to_str,
 )
-from pecan_ray.options import OnError
 from pecan_ray.plan.operators import ELEMENTS, Collate, ElementOp, Filter, FlatMap, Map, Subset, wants_epoch, wants_rng
 from pecan_ray.plan.own_attributes import own_attribute
 from pecan_ray.plan.shape import name_of_last
-from pecan_ray.plan.splits import OUTPUT_BITS, origin_of
+from pecan_ray.plan.splits import OUTPUT_BITS
 from pecan_ray.sampling.random_keys import ThreadGenerator, element_key
 from pecan_ray.sampling.subsets import is_member
-from pecan_ray.storage.local_errors import passes
 
 _generator = ThreadGenerator()
 SILENT_CALLS = 8
-"""So many arrays or lists in a row for which a map of a column returns None: it is no value that is missing."""
-SHOWN_CALLS = 20
-"""Of a traceback, so many calls are shown at its beginning and at its end."""
+"""Arrays or lists in a row for which a map of a column returns None: then it is no value that is missing."""
 
 ELEMENT_WANTED = "a dict from column name to value"
 """What a map of elements must return, in words."""
@@ -66,32 +57,6 @@ class ChainStep:
     wants_epoch: bool
     filters: bool
     """Whether it is asked for keeping an element."""
-
-
-def apply_error_policy(
-    item: Item, error: ElementError, on_error: OnError, skipped_positions: SkippedPositions, kept: Any = None
-) -> None:
-    """Follow the `on_error` policy for an element that could not be processed: raise, or record it and go on.
-
-    What is no `Exception` (sys.exit, a cancelled task) was meant for the process, and is raised always.
-    """
-    if on_error == "raise" or error.fields.get("ends_job"):
-        raise error
-    if kept is not None and (reason := why_columns_not_serializable(kept)):
-        kept, error = None, OpError(f"{error.message.splitlines()[0]} (it is not kept: {reason})", **error.fields)
-    op = str(error.fields.get("op", ""))
-    elements = elements_in(item.parts) if item.members is None else len(item.members)
-    single, place = item.members is None and elements <= 1, origin_of(item.lease, item.element, item.output)
-    bad = BadElement(
-        op,
-        item.where(),
-        error.message.splitlines()[0],
-        kept,
-        origin=place if single else None,
-        first=None if single else place,
-        elements_left_out=max(1, elements),
-    )
-    skipped_positions.add(item.parts, bad)
 
 
 class ChainProtocol(Protocol):
@@ -111,7 +76,7 @@ class ChainProtocol(Protocol):
 
     @property
     def is_out_of_process(self) -> bool:
-        """Whether several calls had better go together, since they go to another process."""
+        """Return whether several calls had better go together, since they go to another process."""
         ...
 
 
@@ -140,7 +105,7 @@ class Chains:
 
     @property
     def is_out_of_process(self) -> bool:
-        """Whether several calls had better go together, since they go to another process."""
+        """Return whether several calls had better go together, since they go to another process."""
         return self._first.is_out_of_process
 
 
@@ -233,7 +198,7 @@ class Chain:
 
     @property
     def is_out_of_process(self) -> bool:
-        """Whether the first operator runs in another process, to which several calls had better go together."""
+        """Return whether the first operator runs in another process, to which several calls had better go together."""
         return bool(self.steps) and isinstance(self.steps[0].call, InProcess)
 
     def _arguments(self, step: ChainStep, item: Item) -> tuple[Any, dict[str, Any]] | None:
@@ -315,6 +280,10 @@ class Chain:
                 pieces = [p._replace(value=self._map_output(step, p, item)) for p in pieces]
             if counts:
                 counts.add(step.op.name, given, size, [piece.value for piece in pieces])
+        return self._outputs(item, pieces)
+
+    def _outputs(self, item: Item, pieces: list[ElementOutput]) -> list[Item]:
+        """Return what an item has become, as items that carry its positions."""
         # Without a width for each output (a batch, or more outputs than positions) the last one carries all
         # positions.
         if item.width and all(piece.width for piece in pieces):
@@ -472,31 +441,3 @@ def run_in_order(chain: ChainProtocol, items: Sequence[Item]) -> tuple[list[Item
     except BaseException as error:
         return done, error
     return done, None
-
-
-def end_child(op: str, item: Item, error: BaseException | None = None) -> NoReturn:
-    """End this process, a child that has come back from an operator's function."""
-    file, element = item.lease.split.file_of(item.element), item.element
-    forks.end_child(op, item.where(), error, file=file, element=element)
-
-
-def op_error(op: str, item: Item, error: BaseException, column: str | None = None) -> OpError:
-    """Return the error that says where a user's function failed, with the function's traceback in its message."""
-    lines = traceback.format_exception(type(error), error, error.__traceback__)[1:]
-    if len(lines) > 2 * SHOWN_CALLS:  # a recursion without an end
-        lines[SHOWN_CALLS:-SHOWN_CALLS] = [f"  ... and {len(lines) - 2 * SHOWN_CALLS} more calls\n"]
-    trace = "".join(cut_text(line, MOST_TEXT) for line in lines)  # the last one is the exception's text again
-    return OpError(
-        f"{op} failed on {item.where()}: {describe_error(error)}\n{trace}",
-        op=op,
-        file=item.lease.split.file_of(item.element),
-        element=item.element,
-        column=column,
-        # A storage that fails tells nothing of the element: it is no bad one.
-        **({"ends_job": True} if _is_unrelated_error(error) else {}),
-    )
-
-
-def _is_unrelated_error(error: BaseException) -> bool:
-    """Tell whether it is not the element that has failed."""
-    return not isinstance(error, Exception) or isinstance(error, SharedBufferError) or passes(error)

@@ -30,9 +30,9 @@ class ChainMaker:
     options: EngineOptions
     skipped_positions: SkippedPositions
     call: MakeCall
-    """Makes the functions of the plan,"""
+    """Makes the functions of the plan."""
     users_call: MakeCall
-    """and those of the user's order, where the plan runs in another one."""
+    """Makes the functions of the user's order, where the plan runs in another one."""
     counts: Counts | None
     cached: Mapping[str, CachedReading]
     """By the name of a point: how what is behind it is read."""

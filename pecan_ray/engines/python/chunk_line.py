@@ -24,8 +24,14 @@ class RowsInLine(NamedTuple):
     stop: int
 
 
-Piece: TypeAlias = list[Item] | RowsInLine
-"""Elements that stand in line together."""
+class RunEnd(NamedTuple):
+    """All of a run stands before it."""
+
+    epoch: int
+
+
+Piece: TypeAlias = list[Item] | RowsInLine | RunEnd
+"""Elements that stand in line together, or the end of a run."""
 
 
 def slice_bytes(pieces: Sequence[Piece]) -> int:
@@ -33,8 +39,10 @@ def slice_bytes(pieces: Sequence[Piece]) -> int:
     return sum(items_bytes(one) if isinstance(one, list) else _rows_bytes(one) for one in pieces)
 
 
-def _rows_bytes(piece: RowsInLine) -> int:
-    return (piece.stop - piece.start) * (element_bytes(piece.rows.first) + ITEM_BYTES)
+def _rows_bytes(piece: RowsInLine | RunEnd) -> int:
+    return (
+        0 if isinstance(piece, RunEnd) else (piece.stop - piece.start) * (element_bytes(piece.rows.first) + ITEM_BYTES)
+    )
 
 
 class ChunkLine:

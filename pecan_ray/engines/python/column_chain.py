@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from pecan_ray.engines.contract import EngineOptions
 from pecan_ray.engines.counting import EVERY, Counts, column_bytes
+from pecan_ray.engines.element_errors import apply_error_policy, end_child, op_error
 from pecan_ray.engines.fork_tracker import forks
 from pecan_ray.engines.items import Item, deep_copy
 from pecan_ray.engines.own_results import FIXED, HeldValue, own_element
@@ -28,9 +29,6 @@ from pecan_ray.engines.python.chain import (
     Chain,
     ChainProtocol,
     ChainStep,
-    apply_error_policy,
-    end_child,
-    op_error,
     run_in_order,
 )
 from pecan_ray.engines.row_block import MISSING, RowBlock, RowNumbers, part_arrays

@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -48,7 +48,7 @@ ChooseCut: TypeAlias = Callable[[Sequence[TailOp]], PipelineCut]
 TIMED_RUNS = 3
 """An operator is timed so often, and the shortest run counts: the first one pays for fresh memory."""
 FINISHED_BYTES = 1 << 20
-"""So many bytes of a batch go through all operators at a time.  The cache of a core holds them.  A quarter of them
+"""The bytes of a batch that go through all operators at a time.  The cache of a core holds them.  A quarter of them
 would take a quarter less CPU time, and wait four times as often for Python's lock, which the training loop has."""
 HOLDING = (Shuffle, Prefetch, Take, Skip, Repeat)
 """Operators that see no column."""
@@ -61,18 +61,18 @@ def deferrable_ops(plan: Plan, users_parts: Collection[tuple[str, str]]) -> dict
     """
     found: dict[str, list[Map]] = {}
     seen: set[str] = set()
-    for op in reversed(_before_batch(plan)):
+    for op in reversed(ops_before_batch(plan)):
         # What stands before an operator that sees a column, or may see all of them, has to be done before it.
         if not isinstance(op, (Map, Filter)) or op.on is None:
             break
-        if type(op) is Map and op.on not in seen and _may_be_deferred(op, plan, users_parts):
+        if type(op) is Map and op.on not in seen and may_be_deferred(op, plan, users_parts):
             found.setdefault(op.on, []).append(op)
         else:
             seen.add(op.on)
     return {column: tuple(reversed(chain)) for column, chain in found.items()}
 
 
-def _before_batch(plan: Plan) -> list[Op]:
+def ops_before_batch(plan: Plan) -> list[Op]:
     """Return the operators before the batch with which a plan ends, but for those that hold elements back."""
     ops = [op for op in plan.ops if not isinstance(op, Prefetch)]
     if not ops or type(ops[-1]) is not Batch:
@@ -80,14 +80,15 @@ def _before_batch(plan: Plan) -> list[Op]:
     return [op for op in ops[:-1] if not isinstance(op, HOLDING)]
 
 
-def _may_be_deferred(op: Map, plan: Plan, users_parts: Collection[tuple[str, str]]) -> bool:
-    if op.processes or is_pass_dependent(op) or why_not_plain(_function(op)):
+def may_be_deferred(op: Map, plan: Plan, users_parts: Collection[tuple[str, str]]) -> bool:
+    """Tell whether the trainer knows an operator, and it draws nothing and names nothing that may change."""
+    if op.processes or is_pass_dependent(op) or why_not_plain(written_function(op)):
         return False
-    written = replace(op, fn=_function(op))
+    written = replace(op, fn=written_function(op))
     return describe_operators(Plan(head=next(plan.sources()), ops=(written,)))[0] in users_parts
 
 
-def _function(op: Map) -> Callable[..., Any]:
+def written_function(op: Map) -> Callable[..., Any]:
     """Return an operator's function as the user gave it."""
     return op.fn.fn if isinstance(op.fn, PerChannelFunction) else op.fn
 
@@ -111,7 +112,7 @@ class Deferral:
 
     @property
     def active(self) -> bool:
-        """Whether anything is left to the trainer."""
+        """Return whether anything is left to the trainer."""
         return any(tail.cut is not None for tail in self._tails.values())
 
     def is_outdated(self) -> bool:
@@ -162,7 +163,7 @@ class _Tail:
             values, sizes = [value], list[TailOp]()
             first = 0
             for number, op in enumerate(self._chain):
-                timed = _timed(_function(op), values[-1])
+                timed = timed_run(written_function(op), values[-1])
                 if timed is None:
                     first, sizes = number + 1, []
                     values.append(op.fn(values[-1]))
@@ -197,7 +198,7 @@ class _Tail:
             return True
         made: Any = value
         for op in self._chain[self.cut :]:
-            if (found := _timed(_function(op), made, 1)) is None:
+            if (found := timed_run(written_function(op), made, 1)) is None:
                 self._refuse(f"{op.name} does not do the same to values of shape {list(value.shape)}")
                 return False
             made = found[0]
@@ -235,7 +236,7 @@ class _Guard:
         return value if handed_on else self.fn(value)
 
 
-def _timed(fn: Callable[..., Any], value: Any, runs: int = TIMED_RUNS) -> tuple[Array, float] | None:
+def timed_run(fn: Callable[..., Any], value: Any, runs: int = TIMED_RUNS) -> tuple[Array, float] | None:
     """Return what a function makes of a value, and its CPU seconds; None where it cannot be left to the trainer."""
     if type(value) is not np.ndarray or not value.size or not _is_numeric(value):
         return None
@@ -284,20 +285,40 @@ def _watched(functions: Sequence[Callable[..., Any]], rows: Array, channels: int
     return made
 
 
-class Finisher:
-    """Runs on the trainer's side what remote workers have left to it."""
+class FinishesImages(Protocol):
+    """What makes arrays of images that workers have not decoded (`pecan_ray.known.accelerated_images`)."""
 
-    def __init__(self, plan: Plan) -> None:
-        """`plan`: the user's, in which operators have the names that workers say."""
+    def finish(self, packed: Sequence[Any], *, stay: bool = False) -> Any:
+        """Return the pixels of a batch; raises `CutError` for an image that it cannot decode.
+
+        `stay`: where they were made, as the tensor that they are there.
+        """
+        ...
+
+
+class Finisher:
+    """Runs on the trainer's side what workers have left to it."""
+
+    def __init__(self, plan: Plan, images: FinishesImages | None = None, *, stay: bool = False) -> None:
+        """`plan`: the user's, in which operators have the names that workers say; `images`: finishes images.
+
+        `stay`: batches go to the loop as they come, which wants images where they were finished.
+        """
+        self._images, self._stay = images, stay
         self._ops = {op.name: op for op in plan.all_ops() if isinstance(op, Map)}
-        self._noted: set[tuple[str, ...]] = set()
+        self._noted: set[Unfinished] = set()
 
     def finish(self, unfinished: Unfinished, columns: Mapping[str, Any], note: Callable[[str], None]) -> dict[str, Any]:
         """Return the columns of a batch behind the operators that are left; `note` is told of each new cut."""
-        if unfinished.ops not in self._noted:
-            self._noted.add(unfinished.ops)
-            note(f"batches of remote workers: {unfinished.why}")
+        if unfinished not in self._noted:
+            self._noted.add(unfinished)
+            note(f"batches of {'all' if unfinished.images else 'remote'} workers: {unfinished.why}")
         made = dict(columns)
+        if unfinished.images:
+            assert self._images is not None, "workers leave images to a trainer that has not offered to finish them"
+            # Arithmetic behind is that of NumPy.
+            stay = self._stay and not unfinished.ops
+            made[unfinished.images] = self._images.finish(made[unfinished.images].tolist(), stay=stay)
         for column, ops in self._by_column(unfinished.ops).items():
             try:
                 made[column] = _finished([op.fn for op in ops], made[column])

@@ -15,7 +15,7 @@ class ElementTime:
         # One element a chunk at first: an element that takes seconds must not wait for 255 others.
         self._chunk_s = self._per_element_s = chunk_s
         self.elements = 1.0
-        """So many take as long as a chunk shall."""
+        """Elements that take as long as a chunk shall."""
 
     def note(self, seconds: float, elements: int) -> None:
         """Note how long some elements have taken."""

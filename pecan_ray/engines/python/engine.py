@@ -9,29 +9,31 @@ import sys
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
+from functools import cached_property, partial
 from types import CodeType
 from typing import Any
 
 from pecan_ray.engines.caching import SplitCache
+from pecan_ray.engines.collate import collate
 from pecan_ray.engines.contract import EngineOptions, Leases, Produced, Slots, UnderWay
 from pecan_ray.engines.counting import Counts, OpCount
 from pecan_ray.engines.fork_tracker import forks
 from pecan_ray.engines.items import Item, ItemIterator
-from pecan_ray.engines.nested_columns import extract_arrays
-from pecan_ray.engines.positions import SkippedPositions, merge
+from pecan_ray.engines.padding import collate_padded
+from pecan_ray.engines.positions import SkippedPositions
+from pecan_ray.engines.produced_items import produced_of
 from pecan_ray.engines.python.batch_writer import BatchWriter
 from pecan_ray.engines.python.call_stacks import call_stages, calls_under
-from pecan_ray.engines.python.collate import collate
 from pecan_ray.engines.python.column_chain import column_chain
 from pecan_ray.engines.python.columns import ColumnarPlan, Table, by_columns, readers, table_items
 from pecan_ray.engines.python.complete_calls import complete_call
 from pecan_ray.engines.python.feed import Feeder
 from pecan_ray.engines.python.fused import FusedPlan, fused
 from pecan_ray.engines.python.open_batch import OpenBatch
-from pecan_ray.engines.python.padding import collate_padded
 from pecan_ray.engines.python.prefetch_results import prefetch_results
 from pecan_ray.engines.python.processes import Processes
 from pecan_ray.engines.python.serializable_items import check_serializable
+from pecan_ray.engines.python.slow_elements import SlowElementLog
 from pecan_ray.engines.python.stream import ItemStream
 from pecan_ray.engines.python.threads import engine_threads
 from pecan_ray.engines.reading import Run, reading_of, reading_stages
@@ -41,10 +43,10 @@ from pecan_ray.engines.under_way import StackWatch
 from pecan_ray.engines.users_order import led_to
 from pecan_ray.engines.whole import ending_with_the_last_batch
 from pecan_ray.errors import BatchShapeError, OrderError
-from pecan_ray.job.pending_leases import RowParts
-from pecan_ray.plan.operators import BatchInRows, ElementOp, Plan
+from pecan_ray.plan.operators import BatchInRows, ElementOp, Join, Plan
 from pecan_ray.plan.shape import kept_points, name_of_last, plan_shape
 from pecan_ray.plan.splits import Source, Split, with_seed
+from pecan_ray.plan.stage_seconds import SlowElements
 
 PUT_TOGETHER = tuple(
     function.__code__
@@ -68,6 +70,7 @@ class PythonEngine:
         self._kept = kept_points(plan) if options.cache is not None else {}
         self._cache = SplitCache(options.cache) if options.cache and self._kept else None
         self._counts = None if options.count_epoch is None else Counts()
+        self._slow = SlowElementLog()
         self._watch = StackWatch({**calls_under(options), **reading_of(self._sources)})
         limit_native_threads()
 
@@ -159,40 +162,24 @@ class PythonEngine:
                 if (report := stream.report()) is not None:
                     yield report
                 continue
-            # Decision 4: a partial batch may go back to the job, and what waits for a batch must not go with it.
-            parts, bad = ([], []) if item.partial else stream.skipped_positions.take()
-            # Groups of elements leave many partial batches at a time, perhaps too many for the slots.
-            slots = HeapSlots() if item.partial else self._slots
-            columns, slot = into_slot(extract_arrays(item.value), slots)
-            yield Produced(
-                columns,
-                merge(item.parts + parts),
-                item.rows - item.repeats,
-                item.lease.epoch,
-                partial=item.partial,
-                rank=item.rank,
-                slot=slot,
-                bad=bad,
-                without_data=merge(parts),
-                row_parts=row_parts(item),
-            )
+            yield produced_of(item, stream.skipped_positions, self._slots)
 
     def _filled(self, stream: ItemStream, plan: FusedPlan) -> Generator[Produced, None, None]:
         """Run the last element operators on the pool, each thread writing its results into the batch."""
         strict = self._options.order == "strict"
         chain = stream.chains.chain(plan.ops)
         columns = column_chain(chain, plan.ops, self._options, stream.skipped_positions)
-        feeder = Feeder(self._threads, chain, plan.ready, columns)
+        ops = ", ".join(op.name for op in plan.ops)
+        slow = partial(self._slow.note, ops=ops) if strict and ops else None  # else nobody waits for them
+        feeder = Feeder(self._threads, chain, plan.ready, columns, slow)
         writer = BatchWriter(
-            plan.batch.size,
-            plan.batch.name,
+            plan.batch,
             self._slots,
             stream.skipped_positions,
             strict,
             feeder.put,
             self._options.on_error,
-            made_by=name_of_last(self._plan.ops),
-            raise_error=feeder.put,
+            name_of_last(self._plan.ops),
         )
         reader = threading.Thread(
             target=feeder.feed,
@@ -234,9 +221,25 @@ class PythonEngine:
         """How many threads work at the moment."""
         return self._threads.count
 
+    @cached_property  # asked for each lease
+    def ends_runs(self) -> bool:
+        """Return whether threads write elements into batches as the source gives them; a batch may end anywhere."""
+        plan = self._plan
+        # A join pairs elements: it has no place for the end of one source's run.
+        if isinstance(plan.head, Join) or self._kept or plan_shape(plan, order=False).serial:
+            return False
+        if by_columns(plan, self._sources[0]) is not None:
+            return False
+        return (ending := fused(plan)) is not None and not ending.before
+
     def counts(self) -> dict[str, OpCount]:
         """Return what went into and came out of operators so far, where that is counted."""
         return {} if self._counts is None else self._counts.snapshot()
+
+    @property
+    def slow(self) -> SlowElements:
+        """Elements that took many times as long as the others, where order is kept."""
+        return self._slow.found
 
     def under_way(self, now: float) -> UnderWay | None:
         """Return which operator or source has been at one element for longer than a few seconds."""
@@ -271,13 +274,7 @@ class PythonEngine:
             processes.close()
 
 
-def row_parts(item: Item) -> RowParts:
-    """Return the last positions of each row of a block, or of an element that is one; of others nothing."""
-    if item.lease.place is None:
-        return ()
-    # The last positions alone: where a row ends is what the trainer has to know to cut batches
-    # (docs/decisions/order-and-rows.md#159-flat_map-in-order).
-    return [one.parts[-1] for one in item.members or [item]]
+build = PythonEngine
 
 
 def limit_native_threads() -> None:

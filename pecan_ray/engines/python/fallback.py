@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
+from pecan_ray.engines.element_errors import apply_error_policy
 from pecan_ray.engines.fork_tracker import ForkError
 from pecan_ray.engines.items import Item, deep_copy
 from pecan_ray.engines.positions import SkippedPositions
-from pecan_ray.engines.python.chain import Chain, apply_error_policy
+from pecan_ray.engines.python.chain import Chain
 from pecan_ray.engines.users_order import UsersOrder
 from pecan_ray.errors import ColumnError, ElementError
 from pecan_ray.options import OnError
@@ -84,5 +85,5 @@ class FallbackChain:
 
     @property
     def is_out_of_process(self) -> bool:
-        """Whether the first operator runs in another process, to which several calls had better go together."""
+        """Return whether the first operator runs in another process, to which several calls had better go together."""
         return self._chain.is_out_of_process

@@ -7,6 +7,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,6 +17,7 @@ from pecan_ray.engines.items import Item
 from pecan_ray.engines.kept_rows import KeptRows
 from pecan_ray.engines.python.batch_writer import BatchWriter
 from pecan_ray.engines.python.chain import ChainProtocol, run_in_order
+from pecan_ray.engines.python.chunk_line import RunEnd
 from pecan_ray.engines.python.column_chain import ColumnChain
 from pecan_ray.engines.python.element_time import CHUNK_S, ElementTime
 from pecan_ray.engines.python.ordered_results import EARLY_BYTES, up_to_an_error
@@ -29,12 +31,41 @@ MESSAGE_S = 0.03
 # Bounds the elements that wait for one thread where each takes a microsecond or so.
 MOST_PER_CHUNK = 256
 ROWS_BYTES = 4 << 20
-"""Rows of an entry are handed to threads in pieces of about so many bytes,"""
+"""Rows of an entry are handed to threads in pieces of about this many bytes."""
 MOST_ROWS = 4096
-"""or of so many rows."""
+"""A piece has at most this many rows."""
 MOST_READY = 8
 """Reading pauses while so many finished batches wait, unless `prefetch` says how many: those without arrays take no
 slot that would bound them."""
+
+
+@dataclass
+class _Chunks:
+    """Chunks that were handed out and are not finished, and what is early of the finished ones."""
+
+    in_progress: int = 0
+    in_line: int = 0
+    """Of these, the ones that no thread has begun."""
+    working: int = 0
+    """Threads at work, on their own chunk or on elements that others have left in line."""
+    early_bytes: int = 0
+    """Of elements that are finished and wait for an earlier chunk, about."""
+
+    def hand_out(self) -> None:
+        """Count a chunk that a thread is to work on."""
+        self.in_progress += 1
+        self.in_line += 1
+        self.working += 1
+
+    def begin(self) -> None:
+        """Note that a thread begins with one."""
+        self.in_line -= 1
+
+    def finish(self, early_bytes: int) -> None:
+        """Note that one is finished, and how many bytes more are early with it."""
+        self.in_progress -= 1
+        self.working -= 1
+        self.early_bytes += early_bytes
 
 
 class Feeder:
@@ -50,21 +81,19 @@ class Feeder:
         chain: ChainProtocol,
         most_ready: int = MOST_READY,
         columns: ColumnChain | None = None,
+        slow: Callable[[float, list[Item] | RowBlock], None] | None = None,
     ) -> None:
-        """`columns`: what runs the chain on rows, where it can; None: rows go through it as elements."""
+        """`columns`: what runs the chain on rows, where it can; None: rows go through it as elements.
+
+        `slow`: is told how long each chunk took.
+        """
+        self._slow = slow
         self._pool, self._chain, self._most_ready, self._columns = pool, chain, most_ready, columns
         # A waiting thread is woken only for what it waits for: one that wakes for nothing takes a CPU, or Python's
         # lock, from one that works.
         self._more_needed = threading.Condition()
         """Guards the counts; `_stopped` is only ever set."""
-        self._in_progress = 0
-        """Chunks that were handed out and are not finished."""
-        self._in_line = 0
-        """Of these, the ones that no thread has begun."""
-        self._early_bytes = 0
-        """Of elements that are finished and wait for an earlier chunk, about."""
-        self._working = 0
-        """Threads at work, on their own chunk or on elements that others have left in line."""
+        self._chunks = _Chunks()
         self._ready: queue.SimpleQueue[Produced | BaseException | None] = queue.SimpleQueue()
         """Waiting for it takes a third of the time that a condition of Python takes, and it comes with every batch."""
         self._pass_number = 0
@@ -79,7 +108,7 @@ class Feeder:
 
     def feed(
         self,
-        items: Iterator[Item | KeptRows | RowBlock | None],
+        items: Iterator[Item | KeptRows | RowBlock | RunEnd | None],
         writer: BatchWriter,
         report: Callable[[], Produced | None],
     ) -> None:
@@ -101,13 +130,10 @@ class Feeder:
                     if len(chunk) < min(MOST_PER_CHUNK, self._speed.elements):
                         continue
                 number, chunk = self._submit_chunk(number, chunk, writer), []
-                if isinstance(item, KeptRows):
-                    number = self._submit_rows(number, item, writer)
-                elif isinstance(item, RowBlock):
-                    number = self._submit_block(number, item, writer)
-                elif isinstance(item, BaseException):
+                if isinstance(item, BaseException):
                     self._submit({}, 1, partial(self._fail, number, item, writer))
                     return
+                number = self._submit_apart(number, item, writer)
                 if self._stopped or writer.failed:
                     return
             self._submit_chunk(number, chunk, writer)
@@ -115,10 +141,21 @@ class Feeder:
         except BaseException as error:
             self.put(error)
 
+    def _submit_apart(self, number: int, item: Item | KeptRows | RowBlock | RunEnd, writer: BatchWriter) -> int:
+        """Submit what is no chunk of items, if it is none; return the number of the next row."""
+        if isinstance(item, KeptRows):
+            return self._submit_rows(number, item, writer)
+        if isinstance(item, RowBlock):
+            return self._submit_block(number, item, writer)
+        if isinstance(item, RunEnd):
+            self._submit({}, 1, partial(self._end_run, number, item.epoch, writer))
+            return number + 1
+        return number
+
     def _put_end(self, writer: BatchWriter) -> None:
         with self._more_needed:
             # The end comes behind the last batch, which a thread may still be filling.
-            self._wait(lambda: not self._working)
+            self._wait(lambda: not self._chunks.working)
         if not writer.failed:  # else its place in the sequence has come, or is about to
             self.put(None)
 
@@ -145,7 +182,7 @@ class Feeder:
         if plain and block.rows and block.lease.pass_index != self._pass_number:
             # Rows that are only copied do not overtake those of the pass before them.
             with self._more_needed:
-                self._wait(lambda: not self._working)
+                self._wait(lambda: not self._chunks.working)
             self._pass_number = block.lease.pass_index
         while start < block.rows:
             most = self._rows_per_chunk(block.first, writer) if plain else int(min(MOST_ROWS, self._speed.elements))
@@ -181,10 +218,9 @@ class Feeder:
                 self._wait(lambda: self._short() and self._ready.qsize() < self._most_ready)
             if self._stopped:
                 return
-            self._in_progress += 1
-            self._in_line += 1
-            self._working += 1
-        self._pool.note_size(first, elements)
+            self._chunks.hand_out()
+        if first:
+            self._pool.note_size(first, elements)
         self._pool.start(work, elements)
 
     def _wait(self, until: Callable[[], bool]) -> None:
@@ -195,17 +231,20 @@ class Feeder:
 
     def _short(self) -> bool:
         """Tell whether chunks may be handed out again: several at a time, so that the reader is seldom woken."""
-        return self._has_room() and self._in_line <= self._pool.queue_limit
+        return self._has_room() and self._chunks.in_line <= self._pool.queue_limit
 
     def _has_room(self) -> bool:
         """Tell whether another chunk may be in progress, and its results in memory."""
-        return self._in_progress < self._pool.target_in_flight and self._early_bytes <= EARLY_BYTES
+        return self._chunks.in_progress < self._pool.target_in_flight and self._chunks.early_bytes <= EARLY_BYTES
 
     def _work(self, number: int, chunk: list[Item] | RowBlock, writer: BatchWriter) -> None:
         def placed() -> int:
             started = time.perf_counter()
             done, error = self._run(chunk, writer)
-            self._speed.note(time.perf_counter() - started, len(chunk) if isinstance(chunk, list) else chunk.rows)
+            took_s = time.perf_counter() - started
+            self._speed.note(took_s, len(chunk) if isinstance(chunk, list) else chunk.rows)
+            if self._slow is not None:
+                self._slow(took_s, chunk)
             if isinstance(done, RowBlock):
                 return writer.place_rows(number, done, 0, done.rows, error)
             if done:
@@ -231,6 +270,9 @@ class Feeder:
             return self._chain.run_all(chunk), None
         return run_in_order(self._chain, chunk)
 
+    def _end_run(self, number: int, epoch: int, writer: BatchWriter) -> None:
+        self._do(lambda: writer.end_run(number, epoch))
+
     def _fail(self, number: int, error: BaseException, writer: BatchWriter) -> None:
         """Let what was read be followed by the error that ended it."""
         self._do(lambda: writer.place(number, [], error))
@@ -242,7 +284,7 @@ class Feeder:
         """Do a piece of work, which tells how many bytes more wait for an earlier chunk with it."""
         waiting = 0
         with self._more_needed:
-            self._in_line -= 1
+            self._chunks.begin()
         try:
             if not self._stopped:
                 waiting = place()
@@ -251,11 +293,9 @@ class Feeder:
             self._stopped = True
         finally:
             with self._more_needed:
-                self._in_progress -= 1
-                self._early_bytes += waiting
-                self._working -= 1
+                self._chunks.finish(waiting)
                 # Decision 14: if every result woke the reader, it would take a CPU or the GIL from threads that work.
-                if self._waiting and (self._short() or not self._working):
+                if self._waiting and (self._short() or not self._chunks.working):
                     self._more_needed.notify()
 
     def put(self, result: Produced | BaseException | None) -> None:

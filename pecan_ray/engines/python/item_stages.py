@@ -6,8 +6,8 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
+from pecan_ray.engines.collate import with_arrays
 from pecan_ray.engines.items import ItemIterator
-from pecan_ray.engines.python.collate import with_arrays
 from pecan_ray.engines.python.repeat_passes import MakeItems
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.operators import Batch, BatchingOp, ElementOp, Op, Pack, Prefetch, Unbatch

@@ -41,5 +41,5 @@ class KeptChain:
 
     @property
     def is_out_of_process(self) -> bool:
-        """Whether several calls had better go together, since they go to another process."""
+        """Return whether several calls had better go together, since they go to another process."""
         return self._before.is_out_of_process

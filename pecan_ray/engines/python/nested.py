@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from pecan_ray.engines.collate import is_empty_list
 from pecan_ray.engines.contract import is_columnar
 from pecan_ray.engines.foreign import as_array, is_text_tensor
 from pecan_ray.engines.items import Item
-from pecan_ray.engines.python.collate import is_empty_list
 from pecan_ray.errors import BatchShapeError, join_names, to_str
 from pecan_ray.plan.exact_arrays import exact_array
 from pecan_ray.plan.splits import Array

@@ -11,12 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from pecan_ray.engines.contract import Produced, Slot, Slots, is_columnar
-from pecan_ray.engines.items import Item
-from pecan_ray.engines.kept_rows import KeptRows
-from pecan_ray.engines.layout import Layout
-from pecan_ray.engines.positions import Part, PartArray, SkippedPositions, join, merge, parts_of_arrays
-from pecan_ray.engines.python.collate import (
+from pecan_ray.engines.collate import (
     check_columns,
     check_is_object,
     checked_array,
@@ -24,6 +19,11 @@ from pecan_ray.engines.python.collate import (
     numbers_of_one_type,
     numbers_of_python,
 )
+from pecan_ray.engines.contract import Produced, Slot, Slots, is_columnar
+from pecan_ray.engines.items import Item
+from pecan_ray.engines.kept_rows import KeptRows
+from pecan_ray.engines.layout import Layout
+from pecan_ray.engines.positions import Part, PartArray, SkippedPositions, join, merge, parts_of_arrays
 from pecan_ray.engines.python.nested import STAY, BatchRows, finished
 from pecan_ray.engines.reading import Run
 from pecan_ray.engines.row_block import RowBlock
@@ -77,12 +77,12 @@ class OpenBatch:
 
     @property
     def is_full(self) -> bool:
-        """Whether all of its rows are claimed."""
+        """Return whether all of its rows are claimed."""
         return self.claimed == self.stop
 
     @property
     def is_joined(self) -> bool:
-        """Whether the trainer joins its rows to batches, so that it may have any number of them."""
+        """Return whether the trainer joins its rows to batches, so that it may have any number of them."""
         return self._item.lease.place is not None
 
     @functools.cached_property

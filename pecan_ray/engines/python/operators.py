@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from pecan_ray.engines.collate import collate
+from pecan_ray.engines.element_errors import apply_error_policy
 from pecan_ray.engines.items import Item, ItemIterator, batch_of, has_rows, leading
+from pecan_ray.engines.padding import collate_padded
 from pecan_ray.engines.positions import SkippedPositions
-from pecan_ray.engines.python.chain import apply_error_policy
-from pecan_ray.engines.python.collate import collate
 from pecan_ray.engines.python.element_outputs import evenly, split_into_parts
 from pecan_ray.engines.python.ordered_results import ResultsInOrder, items_bytes, up_to_an_error
-from pecan_ray.engines.python.padding import collate_padded
 from pecan_ray.engines.python.prefetch_results import prefetch_results
 from pecan_ray.engines.python.threads import Threads
 from pecan_ray.engines.row_types import rows_of_one_kind

@@ -35,9 +35,9 @@ class MissingTokens:
     tokens: Array
     """All tokens of the element."""
     first: int
-    """Number of the first token that is missing,"""
+    """Number of the first token that is missing."""
     end: int
-    """and one past the last."""
+    """Number behind that of the last missing token."""
     parts: list[Part]
     """The positions that these tokens stand for."""
 

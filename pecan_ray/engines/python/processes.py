@@ -181,6 +181,7 @@ def _serve(connection: Connection, pickled: dict[str, bytes], key: SeedKey | Non
         try:
             message = connection.recv_bytes()
         except EOFError:
+            # The parent has closed its end, or is gone: nobody waits for results.
             return
         connection.send_bytes(_responses(functions, pickled, message))
 

@@ -76,7 +76,7 @@ def why_apart(first: ElementOp, second: ElementOp, *, meet: bool, skips: bool) -
 
 
 DEEPEST_CALL = 20
-"""So many calls in each other are followed at once, for what they return; what is deeper is looked at later."""
+"""Calls within each other that are followed at once, for what they return; what is deeper is looked at later."""
 
 
 class _MemoryWalk:

@@ -17,9 +17,10 @@ import numpy as np
 
 from pecan_ray.engines.contract import EngineOptions
 from pecan_ray.engines.counting import Counts, column_bytes
+from pecan_ray.engines.element_errors import end_child
 from pecan_ray.engines.fork_tracker import forks
 from pecan_ray.engines.items import Item
-from pecan_ray.engines.python.chain import ChainProtocol, end_child
+from pecan_ray.engines.python.chain import ChainProtocol
 from pecan_ray.engines.python.rows import NUMBERS, HeldColumn, NotInRowsError, RowsColumn, RowsWatch, array_of
 from pecan_ray.engines.reading import Run
 from pecan_ray.engines.row_block import RowBlock
@@ -30,9 +31,9 @@ from pecan_ray.plan.splits import Array
 logger = logging.getLogger("pecan_ray")
 
 ROWS_BYTES = 1 << 18
-"""So many bytes go through at a time: they stay in a processor's cache from one function to the next,"""
+"""Bytes that go through at a time: they stay in a processor's cache from one function to the next."""
 MOST_ROWS = 4096
-"""and so many rows, at most."""
+"""Most rows that go through at a time."""
 PATIENCE = 3
 """After so many failures, with no success between them, elements go through one by one for good."""
 
@@ -61,9 +62,8 @@ class RowMaps:
         originals = {id(one): columns[name] for name, one in held.items()}
         # With members, so that a look at the stack tells of several elements, and not of the first one (`working`).
         batch = replace(first, members=[])
-        held_bytes, found = 0, dict(columns)
-        if counts is not None:
-            held_bytes = sum(column_bytes(column) for column in originals.values())
+        found = dict(columns)
+        held_bytes = 0 if counts is None else sum(map(column_bytes, originals.values()))
         for op in self.ops:
             if op.on is not None and op.on not in value:
                 raise NotInRowsError(f"{op.name}: there is no column {op.on!r}")
@@ -127,20 +127,23 @@ def stacked(values: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     if any(value.keys() != first.keys() for value in values):
         return None
     columns: dict[str, Any] = {}
-    for name, one in first.items():
-        column = [value[name] for value in values]
-        if type(one) is np.ndarray:
-            if any(type(v) is not np.ndarray or v.dtype != one.dtype or v.shape != one.shape for v in column):
-                return None
-            flat = one.size > 0 and one.ndim > 0  # a third of the time of np.stack
-            columns[name] = np.concatenate(column).reshape(-1, *one.shape) if flat else np.stack(column)
-        elif isinstance(one, np.generic):
-            if len(set(map(type, column))) > 1:
-                return None
-            columns[name] = np.array(column)
-        else:
-            columns[name] = column
+    for name in first:
+        if (column := _stacked_column([value[name] for value in values])) is None:
+            return None
+        columns[name] = column
     return columns
+
+
+def _stacked_column(column: list[Any]) -> Any:
+    one = column[0]
+    if type(one) is np.ndarray:
+        if any(type(v) is not np.ndarray or v.dtype != one.dtype or v.shape != one.shape for v in column):
+            return None
+        flat = one.size > 0 and one.ndim > 0  # a third of the time of np.stack
+        return np.concatenate(column).reshape(-1, *one.shape) if flat else np.stack(column)
+    if isinstance(one, np.generic):
+        return np.array(column) if len(set(map(type, column))) == 1 else None
+    return column
 
 
 def rows_at_a_time(columns: Mapping[str, Any], rows: int) -> int:

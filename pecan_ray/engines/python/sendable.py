@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from pecan_ray.engines.collate import with_arrays
 from pecan_ray.engines.contract import is_columnar
+from pecan_ray.engines.element_errors import apply_error_policy
 from pecan_ray.engines.items import Item
 from pecan_ray.engines.positions import SkippedPositions
-from pecan_ray.engines.python.chain import apply_error_policy
-from pecan_ray.engines.python.collate import with_arrays
 from pecan_ray.engines.python.serializable_items import check_serializable
 from pecan_ray.engines.row_types import split_by_kind
 from pecan_ray.engines.serializable import PLAIN_OR_NUMBERS

@@ -23,7 +23,7 @@ from pecan_ray.plan.splits import Array, Lease
 LARGE_ROW_BYTES = 4096
 """Longer rows of a column are held one by one: they move by reference, and a copy takes longer than that."""
 MAX_LEASES = 1024
-"""So many leases are listed before those are left out of which no row is held any more."""
+"""Leases that are listed before those are left out of which no row is held any more."""
 
 
 @dataclass(frozen=True)

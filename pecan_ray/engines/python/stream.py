@@ -11,20 +11,21 @@ from typing import Any
 import pecan_ray.engines.python.block_operators as block_operators
 import pecan_ray.engines.python.operators as operators
 from pecan_ray.engines.caching import CachedReading, SplitCache
+from pecan_ray.engines.collate import with_arrays
 from pecan_ray.engines.contract import EngineOptions, Leases, Produced
 from pecan_ray.engines.counting import Counts
+from pecan_ray.engines.element_errors import apply_error_policy
+from pecan_ray.engines.grouping import grouped
 from pecan_ray.engines.in_step import InStepLeases
 from pecan_ray.engines.items import Item, ItemIterator
 from pecan_ray.engines.kept_rows import KeptRows
 from pecan_ray.engines.lease_replay import LeaseReplay, PassLeases, joined_in_passes, passes_before
 from pecan_ray.engines.positions import SkippedPositions, of_first_runs, whole_parts
 from pecan_ray.engines.python.block_operators import blocks_of, items_of, takes_blocks, use_blocks
-from pecan_ray.engines.python.chain import apply_error_policy
 from pecan_ray.engines.python.chain_maker import ChainMaker, MakeCall
-from pecan_ray.engines.python.collate import with_arrays
+from pecan_ray.engines.python.chunk_line import RunEnd
 from pecan_ray.engines.python.column_chain import BlockChain, column_chain
 from pecan_ray.engines.python.fused import FusedPlan
-from pecan_ray.engines.python.grouping import grouped
 from pecan_ray.engines.python.item_stages import (
     RunItems,
     applied,
@@ -146,13 +147,13 @@ class ItemStream:
 
     @property
     def ends_with_batching(self) -> bool:
-        """Whether elements are put together and not changed any more: then they are looked at one by one."""
+        """Return whether elements are put together and not changed any more: then they are looked at one by one."""
         ops = list(self.plan.ops)
         while ops and not changes(ops[-1:]):
             ops.pop()
         return bool(ops) and isinstance(ops[-1], BatchingOp)
 
-    def before(self, plan: FusedPlan, *, by_columns: bool) -> Iterator[Item | KeptRows | RowBlock | None]:
+    def before(self, plan: FusedPlan, *, by_columns: bool) -> Iterator[Item | KeptRows | RowBlock | RunEnd | None]:
         """Yield what the threads are given: items, or rows as columns, by which they may work if `by_columns`."""
         point = self._points.get(0)
         if point is None or isinstance(self.plan.head, Join) or plan.before or point not in plan.ops:
@@ -451,8 +452,11 @@ class ItemStream:
         def read(lease: Lease) -> Iterator[Any]:
             self.epoch = lease.epoch
             if columnar is not None:
-                return blocks_of(self._read_columns(columnar, lease), streams)
-            return self._read(source, lease, self._leases) if cached is None else cached.items(lease)
+                yield from blocks_of(self._read_columns(columnar, lease), streams)
+            else:
+                yield from self._read(source, lease, self._leases) if cached is None else cached.items(lease)
+            if lease.ends_run:
+                yield RunEnd(lease.epoch)
 
         started = take if self._runs is not None else lambda reading: self._start_lease(take(reading))
         yield from in_turn(started, streams, read, lambda one: 0 if one is None else one.rows)

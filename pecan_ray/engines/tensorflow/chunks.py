@@ -25,7 +25,7 @@ CHUNK_ELEMENTS = 256
 CHUNK_S = 0.01
 """A chunk is handed over after this time, whatever is in it: the graph waits little."""
 CHUNK_ROWS = 1024
-"""So many elements at most are in a chunk where they come as columns."""
+"""Most elements of a chunk where they come as columns."""
 
 Signature = dict[str, tf.TensorSpec]
 

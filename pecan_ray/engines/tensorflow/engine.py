@@ -6,8 +6,9 @@ Decisions: docs/decisions/tensorflow-engine.md.
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from types import CodeType
 from typing import Any
@@ -20,6 +21,7 @@ from pecan_ray.engines.batch_rows import check_rows
 from pecan_ray.engines.caching import SplitCache
 from pecan_ray.engines.contract import BadElement, EngineOptions, Leases, Produced, Slots, UnderWay
 from pecan_ray.engines.counting import OpCount
+from pecan_ray.engines.items import ItemIterator
 from pecan_ray.engines.lease_replay import LeaseReplay
 from pecan_ray.engines.lease_tracker import LeaseTracker, ReturnedLeases
 from pecan_ray.engines.own_results import NOTHING
@@ -27,10 +29,11 @@ from pecan_ray.engines.positions import Part, SkippedPositions, join, merge, who
 from pecan_ray.engines.reading import reading_of, reading_stages
 from pecan_ray.engines.row_types import rows_of_one_kind
 from pecan_ray.engines.side_by_side import Streams
-from pecan_ray.engines.slots import into_slot, waiting_for_room
+from pecan_ray.engines.slots import HeapSlots, into_slot, waiting_for_room
 from pecan_ray.engines.stages import Recognized
 from pecan_ray.engines.tensorflow.chunks import Signature
 from pecan_ray.engines.tensorflow.columns import as_column, stacked
+from pecan_ray.engines.tensorflow.elements import NoTensorsError, OneLease, items_of
 from pecan_ray.engines.tensorflow.failure_locator import (
     InGraph,
     error_of,
@@ -40,8 +43,9 @@ from pecan_ray.engines.tensorflow.failure_locator import (
     graph_failure,
     run_alone,
 )
-from pecan_ray.engines.tensorflow.feed import GraphFeed
+from pecan_ray.engines.tensorflow.feed import GraphFeed, KeptPoint
 from pecan_ray.engines.tensorflow.graph import Data, Graph
+from pecan_ray.engines.tensorflow.graph_assignment import CurrentAssignment, GraphAssignment
 from pecan_ray.engines.tensorflow.iterating import Elements, while_waiting
 from pecan_ray.engines.tensorflow.native import native_computing, run_native
 from pecan_ray.engines.tensorflow.native_batches import reads_batches, run_batches
@@ -50,53 +54,19 @@ from pecan_ray.engines.tensorflow.sums import Sums
 from pecan_ray.engines.under_way import Recognize, StackWatch, ThreadActivity
 from pecan_ray.engines.whole import ending_with_the_last_batch
 from pecan_ray.errors import ElementError, OpError, OrderError, PecanError, PlanError
-from pecan_ray.plan.operators import Autocache, BatchingOp, ElementOp, FixedSizeBatchingOp, Join, Op, Plan, wants_rng
-from pecan_ray.plan.shape import element_ops_from, kept_points, last_batching, name_of_last, plan_shape
-from pecan_ray.plan.splits import AtWork, Source, Split, with_seed
+from pecan_ray.plan.operators import BatchingOp, ElementOp, FixedSizeBatchingOp, Join, Op, Plan, wants_rng
+from pecan_ray.plan.point_at_end import is_at_end
+from pecan_ray.plan.shape import (
+    element_ops_from,
+    keeps_source_order,
+    kept_points,
+    last_batching,
+    name_of_last,
+    plan_shape,
+)
+from pecan_ray.plan.splits import AtWork, Lease, Source, Split, with_seed
 from pecan_ray.sampling.random_keys import split_order_of
 from pecan_ray.sources.tf_data import TfDataSource
-
-
-@dataclass(frozen=True)
-class GraphAssignment:
-    """What is under way: one feed per source, and the positions that yield nothing."""
-
-    feeds: list[GraphFeed]
-    skipped_positions: SkippedPositions
-    runs: LeaseReplay | None = None
-    """Of a plan that runs as a whole: its leases."""
-
-    @property
-    def epoch(self) -> int:
-        """The epoch of the leases that were taken."""
-        return max((feed.epoch for feed in self.feeds), default=0)
-
-    def note_output(self, parts: list[Part]) -> None:
-        """Note that positions have left the graph."""
-        for part in parts:
-            self.feeds[part[0][0]].outstanding.remove([part])
-
-    def raise_source_error(self) -> None:
-        """Raise what went wrong while reading: inside of the graph it only ended the stream."""
-        for feed in self.feeds:
-            if feed.error is not None:
-                raise feed.error
-
-
-class CurrentAssignment:
-    """The stretch that the graphs of an engine run."""
-
-    def __init__(self) -> None:
-        self.graph_assignment: GraphAssignment | None = None
-        """None: there is none, or all of it has come out."""
-
-    def note_dropped(self, rows: Any) -> None:
-        """Note what a filter has dropped; called from inside of a graph."""
-        stretch = self.graph_assignment
-        if stretch is not None:
-            parts = meta.parts_of(np.asarray(rows))
-            stretch.note_output(parts)
-            stretch.skipped_positions.add(parts)
 
 
 def without_batching(plan: Plan) -> Plan:
@@ -146,6 +116,11 @@ def _drops_nothing(plan: Plan) -> bool:
     return not isinstance(plan.head, Join) and not drops
 
 
+def _may_be_joined(plan: Plan, options: EngineOptions) -> bool:
+    """Tell whether the trainer may join rows to batches: it does where leases have places (`Lease.place`)."""
+    return options.order == "strict" and options.on_error == "raise" and keeps_source_order(plan)
+
+
 def _last_function_on_batches(plan: Plan, last: Op | None) -> str:
     """Return the name of the last function behind the `last` operator that makes batches; empty if there is none."""
     behind = plan.ops[plan.ops.index(last) + 1 :] if last is not None else ()
@@ -170,36 +145,65 @@ class TensorFlowEngine:
         self._uses_rng = any(wants_rng(op.fn) for op in counted)
         self._sums = None if options.count_epoch is None else Sums(counted)
         self._in_graph = InGraph()
+        self._stretch_numbers = itertools.count()
         self._signature_by_branch: dict[int, Signature | None] = {}
         self._reads_batches = reads_batches(plan, options)
         self._one_by_one = False
         """The graph gives elements: which of them may be in one block only shows when they come."""
         self._current_assignment = GraphAssignment([], SkippedPositions())
-        # Points behind functions stay without a key: nothing leaves the graph there.
         self._kept = kept_points(plan)
         self._cache = SplitCache(options.cache) if options.cache is not None and self._kept else None
+        self._before_point = self._engine_before_point()
+        """Computes what is kept behind functions; None: what the source gives is kept, or nothing."""
         self._begin_graph()
         self._reading = StackWatch(reading_of(self._sources))
         self._computing = StackWatch({**graph_computing(), **native_computing()})
+
+    def _engine_before_point(self) -> TensorFlowEngine | None:
+        """Return an engine for what stands before a point behind functions, whose results this one takes as a source's.
+
+        Other points behind functions have no key: within a graph nothing is kept.
+        """
+        point = self._kept.get(0)
+        if self._cache is None or point is None or not is_at_end(self._plan, point):
+            return None
+        before = replace(self._plan, ops=self._plan.ops[: self._plan.ops.index(point)])
+        return TensorFlowEngine(before, self._sources, replace(self._options, cache=None), HeapSlots())
 
     def _begin_graph(self) -> None:
         """Begin with graphs that nothing runs of: those of a stretch that was left run on until they are given up."""
         self._running = CurrentAssignment()
         plan = without_batching(self._plan) if self._one_by_one else self._plan
-        self._graph = Graph(plan, self._options, self._running.note_dropped, self._sums)
+        if self._before_point is not None:
+            plan = replace(plan, ops=plan.ops[plan.ops.index(self._kept[0]) :])
+        self._graph = Graph(plan, self._options, self._running.note_dropped, self._stretch_numbers, self._sums)
 
     def batches(self, leases: Leases) -> Generator[Produced, None, None]:
         """Yield the batches of one stretch."""
+        if self._before_point is None:
+            yield from self._stretch(leases)
+            return
+        given = LeaseTracker(leases)
+        try:
+            for produced in self._stretch(given):
+                given.mark_processed(produced.spans)
+                yield produced
+        except NoTensorsError as error:
+            assert self._cache is not None
+            self._cache.cannot_keep(self._kept[0], str(error))
+            self._kept, self._before_point = {}, None
+            self._begin_graph()
+            given.close()  # a thread may be asking for the next lease
+            yield from self._stretch(ReturnedLeases(given.missing(), leases))
+
+    def _stretch(self, leases: Leases) -> Generator[Produced, None, None]:
+        """Yield the batches of one stretch in the way that suits the plan."""
         (head, *others) = self._sources
         if isinstance(head, TfDataSource) and not others and not self._plan.ops:
             yield from run_native(head, leases, self._options, self._slots)
         elif self._reads_batches:
             yield from self._native_batches(leases)
-        elif (
-            plan_shape(self._plan, order=False).joined
-            and self._options.order == "strict"
-            and self._options.on_error == "raise"
-        ):
+        elif not self._serial and _may_be_joined(self._plan, self._options):
             yield from self._in_blocks(leases)
         else:
             yield from self._assignment(leases)
@@ -210,7 +214,7 @@ class TensorFlowEngine:
         (source,) = self._sources
         assert isinstance(source, TfDataSource)
         try:
-            for produced in run_batches(source, self._size, given, self._slots):
+            for produced in run_batches(source, self._size, given, self._options.threads, self._slots):
                 given.mark_processed(produced.spans)
                 yield produced
         except (NotInBatchesError, tf.errors.OpError):
@@ -265,7 +269,7 @@ class TensorFlowEngine:
                 skipped_positions,
                 self._options,
                 self._signature_by_branch.get(branch),
-                keyed=self._uses_rng,
+                keyed=self._uses_rng and self._before_point is None,  # functions run before the point, if there is one
                 runs=runs,
                 streams=Streams.of(shuffled[branch], source),
                 elements_at_a_time=elements_of_first_batch(self._plan),
@@ -288,10 +292,21 @@ class TensorFlowEngine:
                 # Graphs end in threads of their own, and are given nothing more meanwhile.
                 feed.stopped = True
 
-    def _kept_of(self, branch: int) -> tuple[SplitCache, Autocache] | None:
-        """Return where what a source gives is kept; None: nowhere."""
-        point = self._kept.get(branch)
-        return None if self._cache is None or point is None else (self._cache, point)
+    def _kept_of(self, branch: int) -> KeptPoint | None:
+        """Return where what goes into the graph is kept; None: nowhere."""
+        point, before = self._kept.get(branch), self._before_point
+        if self._cache is None or point is None:
+            return None
+        return KeptPoint(self._cache, point, None if before is None else before.elements)
+
+    def elements(self, lease: Lease, leases: Leases, skipped_positions: SkippedPositions) -> ItemIterator:
+        """Yield what comes out of the graph of a lease, for a plan that makes no batches."""
+        return self.items(OneLease(lease, leases), skipped_positions)
+
+    def items(self, leases: Leases, skipped_positions: SkippedPositions) -> ItemIterator:
+        """Yield what comes out of the graph of a stretch, for a plan that makes no batches."""
+        produced = self._assignment(leases)
+        return items_of(produced, lambda key: self._current_assignment.feeds[key[0]].lease_of(key), skipped_positions)
 
     def _run(self, stretch: GraphAssignment) -> Generator[Produced, None, None]:
         # A worker never computes on an accelerator: it belongs to the trainer.
@@ -384,12 +399,21 @@ class TensorFlowEngine:
         partial = self._batched and rows < size and not self._one_by_one
         # What becomes of a partial batch is not known yet: it carries nothing but itself.
         skipped_positions, bad = ([], []) if partial else stretch.skipped_positions.take()
-        arrays, slot = into_slot({name: as_column(value) for name, value in columns.items()}, self._slots)
+        arrays, slot, layout = into_slot({name: as_column(value) for name, value in columns.items()}, self._slots)
         if self._changes:
             check_rows(self._changes, NOTHING, arrays, rows)  # what it was given is not known here
         spans, nothing = merge(parts + skipped_positions), merge(skipped_positions)
         return Produced(
-            arrays, spans, rows, stretch.epoch, partial, slot=slot, bad=bad, without_data=nothing, row_parts=row_parts
+            arrays,
+            spans,
+            rows,
+            stretch.epoch,
+            partial,
+            slot=slot,
+            bad=bad,
+            layout=layout,
+            without_data=nothing,
+            row_parts=row_parts,
         )
 
     def _account_for_the_rest(self, stretch: GraphAssignment) -> Iterator[None]:
@@ -417,17 +441,7 @@ class TensorFlowEngine:
             for part in feed.outstanding.parts():
                 found: Iterable[BadElement] = ()
                 if self._options.on_error != "raise":
-                    keep = self._options.on_error == "quarantine"
-                    found = find_bad_elements(
-                        part,
-                        self._plan,
-                        feed,
-                        branch,
-                        self._options.seed,
-                        self._in_graph,
-                        keep=keep,
-                        sure=self._drops_nothing,
-                    )
+                    found = find_bad_elements(part, self._plan, feed, self._in_graph, sure=self._drops_nothing)
                 if order is not None:
                     found = list(found)  # nothing of the interval may count as done that the user's order takes
                     self._raise_if_passing(found, order.plan, feed, branch)
@@ -452,6 +466,11 @@ class TensorFlowEngine:
         """How many threads tf.data may use; it decides itself how many calls run at once."""
         return self._options.threads
 
+    @property
+    def ends_runs(self) -> bool:
+        """A graph ends with what it was given."""
+        return False
+
     def under_way(self, now: float) -> UnderWay | None:
         """Return which source has been at one element, or the graph at one result, for longer than a few seconds."""
         # Reading first: a graph yields nothing because its source does not.
@@ -465,10 +484,12 @@ class TensorFlowEngine:
     def reads(self, branch: int, split: Split) -> bool:
         """Tell whether a split of a source would be read from there, and not taken from a cache."""
         kept = self._kept_of(branch)
-        return kept is None or not kept[0].holds(kept[1], split)
+        return kept is None or not kept.cache.holds(kept.point, split)
 
     def counts(self) -> Mapping[str, OpCount]:
         """Return what went into and came out of operators so far, where that is counted."""
+        if self._before_point is not None:
+            return self._before_point.counts()
         return {} if self._sums is None else self._sums.snapshot()
 
     def flush(self) -> None:
@@ -479,5 +500,7 @@ class TensorFlowEngine:
     def close(self) -> None:
         """Forget the last stretch; graphs end with their iterators."""
         self._current_assignment = GraphAssignment([], SkippedPositions())
+        if self._before_point is not None:
+            self._before_point.close()
         if self._cache is not None:
             self._cache.close()

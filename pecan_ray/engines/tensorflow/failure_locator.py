@@ -100,14 +100,12 @@ def graph_failure(error: Exception, feeds: Sequence[GraphFeed]) -> OpError:
     )
 
 
-def find_bad_elements(
-    part: Part, plan: Plan, feed: GraphFeed, branch: int, seed: int, in_graph: RunOp, *, keep: bool, sure: bool
-) -> Iterator[BadElement]:
+def find_bad_elements(part: Part, plan: Plan, feed: GraphFeed, in_graph: RunOp, *, sure: bool) -> Iterator[BadElement]:
     """Yield those elements of an interval that fail when they are run alone, with their reasons.
 
     `sure`: nothing but a failure can have kept them, so that one that does not fail again is told as well.
     """
-    ops = _ops_from(plan, branch)
+    ops, seed, keep = _ops_from(plan, feed.branch), feed.options.seed, feed.options.on_error == "quarantine"
     key, start, stop = part
     for number in range(start >> OUTPUT_BITS, ((stop - 1) >> OUTPUT_BITS) + 1):
         read = feed.reload(key, number)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from pecan_ray.engines.caching import CachedReading, SplitCache
 from pecan_ray.engines.contract import BadElement, EngineOptions, Leases
-from pecan_ray.engines.items import Item
+from pecan_ray.engines.items import Item, ItemIterator
 from pecan_ray.engines.lease_replay import LeaseReplay
 from pecan_ray.engines.positions import Part, SkippedPositions
 from pecan_ray.engines.reading import Run, end_split, read_lease, read_lease_columns
@@ -28,6 +28,7 @@ from pecan_ray.engines.tensorflow.chunks import (
     elements_of,
     signature_of,
 )
+from pecan_ray.engines.tensorflow.elements import computed_at_once, of_tensors
 from pecan_ray.engines.tensorflow.meta import WIDTH, rows_of, rows_of_run
 from pecan_ray.engines.tensorflow.shard_batches import is_rest_of_shard, read_in_runs
 from pecan_ray.errors import OutputTypeError, PecanError, SourceError
@@ -38,15 +39,25 @@ from pecan_ray.sources.memory import Arrays
 from pecan_ray.sources.tf_data import TfDataSource
 
 
+@dataclass(frozen=True)
+class KeptPoint:
+    """Where a worker keeps the elements that go into its graph."""
+
+    cache: SplitCache
+    point: Autocache
+    read: Callable[[Lease, Leases, SkippedPositions], ItemIterator] | None
+    """Reads the elements of a lease at the point; None: the point stands behind the source."""
+
+
 class Outstanding:
     """The positions that went into the graph and have not come out."""
 
     def __init__(self) -> None:
         self._spans: dict[LeaseKey, Spans] = {}
         self._lock = threading.Lock()
-        """Guards the spans and the last: the graph takes from a thread of its own."""
+        """Guards `_spans` and `last`: the graph takes from a thread of its own."""
         self.last: Part | None = None
-        """What went in last."""
+        """The positions that went in last."""
 
     def add(self, parts: list[Part]) -> None:
         """Note positions that went in."""
@@ -77,9 +88,8 @@ class GraphFeed:
     """Reads one source's leases for one stretch.
 
     `keyed` tells whether an operator needs the elements' random keys, which cost as much as all else of a short line.
-    `runs`: of a plan that runs as a whole: its leases for as many runs as the graph makes; there positions count as
-    dealt with when all of them are.  `elements_at_a_time`: of a user's dataset, at most.  `kept`: where what the source
-    gives is kept.
+    `runs`: the leases of a plan that runs as a whole, for as many runs as the graph makes; its positions count as dealt
+    with when all of them are.  `elements_at_a_time`: the most elements of a user's dataset in one chunk.
     """
 
     def __init__(
@@ -95,21 +105,23 @@ class GraphFeed:
         runs: LeaseReplay | None = None,
         streams: Streams = ONE_AFTER_THE_OTHER,
         elements_at_a_time: int = 1,
-        kept: tuple[SplitCache, Autocache] | None = None,
+        kept: KeptPoint | None = None,
     ) -> None:
-        self._branch, self._source, self._leases, self._runs = branch, source, runs or leases, runs
-        self._skipped_positions, self._options = skipped_positions, options
+        self.branch, self._source, self._leases, self._runs = branch, source, runs or leases, runs
+        self._skipped_positions, self.options = skipped_positions, options
         self._seed, self._splits_at_a_time = options.seed if keyed else None, streams
         self._columnar = source if isinstance(source, ColumnarSource) else None
         self._elements_at_a_time = elements_at_a_time
-        self._cached = (
-            None if kept is None else CachedReading(*kept, self._leases, skipped_positions, self._items_of_source)
-        )
-        """How the source is read where what it gives is kept."""
+        self._computed = None if kept is None else kept.read
+        """Reads the elements that are kept behind functions; None: the point stands behind the source."""
+        self._cached = None
+        """How the source is read where what goes into the graph is kept."""
+        if kept is not None:
+            self._cached = CachedReading(kept.cache, kept.point, self._leases, skipped_positions, self._items_at_point)
         self.signature = signature
         self.epoch = 0
         self._taken: dict[int, Lease] = {}
-        """By the number of the split: the lease of its that was read last."""
+        """The lease that was read last of each split, by the split's number."""
         self.outstanding = Outstanding()
         self.error: PecanError | None = None
         self.is_waiting = False
@@ -120,7 +132,7 @@ class GraphFeed:
         self._has_started = False
         """The graph has begun to read."""
         self._first: Read | Run | None = None
-        """What was read, and is yet to be given to the graph."""
+        """The elements that were read and that the graph was not given yet."""
         self.current_pass: int | None = None
         """The graph is given nothing of later passes; None: it is given all passes as one."""
 
@@ -131,7 +143,7 @@ class GraphFeed:
         while self.signature is None and self._first is not None:
             first = next(_one_by_one(self._first))
             try:
-                self.signature = signature_of(first, isinstance(self._source, Arrays))
+                self.signature = signature_of(first, isinstance(self._source, Arrays) and self._computed is None)
             except OutputTypeError as error:
                 self._apply_on_error(first, error)
                 self._first = _without_first(self._first) or self._next()
@@ -145,9 +157,9 @@ class GraphFeed:
 
     def _apply_on_error(self, read: Read, error: OutputTypeError) -> None:
         """Follow `on_error` for an element that cannot go into the graph."""
-        if self._options.on_error == "raise":
+        if self.options.on_error == "raise":
             raise error
-        kept = read.value if self._options.on_error == "quarantine" else None
+        kept = read.value if self.options.on_error == "quarantine" else None
         # What cannot be written is told without the element.
         if kept is not None and why_columns_not_serializable(kept):
             kept = None
@@ -192,9 +204,9 @@ class GraphFeed:
     def _read_all(self) -> Iterator[Read | Run]:
         """Yield what the leases of the next run over the source give."""
         if self._runs is None:
-            take = take_concurrent(self._leases, self._branch, self._splits_at_a_time)
+            take = take_concurrent(self._leases, self.branch, self._splits_at_a_time)
         else:
-            take = next_of(self._runs.run(self._branch))
+            take = next_of(self._runs.run(self.branch))
         try:
             yield from in_turn(partial(self._take, take), self._splits_at_a_time, self._read_lease, _elements)
         except SourceError as error:
@@ -217,7 +229,7 @@ class GraphFeed:
         if self._cached is not None:
             yield from self._read_cached(self._cached, lease)
             return
-        given = (lease, self._leases, self._skipped_positions, self._options.on_error)
+        given = (lease, self._leases, self._skipped_positions, self.options.on_error)
         if self._columnar is not None:
             for run in read_lease_columns(self._columnar, *given):
                 yield from run.chunks(self._splits_at_a_time.turn) if self._splits_at_a_time.count > 1 else (run,)
@@ -240,8 +252,12 @@ class GraphFeed:
                 cached.record(item, [item])
             yield Read(lease, item.element, item.value, item.parts)
 
-    def _items_of_source(self, lease: Lease, leases: Leases) -> Iterator[Item]:
-        given = (lease, leases, self._skipped_positions, self._options.on_error)
+    def _items_at_point(self, lease: Lease, leases: Leases) -> ItemIterator:
+        if self._computed is not None:
+            items = of_tensors(self._computed(lease, leases, self._skipped_positions))
+            yield from computed_at_once(items) if self._splits_at_a_time.count > 1 else items
+            return
+        given = (lease, leases, self._skipped_positions, self.options.on_error)
         for number, value, parts in read_lease(self._source, *given):
             yield Item(value, parts, lease, number, width=1 << OUTPUT_BITS)
 
@@ -249,7 +265,7 @@ class GraphFeed:
         """Yield the elements of a shard; return a lease of those to be read one by one, if there are any."""
         number = lease.spans[0][0] >> OUTPUT_BITS
         try:
-            for run in read_in_runs(source, lease, self._elements_at_a_time):
+            for run in read_in_runs(source, self.options.threads, lease, self._elements_at_a_time):
                 yield run
                 number = run.first + run.rows
         except PecanError:

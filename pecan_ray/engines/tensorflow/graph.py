@@ -22,12 +22,14 @@ from pecan_ray.engines.lease_replay import passes_before
 from pecan_ray.engines.tensorflow.broadcast_constants import GraphFunction
 from pecan_ray.engines.tensorflow.columns import Tensor, TensorColumns
 from pecan_ray.engines.tensorflow.control_flow import with_control_flow
-from pecan_ray.engines.tensorflow.epochs import of_first_epoch, ops_told_of_epoch, with_epoch_number
+from pecan_ray.engines.tensorflow.epochs import of_first_epoch, with_epoch_number
 from pecan_ray.engines.tensorflow.feed import GraphFeed, unbatch_rows
+from pecan_ray.engines.tensorflow.graph_facts import GraphFacts
+from pecan_ray.engines.tensorflow.iterating import pool_size
 from pecan_ray.engines.tensorflow.observed_calls import ObservedCalls
 from pecan_ray.engines.tensorflow.outputs import new_outputs, rows_of_outputs
 from pecan_ray.engines.tensorflow.own_seed import without_global_seed
-from pecan_ray.engines.tensorflow.repeat_passes import AssignedPasses, EndlessRepeat, drained
+from pecan_ray.engines.tensorflow.repeat_passes import AssignedPasses, EndlessRepeat
 from pecan_ray.engines.tensorflow.sums import OpPassage, Sums, columns_bytes
 from pecan_ray.errors import ColumnError, OpError, OutputTypeError, PecanError, PlanError, describe_error, is_interrupt
 from pecan_ray.plan.empty_pass import EmptyPasses, endless_behind, operators_before
@@ -53,7 +55,7 @@ from pecan_ray.plan.operators import (
     Unbatch,
     wants_rng,
 )
-from pecan_ray.plan.shape import last_batching, name_of_last, plan_shape
+from pecan_ray.plan.shape import name_of_last
 from pecan_ray.sampling.random_keys import graph_seed, mix_key, shuffle_key
 from pecan_ray.sampling.subsets import is_member
 from pecan_ray.sources.tf_seeds import DatasetPass, SeedFold, fold_seeds
@@ -61,8 +63,6 @@ from pecan_ray.sources.tf_seeds import DatasetPass, SeedFold, fold_seeds
 Data = Any
 """A tf.data.Dataset."""
 
-POOL_PER_THREAD = 3
-"""Threads of TensorFlow's pool for each CPU: closures wait for one where it is small, and CPUs with them."""
 _SCOPE = "operator_"
 """Begins the names of what an operator's function adds to a graph; its own name follows, byte by byte."""
 
@@ -75,19 +75,17 @@ class Graph:
         plan: Plan,
         options: EngineOptions,
         dropped: Callable[[Any], None],
+        numbers: Iterator[int],
         sums: Sums | None = None,
     ) -> None:
-        self._plan, self._options, self._dropped, self._sums = plan, options, dropped, sums
+        """`numbers`: of the stretches of this worker, each of which draws random numbers of its own."""
+        self._plan, self._options, self._dropped, self._sums, self._numbers = plan, options, dropped, sums, numbers
         self.calls = ObservedCalls()
         self._should_watch = False
         """Whether what fails now is found by its calls, and not by its positions."""
-        self._serial = plan_shape(plan, order=False).serial
-        self._drained = drained(plan)
-        self._has_repeat = any(isinstance(op, Repeat) for op in plan.all_ops())
-        self._last = last_batching(plan)
+        self._facts = GraphFacts.of(plan)
         self._deterministic = options.order == "strict"
         self._traced: dict[tuple[Any, ...], GraphFunction] = {}
-        self._told_epoch = {op.name for op in ops_told_of_epoch(plan)}
         self._producers: dict[str, str] = {}
         """By column, the operator that has made it last, which a message names."""
         self._epoch, self._seeds = 0, SeedFold(DatasetPass())
@@ -97,9 +95,11 @@ class Graph:
 
     def dataset(self, feeds: Sequence[GraphFeed], epoch: int) -> Data | None:
         """Return the graph of one stretch, or None if it has no elements."""
-        self._epoch, self._passes = epoch, AssignedPasses(feeds) if self._drained else None
-        # Operations that hold a state of their own draw other numbers in each worker and each epoch.
-        self._seeds = SeedFold(DatasetPass(self._options.seed, epoch, shard=global_generators.number))
+        self._epoch, self._passes = epoch, AssignedPasses(feeds) if self._facts.drained else None
+        # Operations that hold a state of their own begin anew with each graph: their seeds are other ones in each
+        # stretch of each worker.
+        number, worker = next(self._numbers), global_generators.number
+        self._seeds = SeedFold(DatasetPass(self._options.seed, epoch, number, shard=worker))
         data = self._of_plan(with_epoch_number(self._plan, epoch), iter(feeds))
         if data is None:
             return None
@@ -111,8 +111,8 @@ class Graph:
             where="it leaves the graph",
         )
         options = tf.data.Options()
-        # Decision 20: in a smaller pool, work waits for a thread while CPUs are idle. AUTOTUNE's budget stays the CPUs.
-        options.threading.private_threadpool_size = POOL_PER_THREAD * self._options.threads + len(feeds) + 1
+        # AUTOTUNE's budget stays the CPUs.
+        options.threading.private_threadpool_size = pool_size(self._options.threads, len(feeds))
         # Elements run beside each other; an operation that took several threads would take them from other
         # elements.
         options.threading.max_intra_op_parallelism = 1
@@ -123,11 +123,11 @@ class Graph:
         return data.prefetch(tf.data.AUTOTUNE).with_options(options)
 
     def _of_plan(self, plan: Plan, feeds: Iterator[GraphFeed]) -> Data | None:
-        if self._serial:
+        if self._facts.serial:
             plan = replace(plan, ops=endless_behind(plan.ops))
         data = self._of_head(plan, feeds)
         todo = list(plan.ops)
-        self._should_watch = self._serial or _batches(plan.head)
+        self._should_watch = self._facts.serial or _batches(plan.head)
         while todo and data is not None:
             maps = [op for op in itertools.takewhile(lambda op: isinstance(op, Map), todo) if isinstance(op, Map)]
             if maps:
@@ -163,7 +163,7 @@ class Graph:
             if join.kind == "mix":
                 shares = mixing.shares(join, self._epoch, [data is not None for data in branches])
                 first = join.stop == "first"
-                seed, again = graph_seed(mix_key(self._options.seed, self._epoch)), self._has_repeat
+                seed, again = graph_seed(mix_key(self._options.seed, self._epoch)), self._facts.has_repeat
                 with without_global_seed():
                     return tf.data.Dataset.sample_from_datasets(
                         there, shares, seed, stop_on_empty_dataset=first, rerandomize_each_iteration=again
@@ -199,7 +199,7 @@ class Graph:
 
     def _batched(self, data: Data, op: Batch) -> Data:
         # In parallel it takes half as long again for lines of text, and 7 % longer for photographs.
-        return data.batch(op.size, drop_remainder=op.drop_remainder and op is not self._last)
+        return data.batch(op.size, drop_remainder=op.drop_remainder and op is not self._facts.last)
 
     def _unbatch(self, data: Data, op: Unbatch, plan: Plan) -> Data:
         if data.element_spec[1].shape.rank == 1:
@@ -208,7 +208,7 @@ class Graph:
 
     def _shuffled(self, data: Data, op: Shuffle) -> Data:
         seed = graph_seed(shuffle_key(op, self._options.seed, self._epoch))
-        again = self._has_repeat and op.reshuffle
+        again = self._facts.has_repeat and op.reshuffle
         with without_global_seed():
             return data.shuffle(op.buffer, seed=seed, reshuffle_each_iteration=again)
 
@@ -217,7 +217,7 @@ class Graph:
         if self._passes is not None:
             before, mine = passes_before(plan, op), op.count
             return self._passes.dataset(data, None if before is None or mine is None else before * mine)
-        if not self._serial:
+        if not self._facts.serial:
             return data  # the job deals out the splits again, and nothing is kept back
         if op.count is not None:
             return data.repeat(op.count)
@@ -240,7 +240,7 @@ class Graph:
             with fold_seeds(self._seeds):
                 traced = _traced(run, data.element_spec, "/".join(op.name for op in ops))
             # What it has taken of this epoch, seeds or its number, are constants of the trace.
-            if self._seeds.requests == before and self._told_epoch.isdisjoint(op.name for op in ops):
+            if self._seeds.requests == before and self._facts.told_epoch.isdisjoint(op.name for op in ops):
                 self._traced[key] = traced
         else:
             traced = self._traced[key]
@@ -337,7 +337,7 @@ class Graph:
             checks.check_has_length(op.name, columns, op.length)
         shapes = {name: _padded_shape(op, name, spec) for name, spec in columns.items()}
         padding = {name: _padding(op, name, spec) for name, spec in columns.items()}
-        drop, zero = op.drop_remainder and op is not self._last, tf.constant(0, tf.int64)
+        drop, zero = op.drop_remainder and op is not self._facts.last, tf.constant(0, tf.int64)
         if isinstance(op, PaddedBatch):
             return data.padded_batch(op.size, (shapes, row.shape), (padding, zero), drop_remainder=drop)
 

@@ -15,9 +15,17 @@ import tensorflow as tf
 T = TypeVar("T")
 
 LOOK_S = 0.2
-"""So often whoever waits for a graph looks what is due: it is told to people, and not waited for by anything."""
+"""Seconds between looks of whoever waits for a graph: what is due is told to people, and nothing waits for it."""
 EXIT_S = 5.0
-"""So long the end of the process waits for the end of its graphs."""
+"""Seconds that the end of the process waits for the end of its graphs."""
+POOL_PER_THREAD = 3
+"""Threads of a graph's pool for each element that may be at work."""
+
+
+def pool_size(threads: int, sources: int = 1) -> int:
+    """Return the threads of a graph's pool, for so many elements at work at a time."""
+    # Decision 20: in a smaller pool, work waits for a thread while CPUs are idle.
+    return POOL_PER_THREAD * threads + sources + 1
 
 
 class Elements:
@@ -34,7 +42,7 @@ class Elements:
             self._held: list[Iterator[Any]] = [iter(()) if data is None else _iterator(data)]
         self._end: threading.Thread | None = None
         self.given = 0
-        """So many have been computed."""
+        """Elements that have been computed."""
         _all.add(self)
 
     def __iter__(self) -> Elements:
@@ -49,7 +57,7 @@ class Elements:
 
     @property
     def is_open(self) -> bool:
-        """Whether there may be more."""
+        """Return whether there may be more."""
         return bool(self._held)
 
     def draw(self) -> None:

@@ -15,7 +15,7 @@ from pecan_ray.engines.contract import BadElement, EngineOptions, Leases, Produc
 from pecan_ray.engines.slots import into_slot
 from pecan_ray.engines.tensorflow.checks import check_columns
 from pecan_ray.engines.tensorflow.columns import as_column
-from pecan_ray.engines.tensorflow.iterating import Elements
+from pecan_ray.engines.tensorflow.iterating import Elements, pool_size
 from pecan_ray.engines.tensorflow.prefetch_shards import PrefetchedShards
 from pecan_ray.engines.under_way import Recognize, ThreadActivity
 from pecan_ray.errors import OpError, describe_error
@@ -31,7 +31,7 @@ def run_native(
     source: TfDataSource, leases: Leases, options: EngineOptions, slots: Slots
 ) -> Generator[Produced, None, None]:
     """Yield each element of each shard as it comes out of the user's graph."""
-    with contextlib.closing(PrefetchedShards(leases, functools.partial(open_shard, source))) as shards:
+    with contextlib.closing(PrefetchedShards(leases, functools.partial(open_shard, source, options.threads))) as shards:
         while (shard := shards.take()) is not None:
             with contextlib.closing(shard):
                 yield from _read(shard, leases, options, slots)
@@ -54,11 +54,16 @@ class OpenShard:
 
 
 def open_shard(
-    source: TfDataSource, lease: Lease, batched: Callable[[Any], Any] = lambda data: data, *, rows: int = 1
+    source: TfDataSource,
+    threads: int,
+    lease: Lease,
+    batched: Callable[[Any], Any] = lambda data: data,
+    *,
+    rows: int = 1,
 ) -> OpenShard:
     """Open a shard, and begin to compute its first elements, if they may be computed beside others.
 
-    `batched`: makes batches of `rows` elements.
+    `threads`: of the engine; `batched`: makes batches of `rows` elements.
     """
     first = lease.spans[0][0] >> OUTPUT_BITS
     with tf.device("/CPU:0"):
@@ -70,10 +75,20 @@ def open_shard(
         check_columns(
             _name(source), columns_of(data.element_spec), {}, ragged=True, sparse=True, where="it leaves the graph"
         )
+        data = _in_pool(data, threads)
         shard = OpenShard(source, lease, first, Elements(data), not calls_python(data))
         if is_independent(data):
             _start_shard(shard.elements, source, lease, first, rows)
     return shard
+
+
+def _in_pool(data: Any, threads: int) -> Any:
+    """Give a dataset a pool of threads that is large enough, unless its user has chosen one."""
+    if data.options().threading.private_threadpool_size:
+        return data
+    options = tf.data.Options()
+    options.threading.private_threadpool_size = pool_size(threads)
+    return data.with_options(options)
 
 
 def _start_shard(elements: Elements, source: TfDataSource, lease: Lease, number: int, rows: int) -> None:
@@ -130,8 +145,8 @@ def _name(source: TfDataSource) -> str:
 
 
 def _produced(columns: dict[str, Any], lease: Lease, parts: list[tuple[int, int]], slots: Slots) -> Produced:
-    arrays, slot = into_slot({name: as_column(value) for name, value in columns.items()}, slots)
-    return Produced(arrays, {lease.key: parts}, 1, lease.epoch, slot=slot)
+    arrays, slot, layout = into_slot({name: as_column(value) for name, value in columns.items()}, slots)
+    return Produced(arrays, {lease.key: parts}, 1, lease.epoch, slot=slot, layout=layout)
 
 
 def _failed(

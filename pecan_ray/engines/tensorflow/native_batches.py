@@ -33,14 +33,16 @@ def reads_batches(plan: Plan, options: EngineOptions) -> bool:
     return batches and isinstance(plan.head, TfDataSource) and options.on_error == "raise" and options.order != "strict"
 
 
-def run_batches(source: TfDataSource, size: int, leases: Leases, slots: Slots) -> Generator[Produced, None, None]:
+def run_batches(
+    source: TfDataSource, size: int, leases: Leases, threads: int, slots: Slots
+) -> Generator[Produced, None, None]:
     """Yield batches of `size` elements, and what is left at the end, marked as partial.
 
     Raises `NotInBatchesError`, or TensorFlow's error, at what cannot be read so; what was not yielded is to be read
     again.
     """
     rest = ShardRows()
-    with contextlib.closing(PrefetchedShards(leases, functools.partial(_opened, source, size))) as shards:
+    with contextlib.closing(PrefetchedShards(leases, functools.partial(_opened, source, threads, size))) as shards:
         while (shard := shards.take()) is not None:
             with contextlib.closing(shard):
                 for rows in _rows(shard, size, leases):
@@ -88,16 +90,16 @@ class ShardRows:
         parts: list[Part] = []
         join(parts, [(lease.key, first << OUTPUT_BITS, stop << OUTPUT_BITS) for lease, first, stop in self.parts])
         epoch = max(lease.epoch for lease, _, _ in self.parts)
-        arrays, slot = into_slot(self.columns, slots)
-        return Produced(arrays, merge(parts), self.count, epoch, partial, slot=slot)
+        arrays, slot, layout = into_slot(self.columns, slots)
+        return Produced(arrays, merge(parts), self.count, epoch, partial, slot=slot, layout=layout)
 
 
 def _split_at(size: int) -> tuple[slice, slice]:
     return slice(None, size), slice(size, None)
 
 
-def _opened(source: TfDataSource, size: int, lease: Lease) -> OpenShard:
-    return open_in_batches(source, lease, size, lambda data: data.batch(size))
+def _opened(source: TfDataSource, threads: int, size: int, lease: Lease) -> OpenShard:
+    return open_in_batches(source, threads, lease, size, lambda data: data.batch(size))
 
 
 def _rows(shard: OpenShard, size: int, leases: Leases) -> Iterator[ShardRows]:

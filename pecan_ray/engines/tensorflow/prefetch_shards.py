@@ -20,7 +20,7 @@ class Shard(Protocol):
 
     @property
     def may_prefetch_next(self) -> bool:
-        """Whether the next shard may be opened while this one is read."""
+        """Return whether the next shard may be opened while this one is read."""
         ...
 
     def close(self) -> None:

@@ -35,8 +35,10 @@ def is_rest_of_shard(lease: Lease) -> bool:
     return len(lease.spans) == 1 and lease.spans[0][1] == END and lease.spans[0][0] % (1 << OUTPUT_BITS) == 0
 
 
-def open_in_batches(source: TfDataSource, lease: Lease, size: int, batched: Callable[[Any], Any]) -> OpenShard:
-    """Open a shard in batches of `size` elements, which `batched` makes.
+def open_in_batches(
+    source: TfDataSource, threads: int, lease: Lease, size: int, batched: Callable[[Any], Any]
+) -> OpenShard:
+    """Open a shard in batches of `size` elements, which `batched` makes; `threads`: of the engine.
 
     Raises `NotInBatchesError` for a lease of some elements only, and where batches of tensors would not be arrays.
     """
@@ -50,7 +52,7 @@ def open_in_batches(source: TfDataSource, lease: Lease, size: int, batched: Call
             raise NotInBatchesError
         return batched(data)
 
-    return open_shard(source, lease, checked, rows=size)
+    return open_shard(source, threads, lease, checked, rows=size)
 
 
 def batches_of(shard: OpenShard, size: int) -> Iterator[Run]:
@@ -75,7 +77,7 @@ def elements_of_first_batch(plan: Plan) -> int:
     return 1
 
 
-def read_in_runs(source: TfDataSource, lease: Lease, size: int) -> Iterator[Run]:
+def read_in_runs(source: TfDataSource, threads: int, lease: Lease, size: int) -> Iterator[Run]:
     """Yield the elements of a shard in runs of at most `size`.
 
     Raises `NotInBatchesError`, or TensorFlow's error, at what cannot be read so.
@@ -91,7 +93,7 @@ def read_in_runs(source: TfDataSource, lease: Lease, size: int) -> Iterator[Run]
             raise NotInBatchesError
         return data.batch(rows)
 
-    with contextlib.closing(open_in_batches(source, lease, size, batched)) as shard:
+    with contextlib.closing(open_in_batches(source, threads, lease, size, batched)) as shard:
         yield from batches_of(shard, size)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -51,7 +52,7 @@ class GraphElements:
         with tf.device("/CPU:0"):
             for feed in self._feeds:
                 feed.open()
-            data = Graph(plan, options, _forget).dataset(self._feeds, epoch=0)
+            data = Graph(plan, options, _forget, itertools.count()).dataset(self._feeds, epoch=0)
         self._data = data
         self.spec: ColumnSpecs | None = None if data is None else dict(data.element_spec[0])
         """Dtypes and static shapes of the columns; None if there is no element."""
@@ -115,7 +116,7 @@ class TracedOps:
 
     @functools.cached_property
     def draws(self) -> bool:
-        """Whether its graph draws random numbers that `rng` does not seed."""
+        """Return whether its graph draws random numbers that `rng` does not seed."""
         graph = self._function.traced.graph.as_graph_def()
         # Bodies of `tf.cond` and loops are functions of the library.
         nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]

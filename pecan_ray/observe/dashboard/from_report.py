@@ -6,13 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pecan_ray.job.job_cost import cost_between
+from pecan_ray.job.stats import JobEvent
 from pecan_ray.observe.dashboard.record import (
     JobLine,
     JobRecord,
     PastRun,
-    RunningWorkers,
     SeenDecision,
-    SeenEvent,
     SeenWindow,
     SeenWorker,
 )
@@ -55,10 +54,7 @@ def record_of_report(line: JobLine, report: Mapping[str, Any], text: str) -> Job
         line=line,
         windows=seen_windows(((float(one["seconds"]), Window(**one["window"])) for one in seen), trainers),
         decision_history=_decision_history(steps),
-        running=tuple(
-            RunningWorkers(float(at), int(one["local"]), int(one["remote"]))
-            for at, one in report.get("deployments") or []
-        ),
+        running=_deployments(report),
         cost=_cost(report),
         workers=tuple(
             SeenWorker(
@@ -68,7 +64,7 @@ def record_of_report(line: JobLine, report: Mapping[str, Any], text: str) -> Job
             for name, one in (report.get("workers") or {}).items()
         ),
         events=tuple(
-            SeenEvent(float(one["seconds"]), str(one["kind"]), str(one["text"])) for one in report.get("events") or []
+            JobEvent(float(one["seconds"]), str(one["kind"]), str(one["text"])) for one in report.get("events") or []
         ),
         report=text,
     )
@@ -107,13 +103,16 @@ def seen_windows(windows: Iterable[tuple[float, Window]], trainers: int) -> tupl
     )
 
 
+def _deployments(report: Mapping[str, Any]) -> tuple[tuple[float, Deployment], ...]:
+    return tuple((float(at), Deployment(**one)) for at, one in report.get("deployments") or [])
+
+
 def _cost(report: Mapping[str, Any]) -> tuple[tuple[float, float], ...]:
     """Return what the job had cost at some moments; empty where no prices were known."""
     seconds, prices = float(report.get("seconds", 0.0)), report.get("prices")
     if not prices or not seconds:
         return ()
-    deployments = [(float(at), Deployment(**one)) for at, one in report.get("deployments") or []]
-    rates, hosts = tuple(report.get("remote_rates") or ()), int(report.get("hosts", 1))
+    ran, rates, hosts = _deployments(report), tuple(report.get("remote_rates") or ()), int(report.get("hosts", 1))
     paid = Prices.of_fields(prices)
     moments = [seconds * number / COST_POINTS for number in range(COST_POINTS + 1)]
-    return tuple((at, cost_between(deployments, paid, hosts, rates, until=at).total) for at in moments)
+    return tuple((at, cost_between(ran, paid, hosts, rates, until=at).total) for at in moments)

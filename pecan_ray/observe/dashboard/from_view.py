@@ -59,11 +59,11 @@ def named(node: str, nodes: Mapping[str, str]) -> str:
 
 def together(trainers: Iterable[TrainerView]) -> TrainerProgress:
     """Add up what all ranks have done; their waiting is a mean."""
-    ranks = tuple(trainers)
+    ranks = [one.progress for one in trainers]
     if not ranks:
         return TrainerProgress()
     return TrainerProgress(
-        yielded=sum(one.batches for one in ranks),
+        yielded=sum(one.yielded for one in ranks),
         rows=sum(one.rows for one in ranks),
         waited_s=sum(one.waited_s for one in ranks) / len(ranks),
         elapsed_s=max(one.elapsed_s for one in ranks),
@@ -89,6 +89,7 @@ def _workers_of(view: JobView, nodes: Mapping[str, str]) -> tuple[SeenWorker, ..
 def _trainers_of(view: JobView, nodes: Mapping[str, str]) -> tuple[SeenTrainer, ...]:
     seen = []
     for one in view.trainers:
-        wait_share = one.waited_s / one.elapsed_s if one.elapsed_s > 0 else 0.0
-        seen.append(SeenTrainer(one.rank, named(one.node, nodes), one.batches, one.rows, wait_share, one.queued))
+        told = one.progress
+        wait_share = told.waited_s / told.elapsed_s if told.elapsed_s > 0 else 0.0
+        seen.append(SeenTrainer(one.rank, named(one.node, nodes), told.yielded, told.rows, wait_share, told.queued))
     return tuple(seen)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from pecan_ray.job.stats import JobEvent
 from pecan_ray.observe.dashboard.amounts import amount, dollars, duration, share, size
 from pecan_ray.observe.dashboard.frame import page, section
 from pecan_ray.observe.dashboard.html_builder import Content, SafeHtml, element, table
@@ -12,7 +13,7 @@ from pecan_ray.observe.dashboard.job_list import several
 from pecan_ray.observe.dashboard.job_list import workers as worker_numbers
 from pecan_ray.observe.dashboard.plan_tables import plan_tables
 from pecan_ray.observe.dashboard.plots import Mark, Plot, PlotSeries, figure
-from pecan_ray.observe.dashboard.record import JobLine, JobRecord, SeenDecision, SeenEvent, SeenWorker
+from pecan_ray.observe.dashboard.record import JobLine, JobRecord, SeenDecision, SeenWorker
 
 MOST_LISTED = 100
 """Newest decisions, bad elements and events of a page, of each kind."""
@@ -88,8 +89,8 @@ def plots(job: JobRecord) -> list[Plot]:
             "running",
             "Workers by placement",
             (
-                PlotSeries("local", tuple((w.seconds, float(w.local)) for w in job.running), steps=True),
-                PlotSeries("remote", tuple((w.seconds, float(w.remote)) for w in job.running), steps=True),
+                PlotSeries("local", tuple((at, float(one.local)) for at, one in job.running), steps=True),
+                PlotSeries("remote", tuple((at, float(one.remote)) for at, one in job.running), steps=True),
             ),
             amount,
             points=marks,
@@ -170,7 +171,7 @@ def bad(job: JobRecord) -> Content:
     return [message, events(found, caption="Bad elements that the job has told of") if found else None]
 
 
-def events(found: Sequence[SeenEvent], caption: str = "Events") -> Content:
+def events(found: Sequence[JobEvent], caption: str = "Events") -> Content:
     """Return the newest events."""
     if not found:
         return element("p", "Nothing has happened.")

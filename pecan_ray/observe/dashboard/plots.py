@@ -21,8 +21,6 @@ MOST_ROWS = 20
 """Of the table of numbers."""
 MOST_MARKS = 60
 """Newest ones; a table tells them all."""
-NEAR = 6.0
-"""Marks that are nearer to each other than this, of 1000, share a number."""
 
 Spelled = Callable[[float], str]
 

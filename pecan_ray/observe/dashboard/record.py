@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pecan_ray.job.stats import JobEvent
 from pecan_ray.plan.windows import Deployment
 
 
@@ -32,15 +33,6 @@ class SeenDecision:
 
 
 @dataclass(frozen=True)
-class RunningWorkers:
-    """So many ran from a time on."""
-
-    seconds: float
-    local: int
-    remote: int
-
-
-@dataclass(frozen=True)
 class SeenWorker:
     """A worker of a job, and what it has done."""
 
@@ -52,15 +44,6 @@ class SeenWorker:
     batches: int
     threads: int
     remote_bytes: int = 0
-
-
-@dataclass(frozen=True)
-class SeenEvent:
-    """Something that the job has told."""
-
-    seconds: float
-    kind: str
-    text: str
 
 
 @dataclass(frozen=True)
@@ -83,7 +66,7 @@ class PastRun:
     ended: str
     """When, in words."""
     key: str = ""
-    """By which its report is asked for; empty: by its name."""
+    """The key by which its report is asked for; empty: its name is."""
 
 
 @dataclass(frozen=True)
@@ -116,12 +99,13 @@ class JobRecord:
     windows: tuple[SeenWindow, ...] = ()
     decision_history: tuple[SeenDecision, ...] = ()
     """Those that have changed something."""
-    running: tuple[RunningWorkers, ...] = ()
+    running: tuple[tuple[float, Deployment], ...] = ()
+    """What ran from when on, in seconds since the job began."""
     cost: tuple[tuple[float, float], ...] = ()
     """Dollars by seconds; empty: no prices were given."""
     workers: tuple[SeenWorker, ...] = ()
     trainers: tuple[SeenTrainer, ...] = ()
-    events: tuple[SeenEvent, ...] = ()
+    events: tuple[JobEvent, ...] = ()
     bad: str = ""
     """How many elements were left out, in words."""
     order_text: str = ""

@@ -1,4 +1,4 @@
-"""`pecan cache`: a session at a terminal, written down: what is kept on a disk, in memory, of buckets and for all."""
+"""`pecan cache`: a session at a terminal, written down: what is kept on a disk, in memory and of buckets."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from pecan_ray import cache_options, storage
+from pecan_ray import cache_options
 from pecan_ray.cache_options import MIB, Cache
 from pecan_ray.caching.tiers import TieredStore
 from pecan_ray.cli import main
-from pecan_ray.engines.entry_objects import EntryObjects
 from pecan_ray.storage import BlockCache
 from pecan_ray.storage.ranges import FileRange
 
@@ -66,31 +65,13 @@ def of_a_node(session: Session) -> None:
     assert cache.memory_folder is not None and not cache.memory_folder.exists()
 
 
-def of_all_machines(session: Session) -> None:
-    """Look at a store that many machines share."""
-    url = str(session.folder / "mounted" / "cache")
-    objects = EntryObjects(url)
-    session.run("--remote", url, "du")
-    for number in range(3):
-        objects.put(OURS, str(number), [bytes(1_000_000)], elements=1, seconds=1.0)
-    objects.name(OURS, "ours: autocache behind decode")
-    storage.write_file(f"{url}/others/file", b"of somebody else")
-    session.run("--remote", url, "ls")
-    storage.write_file(next(file.path for _, file in objects.entries(OURS)), b"spoiled")
-    for command in ("verify", "rm", "rm ffff", "rm --all"):
-        session.run("--remote", url, *command.split())
-    assert [file.path for file in storage.list_folder(url)] == [f"{url}/others/file"], "what is not ours stays"
-
-
 def transcript() -> str:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         session = Session(Path(folder))
         (session.folder / "shm").mkdir()
         patch.setattr(cache_options, "SHARED_MEMORY", session.folder / "shm")
         of_a_node(session)
-        of_all_machines(session)
-        for where in ((), ("--remote", str(session.folder / "mounted"))):
-            assert "us for an entry" in Session(session.folder).run(*where, "bench")
+        assert "us for an entry" in Session(session.folder).run("bench")
         return session.text
 
 

@@ -24,7 +24,7 @@ from pecan_ray.autoorder.order import order_plan
 from pecan_ray.autoorder.order_request import OrderRequest
 from pecan_ray.cache_options import Cache
 from pecan_ray.caching.store import EntryStore
-from pecan_ray.engines.entry_objects import EntryObjects
+from pecan_ray.engines.entry_objects import NAME
 from pecan_ray.errors import CacheError, PlanError
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.operators import Autocache, Plan
@@ -190,8 +190,8 @@ def test_a_store_for_all_machines_names_what_it_keeps_and_what_is_wrong_with_it_
 ) -> None:
     pipe = pecan.PecanPipeline(source()).map(waits).autocache().batch(4)
     decide(pipe, replace(cache, remote=tmp_path / "mounted"))
-    objects = EntryObjects(str(tmp_path / "mounted"))
-    assert [name for name in map(objects.named, objects.entry_types()) if name] == ["ours: autocache behind waits"]
+    names = [folder.read_text() for folder in (tmp_path / "mounted").glob(f"*/{NAME}")]
+    assert names == ["ours: autocache behind waits"]
     (tmp_path / "file").write_text("")
     kept = decide(pipe, replace(cache, remote=tmp_path / "file" / "below"))
     assert [op.remote for op in kept.plan.all_ops() if isinstance(op, Autocache) and op.key] == [False]

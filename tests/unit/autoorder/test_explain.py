@@ -135,8 +135,6 @@ def test_the_command_explains_a_function_an_example_or_a_variable(
         ("def pipeline():\n    return 3\n", [], "returned int, not a PecanPipeline"),
         (PROGRAM + "a = pecan.PecanPipeline(SOURCE)\nb = a.batch(2)\n", [], "several pipelines: a, b"),
         (PROGRAM + "a = pecan.PecanPipeline(SOURCE)\n", ["--name", "c"], "has no 'c'"),
-        (PROGRAM + "a = pecan.PecanPipeline(SOURCE)\n", ["--engine", "tensorflow"], "made for the python engine"),
-        ("def example_pipeline():\n    ...\n", ["--engine", "python"], "has no parameter `engine`"),
         (PROGRAM + "a = pecan.PecanPipeline(SOURCE).map(crop, on='y')\n", [], "there is no column 'y'"),
     ],
 )

@@ -6,6 +6,7 @@ What a function does to that process is not done to the trainer's.
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import signal
 import subprocess
@@ -15,7 +16,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import pytest
@@ -74,6 +75,18 @@ def order_of(
     return JobOrder(plan, name="odd", engine="python", seed=0, config=config)
 
 
+def late_in_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a process be late as soon as it is in a call that it has noted, and not before, however busy the machine."""
+    read = call_note.read_note
+
+    def late(note: IO[bytes]) -> tuple[float | None, str]:
+        worked, called = read(note)
+        return math.inf if called else worked, called
+
+    monkeypatch.setattr(call_note, "read_note", late)
+    monkeypatch.setattr(call_note, "LOOK_S", 0.01)
+
+
 @pytest.mark.parametrize(
     ("function", "said"),
     [
@@ -92,7 +105,7 @@ def test_a_sample_that_ends_its_process_leaves_the_order_as_it_is_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if function is hang:  # no other one needs to be given up
-        monkeypatch.setattr(own, "GRACE_S", 1.0)
+        late_in_calls(monkeypatch)
     found = order_of(function, tmp_path).ordered(skip_bad=False, once=True, job=None)
     assert found.plan is None and found.order == ((function.__name__, "crop"),)
     assert "AutoOrder left the order as it is written" in caplog.text and said in caplog.text
@@ -161,9 +174,12 @@ def test_a_call_apart_returns_and_raises_what_the_function_does_also_if_it_takes
 
 
 def test_a_process_that_is_stopped_holds_nobody_longer_than_one_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own, "GRACE_S", 0.2)
-    with pytest.raises(PecanError, match=r"ended by SIGKILL, .* \(it has not answered in time\)"):
-        own.call_in_subprocess(os.kill, 0, signal.SIGSTOP, engine="python", seconds=0.2)
+    def stop(number: int) -> None:
+        call_note.noting("stop", lambda signal_number: os.kill(0, signal_number))(number)
+
+    late_in_calls(monkeypatch)
+    with pytest.raises(PecanError, match=r"ended by SIGKILL, in 'stop' \(it has not answered in time\)"):
+        own.call_in_subprocess(stop, signal.SIGSTOP, engine="python", seconds=10)
 
 
 # --- a look counts its waiting, and ends with its job ------------------------------------------------------
@@ -185,14 +201,9 @@ def test_of_waiting_two_thirds_count_and_of_work_and_queueing_what_it_is(monkeyp
     assert clock() == pytest.approx(100.0 / WALL_PER_CPU, rel=0.2)
 
 
-def slow(element: dict[str, Any]) -> dict[str, Any]:
-    time.sleep(1.0)
-    return wander(element)
-
-
 def test_a_look_ends_with_its_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_order, "WAITED_S", 0.0)
-    one = order_of(slow, tmp_path, 0.01)
+    one = order_of(hang, tmp_path)
     found = one.ordered(skip_bad=False, once=False, job=JobSize(3.0, 1.0, continues=True))
     assert found.notes == (job_order.STILL_LOOKING,) and found.background_search is not None
     found.end.finish()

@@ -18,8 +18,12 @@ def test_cached_first_is_another_order_of_the_same_splits_and_reads_less() -> No
     assert first != plain and fewer < passes / 2
 
 
-def test_models_learn_and_the_detectors_order_is_changed() -> None:
+@pytest.mark.slow
+def test_a_classifier_learns() -> None:
     assert train_classifier(0, 1, True) > 50, "ten digits: 10 % by chance"
+
+
+def test_a_detector_is_trained_in_a_changed_order() -> None:
     order = say_order().split(", ")
     assert order.index("shrink") < order.index("cast"), "as it is written it casts first"
     assert 0 <= train_detector(0, 1, "pecan", trained=64, tested=8) <= 100

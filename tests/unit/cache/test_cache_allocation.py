@@ -12,10 +12,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pecan_ray.cache import AllocationPolicy, ClusterResources, JobDemand, allocate, silod_perf
+from benchmarks.reproduction.cache_policies import ComparedPolicy, allocate
+from pecan_ray.cache import ClusterResources, JobDemand, silod_perf
 from tests.long_form import examples
 
-POLICIES: tuple[AllocationPolicy, ...] = get_args(AllocationPolicy)
+POLICIES: tuple[ComparedPolicy, ...] = get_args(ComparedPolicy)
 TB = 1e12
 SILOD_8 = (
     JobDemand("resnet-0", 114e6, 1.3 * TB),
@@ -89,7 +90,7 @@ def best_least(jobs: Sequence[JobDemand], cluster: ClusterResources) -> float:
 
 
 @pytest.mark.parametrize("policy", ["greedy", "sjf", "max_min"])
-def test_the_cache_table_of_silods_first_experiment(policy: AllocationPolicy) -> None:
+def test_the_cache_table_of_silods_first_experiment(policy: ComparedPolicy) -> None:
     found = allocate(SILOD_8, V100S, policy)
     usage = [(given.cache_bytes / TB, given.remote_io / 1e6) for given in found.values()]
     wanted = [(1.3, 0.0), (0.7, 52.6), (0.0, 69.0), (0.0, 69.0), (0.0, 8.0)]
@@ -104,7 +105,7 @@ def test_the_cache_table_of_silods_first_experiment(policy: AllocationPolicy) ->
 @given(some_jobs(6, sharing=True), clusters, st.sampled_from(POLICIES))
 @examples(400)
 def test_nobody_is_given_what_is_not_there(
-    jobs: list[JobDemand], cluster: ClusterResources, policy: AllocationPolicy
+    jobs: list[JobDemand], cluster: ClusterResources, policy: ComparedPolicy
 ) -> None:
     found = allocate(jobs, cluster, policy)
     assert list(found) == [job.name for job in jobs]

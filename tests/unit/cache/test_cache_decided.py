@@ -11,23 +11,21 @@ from typing import Any, get_args
 
 import pytest
 
+from benchmarks.reproduction import cache_policies
+from benchmarks.reproduction.quiver_benefit import ProbedJob, benefit, choose_caching
 from pecan_ray.cache import (
-    AllocationPolicy,
     CachePoint,
     ClusterResources,
     DeliveryCost,
     ExecutionProfile,
     JobDemand,
     OperatorCost,
-    ProbedJob,
     SlidingWindow,
     SourceCost,
     StoredEntry,
     StoreModel,
     SubstitutionSampler,
     allocate,
-    benefit,
-    choose_caching,
     choose_execution,
     entries_to_evict,
     silod_perf,
@@ -66,8 +64,8 @@ def allocations(draw: random.Random) -> Iterator[str]:
     ]
     cluster = ClusterResources(power(draw, 1.5, 4), power(draw, 0, 1.7), draw.choice((None, 40)))
     yield f"scores for sjf: {', '.join(f'{score:.4g}' for score in sjf_scores(Demands.of(jobs), cluster))}"
-    for policy in get_args(AllocationPolicy):
-        given = allocate(jobs, cluster, policy).values()
+    for policy in get_args(cache_policies.ComparedPolicy):
+        given = cache_policies.allocate(jobs, cluster, policy).values()
         cells = (
             f"{one.cache_bytes:.4g} {one.remote_io:.4g} {one.hit_share:.4g} {one.bytes_per_s:.4g}" for one in given
         )

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.reproduction.quiver_benefit import ProbedJob, benefit, choose_caching, chunk_bytes
 from benchmarks.reproduction.quiver_figures import fetched_together
 from benchmarks.reproduction.reported_caches import QUIVER_DATASETS, QUIVER_TABLE3
-from pecan_ray.cache import ProbedJob, SubstitutionSampler, benefit, choose_caching
-from pecan_ray.cache.benefit import chunk_bytes
+from pecan_ray.cache import SubstitutionSampler
 from tests.long_form import examples
 
 JOBS = [

@@ -3,6 +3,7 @@ kind, blocks end where elements change, and `take` may end before an element tha
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from contextlib import closing, nullcontext
 from dataclasses import replace
@@ -16,7 +17,7 @@ from pecan_ray.engines.in_process import run_in_process
 from pecan_ray.engines.lease_tracker import LeaseTracker
 from pecan_ray.engines.registry import build_engine
 from pecan_ray.engines.slots import HeapSlots
-from pecan_ray.errors import CorruptSourceError, ElementError, PecanError
+from pecan_ray.errors import CorruptSourceError, ElementError, PecanError, SourceError
 from pecan_ray.options import EngineName, OnError
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.splits import OUTPUT_BITS, Element
@@ -44,6 +45,39 @@ def blocks_of(pipe: PecanPipeline, on_error: OnError = "raise") -> tuple[list[Pr
     return [one for one in found if one.rows], None
 
 
+def test_an_engine_goes_on_behind_the_end_of_a_run_while_an_element_of_it_is_slow() -> None:
+    others_made = threading.Event()
+
+    def slow_at_3(i: int) -> int:
+        assert i != 3 or others_made.wait(60)
+        if i == 24:
+            others_made.set()
+        return i
+
+    pipe = PecanPipeline(Numbered(5, 5, 5, 10)).map(slow_at_3, on="i").filter(lambda i: i not in range(5, 10), on="i")
+    (source,) = pipe.plan.sources()
+    leases = [replace(lease, place=lease.split.index, ends_run=True) for lease in whole_leases([source])]
+    tracker, found = LeaseTracker(ListedLeases(leases)), list[Produced]()
+    with closing(
+        build_engine("python", pipe.batch(4).plan, EngineOptions(threads=3, order="strict"), HeapSlots())
+    ) as engine:
+        assert engine.ends_runs
+        for produced in engine.batches(tracker):
+            tracker.mark_processed(produced.spans)
+            found.append(produced)
+    delivered(found)
+    made = [np.asarray(one.columns["i"]).tolist() if one.rows else one.ends_run for one in found]
+    first = [[0, 1, 2, 3], [4], True, True, [10, 11, 12, 13], [14], True]
+    assert made == [*first, [15, 16, 17, 18], [19, 20, 21, 22], [23, 24], True]
+    assert not any(one.partial for one in found) and not tracker.unresolved_spans()
+
+
+def test_a_join_has_no_place_for_the_end_of_a_run() -> None:
+    pipe = PecanPipeline(Arrays(i=np.arange(8))).zip(PecanPipeline(Arrays(label=np.arange(8)))).batch(4)
+    with closing(build_engine("python", pipe.plan, EngineOptions(threads=1, order="strict"), HeapSlots())) as engine:
+        assert not engine.ends_runs
+
+
 def even(i: Any) -> Any:
     return i % 2 == 0
 
@@ -64,6 +98,9 @@ def test_what_stands_before_an_element_that_fails_is_given_up_and_what_is_around
     blocks, error = blocks_of(pipe)
     assert isinstance(error, ElementError) and error.element == 8 and not blocks[-1].partial
     assert [i for block in blocks for i in block.columns["i"]] == list(range(2, 29, 2))
+    blocks, error = blocks_of(numbers(engine=engine).map(fails_at_29, on="i").batch(4))
+    assert isinstance(error, ElementError) and error.element == 9 and not blocks[-1].partial
+    assert [i for block in blocks for i in block.columns["i"]] == list(range(29)), "as of estimated splits"
     blocks, error = blocks_of(numbers(engine=engine).map(fails_at_29, on="i").batch(4), "skip")
     rows = [i for block in blocks for i in block.columns["i"]]
     assert error is None and rows == [i for i in range(len(rows) + 1) if i != 29]
@@ -146,7 +183,7 @@ def test_what_is_not_taken_may_be_unreadable_and_what_stands_before_it_comes(for
     extend, expected = FORMS[form]
     pipe = extend(PecanPipeline(Numbered(10, 10, make=make), engine=engine))
     rows: list[int] = []
-    with pytest.raises(PecanError) if form == "all before" else nullcontext():
+    with pytest.raises(SourceError) if form == "all before" else nullcontext():
         for batch in run_in_process(pipe.plan, engine=engine):
             rows += np.atleast_1d(batch["i"]).tolist()
     assert rows == expected

@@ -12,7 +12,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
-import torch
 
 import pecan_ray as pecan
 from pecan_ray.engines.in_process import run_in_process
@@ -88,14 +87,13 @@ PIPE = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(200)))
 
 
 class RecordedInfo:
-    """Makes a number, and notes the process in a folder."""
+    """Makes a number, once in a process: it notes that in a folder."""
 
     def __init__(self, folder: Path, number: int = 7) -> None:
         self.folder, self.number = folder, number
 
     def __call__(self) -> int:
-        with (self.folder / str(os.getpid())).open("a") as file:
-            file.write("made\n")
+        (self.folder / str(os.getpid())).touch(exist_ok=False)
         return self.number
 
 
@@ -110,9 +108,8 @@ def _no_model() -> Any:
 @pytest.mark.parametrize("processes", [False, True])
 def test_it_is_made_once_in_each_process(tmp_path: Path, processes: bool) -> None:
     pipe = PIPE.map(added, on="i", setup=RecordedInfo(tmp_path), processes=processes).batch(20)
-    assert sorted(column(run_engine(pipe, threads=4))) == [*range(7, 207)]
-    made = [file.read_text() for file in tmp_path.iterdir()]
-    assert made and set(made) == {"made\n"}
+    assert sorted(column(run_engine(pipe, threads=2))) == [*range(7, 207)]
+    assert list(tmp_path.iterdir())
     other = PIPE.map(added, on="i", setup=RecordedInfo(tmp_path, 8), processes=processes).batch(20)
     assert pipe.fingerprint() != other.fingerprint(), "pipelines are told apart by what is made"
 
@@ -143,6 +140,7 @@ def array_again() -> Fill:
 
 
 def tensor_again() -> Fill:
+    torch = pytest.importorskip("torch")
     out = torch.zeros(4, dtype=torch.int64)
     return lambda i: out.fill_(int(i))
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from pecan_ray.engines.contract import BadElement, EngineOptions, Produced
-from pecan_ray.engines.in_process import run_produced
+from pecan_ray.engines.in_process import InProcessEpoch
 from pecan_ray.engines.python import PythonEngine, complete_calls
 from pecan_ray.engines.slots import HeapSlots
 from pecan_ray.errors import PecanError
@@ -71,7 +71,7 @@ def _runs(build: Build, on_error: OnError) -> list[Run]:
         return [Run((), f"when it is written: {_words_of_error(error)}")]
     in_engine = _in_engine(plan, 1, on_error)
     assert _in_engine(plan, 3, on_error) == in_engine, "more threads change nothing"
-    debugged = _run(run_produced(plan, epoch=EPOCH, on_error=on_error, source_order=True))
+    debugged = _run(InProcessEpoch(plan, epoch=EPOCH, on_error=on_error, source_order=True).produced())
     same = debugged.told_like(in_engine) and debugged.error == in_engine.error
     return [in_engine] if same else [in_engine, debugged]
 

@@ -15,6 +15,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import numpy as np
 import psutil
 import pytest
@@ -32,6 +33,9 @@ from tests.unit.engines.engine_leases import (
     run_engine,
     running,
 )
+
+# A process that is started here would import all of this file's libraries for one function.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 def halved(value: int) -> int:

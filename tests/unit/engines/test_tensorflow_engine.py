@@ -9,6 +9,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
+from itertools import product
 from pathlib import Path
 from typing import Any, get_args
 
@@ -34,7 +35,7 @@ from pecan_ray.options import EngineName
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.behind import plan_behind
 from pecan_ray.plan.operators import ElementOp
-from pecan_ray.plan.splits import END, Lease
+from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease
 from pecan_ray.sampling.spans import Spans
 from pecan_ray.sources import Items
 from pecan_ray.sources.tf_wide_constants import NARROW
@@ -163,6 +164,26 @@ def test_functions_are_given_the_epoch_in_each_epoch_of_one_worker() -> None:
         for epoch in range(3):
             batches = all_said(pipe.plan, AllLeases(sources, epoch, 1), engine.batches)
             assert column(batches) == [1000 * epoch + i for i in range(epoch, ROWS)]
+
+
+def test_operations_that_hold_a_state_draw_other_numbers_in_each_stretch_of_an_epoch() -> None:
+    """A worker is given many, as where its rows are joined with those of others."""
+    start = PecanPipeline(Items([{"i": n} for n in range(16)], split_rows=16), engine="tensorflow")
+    pipe = start.map(lambda element: {"a": tf.random.uniform([]), "b": tf.random.uniform([], seed=1)}).batch(4)
+    sources = list(pipe.plan.sources())
+    split = next(iter(sources[0].splits()))
+
+    def drawn() -> list[float]:
+        found: list[float] = []
+        with closing(TensorFlowEngine(pipe.plan, sources, EngineOptions(), HeapSlots())) as engine:
+            for epoch, start in product(range(2), range(0, 16, 8)):
+                span = (start << OUTPUT_BITS, (start + 8) << OUTPUT_BITS)
+                for made in engine.batches(ListedLeases([Lease(epoch, split, (span,))])):
+                    found += [float(value) for name in "ab" for value in made.columns.get(name, ())]
+        return found
+
+    once = drawn()
+    assert len(once) == 64 and len(set(once)) == len(once) and sorted(once) == sorted(drawn())
 
 
 def test_what_shuffle_and_mix_draw_does_not_depend_on_the_process_and_its_global_seed() -> None:

@@ -14,7 +14,7 @@ import pecan_ray as pecan
 from pecan_ray import errors
 from pecan_ray.engines.contract import EngineOptions, Produced
 from pecan_ray.engines.slots import HeapSlots
-from pecan_ray.engines.tensorflow import TensorFlowEngine, engine, iterating
+from pecan_ray.engines.tensorflow import TensorFlowEngine, engine, iterating, native
 from pecan_ray.plan.fingerprint import canonical_text
 from pecan_ray.plan.splits import OUTPUT_BITS, Lease
 from pecan_ray.sources.tf_data import TfDataSource
@@ -264,3 +264,24 @@ def test_a_shard_that_was_opened_ahead_is_given_up_with_the_assignment() -> None
             thread.join(WAIT_S)
     opened |= set(iterating._all) - before
     assert opened and not any(one.is_open for one in opened)
+
+
+@pytest.mark.parametrize(("chosen", "pool"), [(None, 8), (3, 3)], ids=["ours", "the user's"])
+@pytest.mark.parametrize("behind", ["nothing", "batch", "map"])
+def test_a_shard_has_a_pool_of_threads_unless_its_user_has_chosen_one(
+    behind: str, chosen: int | None, pool: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def make(num_shards: int, index: int) -> Any:
+        options = tf.data.Options()
+        if chosen is not None:
+            options.threading.private_threadpool_size = chosen
+        return plain(num_shards, index).with_options(options)
+
+    def elements_of(data: Any) -> Any:
+        pools.append(data.options().threading.private_threadpool_size)
+        return kept(data)
+
+    pools, kept = list[int | None](), iterating.Elements
+    monkeypatch.setattr(native, "Elements", elements_of)
+    read(make, 4, behind=behind, threads=2)
+    assert set(pools) == {pool}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import time
 from collections.abc import Callable, Hashable, Iterator
@@ -14,13 +15,16 @@ import numpy as np
 import pytest
 
 from pecan_ray.engines.contract import UnderWay
+from pecan_ray.engines.items import Item
 from pecan_ray.engines.python import PythonEngine
+from pecan_ray.engines.python.slow_elements import SlowElementLog
 from pecan_ray.engines.slots import HeapSlots
 from pecan_ray.engines.stages import OFTEN_FOR_S, OFTEN_S, SELDOM_S, StageAccumulator, ThreadStage, stages_now
 from pecan_ray.engines.under_way import LONG_S, CallTimer, ThreadActivity, count_from, long_retry
+from pecan_ray.observe.report_staff import slow_elements_line
 from pecan_ray.pipeline import PecanPipeline
-from pecan_ray.plan.splits import AtWork, Origin
-from pecan_ray.plan.stage_seconds import StageSeconds
+from pecan_ray.plan.splits import AtWork, Lease, Origin, Split
+from pecan_ray.plan.stage_seconds import SlowElements, StageSeconds
 from pecan_ray.sources import Arrays
 from pecan_ray.storage.retry import Backoff, retry
 from tests.unit.engines.engine_leases import Blocking, InColumns, Numbered, numbers, running
@@ -200,3 +204,33 @@ def test_time_without_work_is_nobodys_and_looks_become_rarer() -> None:
     now[0] += OFTEN_FOR_S
     tally.look({}, threads=1)
     assert tally.every_s == SELDOM_S
+
+
+def test_elements_that_take_many_times_as_long_as_most_are_named_where_rows_wait_for_them() -> None:
+    items = [Item({}, [], Lease(0, Split(2, "a.bin")), number) for number in range(9)]
+    log, other = SlowElementLog(), SlowElementLog()
+    for seconds in (0.008, 0.01, 0.9, 0.012, 0.15, 0.7):
+        log.note(seconds, items[3:4], "decode")  # 0.15 s are less than 20 times as long
+    other.note(5.0, items[:1], "decode")  # the first one shows nothing, however long it takes
+    for seconds in (0.003, 0.05, 2.0):
+        other = SlowElementLog() if seconds == 0.003 else other
+        other.note(seconds, items[:3], "decode, crop")
+    found = log.found + other.found
+    assert found == SlowElements(3, 3.6, 2.0, "element 0 of a.bin or one of the 2 behind it in decode, crop")
+    line = slow_elements_line(found, 3.0, 12.0)
+    assert "slow elements: 3 took more than 20 times" in line and "3.0 s (25% of the time)" in line
+    assert (
+        found.worst in line and slow_elements_line(found, 0.5, 12.0) == slow_elements_line(SlowElements(), 9, 9) == ""
+    )
+
+
+def test_an_engine_times_elements_where_it_keeps_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    note, chunks, found = SlowElementLog.note, itertools.count(), list[str]()
+    # As if each chunk had taken a hundred times as long as the one before.
+    monkeypatch.setattr(SlowElementLog, "note", lambda log, _, chunk, ops: note(log, 100.0 ** next(chunks), chunk, ops))
+    for order in ("strict", "relaxed"):
+        for pipe in (numbers(10).map(abs, on="i"), in_files().map(dict)):
+            with running(pipe.batch(4), threads=1, order=order) as (engine, batches):
+                assert sum(one.rows for one in batches)
+                found.append(engine.slow.worst)
+    assert found[2:] == ["", ""] and "split 0 in abs" in found[0] and "data/1.bin in dict" in found[1]

@@ -12,7 +12,7 @@ import pytest
 import pecan_ray as pecan
 from pecan_ray.autoorder.kept_order import KeptOrder, keep_order, load_kept
 from pecan_ray.engines.contract import EngineOptions
-from pecan_ray.engines.in_process import AllLeases, run_in_process, run_produced
+from pecan_ray.engines.in_process import AllLeases, InProcessEpoch, run_in_process
 from pecan_ray.engines.registry import build_engine
 from pecan_ray.engines.slots import HeapSlots
 from pecan_ray.engines.users_order import UsersOrder, run_order_of
@@ -107,7 +107,7 @@ def test_a_batch_that_cannot_be_made_in_this_process_is_made_in_the_users_order(
     pipe = pecan.PecanPipeline(pecan.sources.Items(items(None))).map(turn_wide, on="image").map(wide, on="image")
     pipe = pipe.shuffle(16).batch(8)
     plan, users = in_another_order(pipe.plan, {("turn_wide", "wide"): ("wide", "turn_wide")})
-    produced = [one.columns for one in run_produced(plan, users_order=users) if one.rows]
+    produced = [one.columns for one in InProcessEpoch(plan, users_order=users).produced() if one.rows]
     assert exact(produced) == exact(list(run_in_process(pipe.plan))) and len(produced) == ELEMENTS // 8
     assert users.taken and users.reason.startswith("AutoOrder's order of operators led to this: batch: column 'image'")
     assert users.reason.endswith("The job goes back to your order")
@@ -146,7 +146,7 @@ def test_what_fails_in_both_orders_is_an_error_of_the_users_order() -> None:
     twice = pecan.PecanPipeline(pecan.sources.Items(items())).map(wide, on="image").map(abs, on="image").batch(8)
     plan, users = in_another_order(twice.plan, {("wide", "abs"): ("abs", "wide")})
     with pytest.raises(BatchShapeError):
-        list(run_produced(plan, users_order=users))
+        list(InProcessEpoch(plan, users_order=users).produced())
     assert not users.reason, "and so is a batch that cannot be made in either"
 
 

@@ -128,6 +128,11 @@ from pecan_ray.engines.global_generators import global_generators
 global_generators.begin((1, "local-0"))
 print(sorted({"torch", "tensorflow"} & set(sys.modules)))
 """
+NO_PLACEMENT = """
+import sys
+import pecan_ray.runtime.worker
+print(sorted(name for name in sys.modules if name.startswith(("pecan_ray.placement.", "pecan_ray.autoscaler."))))
+"""
 NO_PANDAS = """
 import sys
 import numpy as np
@@ -172,6 +177,7 @@ def test_the_next_elements_arrays_take_the_memory_of_the_last() -> None:
 def test_no_library_is_imported_before_it_is_needed_and_no_garbage_looked_for() -> None:
     """Importing one in the middle of an epoch takes as long as writing tens of entries; Keras, half of TensorFlow."""
     assert said_by(NO_FRAMEWORK) == "[]"
+    assert said_by(NO_PLACEMENT) == "['pecan_ray.placement.cut']"
     assert said_by(NO_PANDAS) == "3 False"
     pytest.importorskip("keras")
     pytest.importorskip("jax")

@@ -120,3 +120,36 @@ def test_a_thread_that_fetches_stays_as_near_as_a_state_needs_it_and_ends_with_i
     ahead.refresh_state()
     thread.join()
     assert len(fetched) == 3 + MOST_AHEAD and len(ends) == 1
+
+
+def test_a_state_counts_no_batch_that_is_only_being_fetched() -> None:
+    pytest.importorskip("keras")
+    from pecan_ray.integrations.keras_dataset import KerasBatches
+
+    class Job:
+        """Gives its second batch when a state is asked for meanwhile, or behind a time in which none was."""
+
+        given = 0
+        asked = threading.Event()
+
+        def __next__(self) -> dict[str, int]:
+            if self.given:
+                waits.set()
+                self.asked.wait(0.2)
+            self.given += 1
+            return {"x": self.given}
+
+        def state_dict(self, *, ahead: int) -> int:
+            self.asked.set()
+            return self.given - ahead
+
+    waits = threading.Event()
+    data = KerasBatches(Job, ["x"], what="rows.to_keras()", steps=4)
+    assert data.num_batches == 4
+    data.on_epoch_begin()
+    assert data.num_batches == 4 and data[0] == (1,)
+    thread = threading.Thread(target=lambda: data[1])
+    thread.start()
+    assert waits.wait(60)
+    assert data.state_dict(used=1) == {"batches": 1}
+    thread.join()

@@ -32,10 +32,13 @@ def words(value: Any) -> str:
 
 
 def _fields(value: Any) -> Iterator[str]:
-    for number, one in enumerate(dataclasses.fields(value)):
+    fields = dataclasses.fields(value)
+    # A field that is always given by its name is told with it.
+    first = next((one for one in fields if not one.kw_only), None)
+    if first is not None:
+        yield words(getattr(value, first.name))
+    for one in fields:
         held = getattr(value, one.name)
         usual = one.default_factory() if callable(one.default_factory) else one.default
-        if number == 0:
-            yield words(held)
-        elif one.repr and held != usual and held not in ((), "", 0):
+        if one is not first and one.repr and held != usual and held not in ((), "", 0):
             yield f"{one.name} {words(held)}"

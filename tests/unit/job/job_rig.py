@@ -8,13 +8,13 @@ from typing import Any, TypeVar
 from pecan_ray.job import events
 from pecan_ray.job.delivery_log import Delivery
 from pecan_ray.job.instructions import Instruction, Log, Response
-from pecan_ray.job.ledger_check import check_ledger
 from pecan_ray.job.ledger_shape import Assignment, LedgerShape
 from pecan_ray.job.messages import (
     AskAssignment,
     AskLeases,
     Assigned,
     EndAssignment,
+    Receipts,
     ReceivedBatches,
     Reply,
     TrainerReport,
@@ -25,6 +25,7 @@ from pecan_ray.job.start_worker import StartWorker
 from pecan_ray.job.state import JobState
 from pecan_ray.options import AutoWorkers, Workers
 from pecan_ray.plan.splits import OUTPUT_BITS, Lease, Split
+from tests.ledger_check import check_ledger
 
 T = TypeVar("T")
 
@@ -140,5 +141,5 @@ class JobRig:
         """Let a trainer acknowledge a batch of elements of one split."""
         ack = ReceivedBatches(worker, lease.epoch, {lease.key: [elements(first, count)]}, 1, count, 10 * count)
         return self.report(
-            rank, received_batches=(ack,), delivery_records=(Delivery(first, lease.epoch, ack.spans, worker),)
+            rank, received=Receipts((ack,), delivery_records=(Delivery(first, lease.epoch, ack.spans, worker),))
         )

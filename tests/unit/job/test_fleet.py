@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from pecan_ray.job.instructions import Instruction
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.sharing import PoolBid
 from pecan_ray.job.start_worker import StartWorker
-from pecan_ray.job.worker_table import DeliveredTotals, WorkerTable
+from pecan_ray.job.worker_table import DeliveredTotals, WorkerPlace, WorkerTable
 from pecan_ray.options import AutoWorkers, Sharding, Workers
 from pecan_ray.placement.pool import Demand
 from pecan_ray.plan.windows import Deployment
@@ -35,7 +36,7 @@ def run(worker_table: WorkerTable, done: list[Instruction]) -> None:
     """Let what was requested come up."""
     for start in started(done):
         worker = worker_table.workers[start.worker]
-        worker.running, worker.node = True, start.host or "far"
+        worker.running, worker.place = True, WorkerPlace(start.host or "far")
 
 
 def test_local_workers_are_spread_by_the_power_of_the_trainers_nodes() -> None:
@@ -52,11 +53,11 @@ def test_the_dearest_remote_workers_are_drained_first() -> None:
     for worker, price in zip(
         (one for one in worker_table.workers.values() if not one.host), (0.1, 0.9, 0.4), strict=True
     ):
-        worker.price = price
+        worker.place = replace(worker.place, price=price)
     assert worker_table.remote_per_hour() == pytest.approx(1.4)
     worker_table.scale(Deployment(1, 1), 1.0)
     assert sorted(worker.price or 0.0 for worker in worker_table.too_many()) == [0.4, 0.9]
-    next(one for one in worker_table.workers.values() if not one.host).price = None
+    next(one for one in worker_table.workers.values() if not one.host).place = WorkerPlace("far")
     assert worker_table.remote_per_hour() is None, "it is not known of all"
 
 

@@ -8,6 +8,7 @@ from pecan_ray.job import events
 from pecan_ray.job.active_clock import LONGEST_GAP_S
 from pecan_ray.job.instructions import KillWorker, LookForWorkers
 from pecan_ray.job.messages import WorkerProgress
+from pecan_ray.job.spec import Timeouts
 from pecan_ray.options import Workers
 from tests.unit.job.job_rig import JobRig, of_kind
 
@@ -37,7 +38,7 @@ def test_a_worker_is_lost_when_it_says_nothing_though_it_had_a_cpu(starved: floa
 
 
 def test_a_controller_that_comes_late_itself_looks_before_it_calls_a_worker_dead() -> None:
-    rig = JobRig(workers=Workers(1), worker_timeout_s=5.0)
+    rig = JobRig(workers=Workers(1), timeouts=Timeouts(worker_s=5.0))
     (worker,) = rig.begin()
     for starved in (0.0, 3.0, 3.0):  # the first look has nothing to compare with
         done = rig.handle(events.TimePassed(), after=LONGEST_GAP_S)

@@ -32,6 +32,7 @@ from pecan_ray.job.messages import (
     EndAssignment,
     EndData,
     LeftOutElement,
+    Receipts,
     ReceivedBatches,
     SplitOpenFailure,
     TrainerProgress,
@@ -41,6 +42,7 @@ from pecan_ray.job.messages import (
 from pecan_ray.job.next_step import next_step_of
 from pecan_ray.job.room import HostUse
 from pecan_ray.job.sharing import PoolBid
+from pecan_ray.job.spec import ErrorPolicy, JobDeadline, Timeouts
 from pecan_ray.job.speed import SpeedMeter
 from pecan_ray.job.start_worker import StartWorker
 from pecan_ray.job.windows import StepTotals
@@ -65,7 +67,8 @@ def headline(event: events.Event) -> str:
     """Say what a job was told, but for what is known from the answers."""
     if isinstance(event, events.TrainerReported):
         report = event.report
-        told = replace(report, progress=TrainerProgress(), number=0, delivery_records=())
+        received = replace(report.received, delivery_records=())
+        told = replace(report, progress=TrainerProgress(), number=0, received=received)
         return f"{words(told)}, waited {words(report.progress.waited_s)}"
     if isinstance(event, events.WorkerRequestReceived):
         return f"{words(event.worker)} asks {words(event.request)}"
@@ -97,6 +100,12 @@ def shape_of(draw: Random) -> LedgerShape:
     return LedgerShape(**{"world_size": ranks, "epochs": draw.choice((1, 2, None)), "batch_size": 1, **kind})
 
 
+def deadline_of(draw: Random) -> JobDeadline | None:
+    """Draw when the job shall have ended."""
+    seconds, batches = draw.choice((None, None, 300.0)), draw.choice((None, 40))
+    return None if seconds is None else JobDeadline(seconds, batches)
+
+
 def workers_of(draw: Random) -> Workers | AutoWorkers:
     """Draw which workers are wanted."""
     return draw.choice(
@@ -123,11 +132,9 @@ class Talk:
             shape_of(draw),
             workers_of(draw),
             cpus_per_worker=draw.choice((1.0, 1.0, 2.0, 8.0)),
-            on_error=draw.choice(("raise", "skip", "quarantine")),
-            error_budget=draw.choice((0.0, 1.0, 1.0, 1.0)),
-            hung_after_s=draw.choice((30.0, 1800.0)),
-            deadline_s=draw.choice((None, None, 300.0)),
-            epoch_batches=draw.choice((None, 40)),
+            errors=ErrorPolicy(draw.choice(("raise", "skip", "quarantine")), draw.choice((0.0, 1.0, 1.0, 1.0))),
+            timeouts=Timeouts(hung_s=draw.choice((30.0, 1800.0))),
+            deadline=deadline_of(draw),
             remote_io=draw.choice((None, 1e6)),
             ordered=draw.random() < 0.7,
         )
@@ -305,16 +312,15 @@ class Talk:
         ack = ReceivedBatches(worker, lease.epoch, {lease.key: spans}, 1, count, 10 * count)
         delivered = Delivery(before.yielded, lease.epoch, ack.spans, worker)
         held = self.draw.random() < 0.2
-        self._report(rank, received_batches=(ack,), delivery_records=(delivered,), held=held, full=held)
+        received = Receipts((ack,), delivery_records=(delivered,))
+        self._report(rank, received, held=held, full=held)
 
-    def _report(self, rank: int, **told: Any) -> None:
+    def _report(self, rank: int, received: Receipts | None = None, **told: Any) -> None:
         self._number += 1
         progress = self._trainers[rank]
-        self._happens(
-            events.TrainerReported(
-                TrainerReport(rank, f"t{rank}", self._number, kept=progress.yielded, progress=progress, **told)
-            )
-        )
+        received = replace(received or Receipts(), kept=progress.yielded)
+        report = TrainerReport(rank, f"t{rank}", self._number, received, progress=progress, **told)
+        self._happens(events.TrainerReported(report))
 
     def _trainers_tell(self) -> None:
         """Each trainer tells how it gets on, and what it has settled."""

@@ -19,7 +19,7 @@ from pecan_ray.job.bottleneck import RunNumbers, bottleneck
 from pecan_ray.job.cluster_io import MIB, SILENT_S, ClusterIoRegistry, JobIo
 from pecan_ray.job.credits import MessageQuota
 from pecan_ray.job.deadline_budget import DeadlineBudget
-from pecan_ray.job.events import LossCause
+from pecan_ray.job.events import LossCause, WorkerLost
 from pecan_ray.job.hearing import Hearing
 from pecan_ray.job.heartbeat import Heartbeat
 from pecan_ray.job.job_cost import cost_between, cost_by_epoch, cost_by_operator
@@ -188,7 +188,7 @@ def silences(draw: Random) -> Iterator[str]:
         said = ", ".join(name for name, holds in states.items() if holds)
         yield f"{now:.0f} s: {words(one)}: {said or 'well'}, {one.counted_s(now):.3g} s counted"
     losses = Losses()
-    causes: tuple[LossCause, ...] = ("process", "process", "node", "stream", "hung", "restart")
+    causes: tuple[LossCause, ...] = ("process", "process", "node", "stream", "silent", "unheard", "hung", "restart")
     for number in range(12):
         now += draw.choice((1.0, 12.0, 100.0))
         loss = Loss(
@@ -203,7 +203,11 @@ def silences(draw: Random) -> Iterator[str]:
         expected = draw.random() < 0.1
         why = losses.note_sigterm(loss.worker, loss.node, 0.0, now) if draw.random() < 0.1 else ""
         why = why or losses.add(loss, expected=expected)
-        yield f"{now:.0f} s: {words(loss)}: at fault {fault}, {losses.count} lost {why}"
+        if draw.random() < 0.3:
+            why = why or losses.explain(WorkerLost(loss.worker, draw.choice(("process", "node", "stream")), "signal 9"))
+        starts = "may start" if losses.may_start(now) else "waits"
+        yield f"{now:.0f} s: {words(loss)}: at fault {fault}, {losses.count} lost, {starts} {why or losses.waiting()}"
+        losses.pause_ended(now)
         if draw.random() < 0.1:
             losses.delivered()
 
@@ -384,7 +388,8 @@ def looks(draw: Random) -> Iterator[str]:
         dt = draw.choice((0.1, 0.6, 1.0))
         for worker in table.workers.values():
             before, at_work = worker.own_progress, dt * draw.random()
-            worker.running, worker.price = worker.running or draw.random() < 0.8, draw.choice((None, 0.4))
+            worker.running = worker.running or draw.random() < 0.8
+            worker.place = replace(worker.place, price=draw.choice((None, 0.4)))
             worker.delivered = DeliveredTotals(5, 50, 40)
             stages = StageSeconds(dt, 2 * dt, at_work * draw.choice((0.1, 1.5)), blocked_s=dt - at_work)
             rows = before.elements + draw.choice((0, 10, 20))

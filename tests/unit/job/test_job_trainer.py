@@ -83,3 +83,22 @@ def test_what_comes_before_a_bad_element_is_handed_over_before_its_error_and_not
         assert of_kind(told.RaiseError, rig.handle(told.BatchRequested())) == [told.RaiseError(error)], (
             "the row before the last is missing"
         )
+
+
+def test_the_time_counts_in_which_the_loop_waits_while_later_rows_are_here() -> None:
+    rig = TrainerRig()
+
+    def come(row: int, after: float) -> None:
+        row_range = RowRange(row, row + 1)
+        batch = told.ReceivedBatch(row, "w", 0, {(0, 0, 0): (elements(row),)}, 1, 10, row_range=row_range)
+        rig.handle(told.BatchesReceived("w", (batch,)), after)
+
+    come(0, after=0.0)
+    assert rig.want() == [0] and rig.want() == []
+    come(2, after=1.0)
+    come(3, after=0.5)
+    come(1, after=2.0)
+    assert rig.state.steps.in_line_s == 2.5 and rig.state.waited_s == 3.5
+    assert rig.want() == [2] and rig.want() == [3] and rig.want() == []
+    come(4, after=5.0)
+    assert rig.state.steps.in_line_s == 2.5

@@ -27,7 +27,7 @@ from pecan_ray.job.journal import (
     snapshot,
 )
 from pecan_ray.job.ledger_shape import LedgerShape
-from pecan_ray.job.spec import JobSpec
+from pecan_ray.job.spec import ErrorPolicy, JobSpec
 from pecan_ray.job.state import JobState
 from pecan_ray.options import Workers
 from pecan_ray.plan.splits import Split
@@ -112,7 +112,7 @@ def test_a_damaged_entry_is_refused() -> None:
         (written()[1:], "does not begin"),
         ([*written(), journal_header(SPEC, 10.0)], "begins twice"),
         (written(replace(SPEC, name="another")), "one of job another"),
-        (written(replace(SPEC, error_budget=0.5)), "another run of that name"),
+        (written(replace(SPEC, errors=ErrorPolicy(budget=0.5))), "another run of that name"),
         ([written()[0], Handled(events.TimePassed(), 11.0, 123)], "leads to something else than it did"),
         ([*written(), PageHandled(30.0, 0)], "2 pages of listings, and 1 were written"),
     ],

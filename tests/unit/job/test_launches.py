@@ -23,6 +23,7 @@ from pecan_ray.job.spec import JobSpec
 from pecan_ray.job.start_worker import StartWorker
 from pecan_ray.job.state import JobState
 from pecan_ray.options import Workers
+from tests.long_form import some_later
 from tests.protocol.clock import Clock
 
 LOOK_AGAIN_S = 0.2
@@ -171,7 +172,7 @@ def launched(
     return ranks
 
 
-@pytest.mark.parametrize("lot", range(4))
+@pytest.mark.parametrize("lot", some_later(range(4), 1, 2, 3))
 def test_a_launch_takes_the_place_of_one_that_was_killed_whatever_that_was_doing(lot: int) -> None:
     for seed in range(lot * HISTORIES // 4, (lot + 1) * HISTORIES // 4):
         cluster = Cluster(seed)

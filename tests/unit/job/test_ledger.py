@@ -9,10 +9,10 @@ import pytest
 
 from pecan_ray.job.lease_sizes import elements_in
 from pecan_ray.job.ledger import Ledger
-from pecan_ray.job.ledger_check import check_ledger
 from pecan_ray.job.ledger_shape import Assignment, LedgerShape
 from pecan_ray.job.pending_leases import WorkerLeaseState
 from pecan_ray.plan.splits import OUTPUT_BITS, Lease, Split
+from tests.ledger_check import check_ledger
 
 
 def ledger_of(

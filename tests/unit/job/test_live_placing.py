@@ -10,7 +10,7 @@ import pytest
 from pecan_ray.job import events
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.messages import TrainerProgress, WorkerProgress
-from pecan_ray.options import AutoWorkers
+from pecan_ray.options import AutoWorkers, Workers
 from pecan_ray.placement.looks import Observation
 from pecan_ray.plan.stage_seconds import StageSeconds
 from pecan_ray.plan.windows import Decision, Deployment
@@ -101,3 +101,43 @@ def test_a_controller_that_fails_is_told_of_once_and_counted(monkeypatch: pytest
         and worker in rig.job.worker_table.workers
         and rig.job.error is None
     )
+
+
+def wait_for_accelerator(rig: JobRig, seconds: float) -> None:
+    """Let a trainer wait until workers shall leave decoding to it, so long at most; those that are asked for come."""
+    until = rig.now + seconds
+    while rig.now < until and not rig.job.worker_table.accelerator:
+        for worker in [one for one in rig.job.worker_table.workers.values() if not one.running]:
+            rig.place(worker.name)
+        starving(rig, 0.5)
+
+
+def test_all_workers_are_replaced_when_decoding_moves_to_the_accelerator_and_back() -> None:
+    rig = auto_rig(accelerator="auto")
+    rig.begin(splits=100)
+    wait_for_accelerator(rig, 60.0)
+    table, placing = rig.job.worker_table, rig.job.placement.policy_runner
+    assert placing is not None and placing.policy.state.accelerator.on
+    here = [one for one in table.workers.values() if not one.draining]
+    assert len(here) == 3 and all(one.accelerator for one in here), "of four CPUs"
+    assert sum("its accelerator can decode: workers leave decoding to it" in one.text for one in rig.job.story) == 1
+    rig.handle(events.CutRefused(here[0].name, "an image cannot be decoded where its batch arrives"))
+    assert here[0].name not in table.workers and not placing.policy.state.accelerator.on
+    after = [one for one in table.workers.values() if not one.draining]
+    assert len(after) == 3 and not any(one.accelerator for one in after) and not table.losses.cut_refused
+    remembered = placing.policy.state.accelerator
+    rig.handle(events.CutRefused(here[1].name, "another image cannot be decoded where its batch arrives"))
+    assert here[1].name not in table.workers and placing.policy.state.accelerator == remembered
+    wait_for_accelerator(rig, 60.0)
+    assert not table.accelerator, "nothing is tried so soon after a refusal"
+    wait_for_accelerator(rig, 160.0)
+    assert table.accelerator
+
+
+def test_without_a_policy_a_refusal_ends_the_use_of_the_accelerator() -> None:
+    rig = JobRig(LedgerShape(batch_size=10), Workers(2), accelerator="always")
+    workers = rig.begin()
+    assert all(rig.job.worker_table.workers[name].accelerator for name in workers)
+    rig.handle(events.CutRefused(workers[0], "an image cannot be decoded where its batch arrives"))
+    here = [one for one in rig.job.worker_table.workers.values() if not one.draining]
+    assert len(here) == 2 and not any(one.accelerator for one in here)

@@ -10,9 +10,10 @@ from pecan_ray.job import events
 from pecan_ray.job.instructions import Instruction
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.messages import AskLeases
+from pecan_ray.job.spec import ErrorPolicy
 from pecan_ray.job.start_worker import StartWorker
 from pecan_ray.options import OnError
-from pecan_ray.plan.splits import OUTPUT_BITS, Lease
+from pecan_ray.plan.splits import OUTPUT_BITS, Lease, Split
 from tests.protocol.scenario import HANGING, Scenario
 from tests.unit.job.job_histories import played, split_of
 from tests.unit.job.job_rig import JobRig, of_kind
@@ -63,16 +64,24 @@ class FrontReader:
     """A job of one worker at a time, which comes to an element of its only split through all those before it."""
 
     def __init__(
-        self, elements: int, fatal: int, *, ahead: int | None = None, on_error: OnError = "skip", dies_at: int = -1
+        self,
+        elements: int,
+        fatal: int,
+        *,
+        ahead: int | None = None,
+        on_error: OnError = "skip",
+        dies_at: int = -1,
+        counted: int | None = None,
     ) -> None:
         """`ahead`: reading dies of the fatal element, and computes so many ahead; None: an operator dies of it.
 
         `dies_at`: a worker dies as soon as the trainer has the element before this one, and another one at this one.
+        `counted`: so many elements the split is known to have.
         """
         self._dies_before, self._dies_at = dies_at - 1, dies_at
-        self.rig = JobRig(LedgerShape(from_front=(0,)), on_error=on_error, error_budget=1.0)
+        self.rig = JobRig(LedgerShape(from_front=(0,)), errors=ErrorPolicy(on_error, 1.0))
         self._elements, self._fatal, self._ahead = elements, fatal, ahead
-        (self._worker,) = self.rig.begin()
+        (self._worker,) = self.rig.begin([Split(0, elements=counted)])
         self.used: list[int] = []
         self.deaths = 0
 
@@ -137,3 +146,11 @@ def test_an_element_is_blamed_where_the_worker_that_has_read_the_one_behind_it_d
     told = [event.text for event in job.rig.job.story if event.kind == "bad"]
     assert len(told) == 1 and told[0].startswith("element 13 of split 0 is left out: it ended the process of each")
     assert job.used == [number for number in range(40) if number != 13]
+
+
+def test_the_last_element_of_a_split_is_left_out_though_none_is_behind_it() -> None:
+    job = FrontReader(40, 39, counted=40)
+    job.run()
+    (told,) = (event.text for event in job.rig.job.story if event.kind == "bad")
+    assert told.startswith("element 39 of split 0 is left out: it, or one that its dataset computes ahead of it")
+    assert job.used == list(range(39)) and str(job.rig.job.bad.bad_count) == "1"

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+import pecan_ray as pecan
 from pecan_ray.job.lease_rows import rows_of
 from pecan_ray.job.ledger import Ledger
-from pecan_ray.job.ledger_check import check_ledger
 from pecan_ray.job.ledger_shape import LedgerShape
+from pecan_ray.job.row_order import is_in_turn
+from pecan_ray.options import IterOptions, Order
+from pecan_ray.plan.shape import plan_shape
 from pecan_ray.plan.splits import Source, Split, seeks
 from pecan_ray.sampling.spans import Span
 from pecan_ray.sources import Arrays, ByIndex, Files, ImageFolder, Items, Parquet, TextLines
+from tests.ledger_check import check_ledger
 
 SIZE = 4
 NODES = ("east", "east", "west", "west")
@@ -72,3 +77,11 @@ def test_ranks_on_one_node_and_sources_that_do_not_seek_are_served_in_the_order_
     for rank, node in enumerate(NODES):
         scanning.rank_nodes.put(rank, node)
     assert not scanning.rank_nodes.matter
+
+
+@pytest.mark.parametrize("order", [None, "strict", "relaxed"])
+def test_all_ranks_say_alike_whether_rows_are_made_in_turn(order: Order | None) -> None:
+    pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(40)))
+    for one in (pipe.batch(4), pipe.filter(lambda i: i > 3, on="i").batch(4), pipe.take(20).batch(4)):
+        options = [IterOptions(rank=rank, world_size=3, order=order) for rank in range(3)]
+        assert len({is_in_turn(each, plan_shape(one.plan)) for each in options}) == 1

@@ -6,17 +6,20 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pecan_ray import merge_states
 from pecan_ray.errors import StateError
 from pecan_ray.job import events
 from pecan_ray.job.delivery_log import MOST_STEPS, MOST_UNUSED, Delivery, DeliveryLog
 from pecan_ray.job.ledger_shape import LedgerShape
-from pecan_ray.job.messages import EndData, ReceivedBatches
+from pecan_ray.job.messages import EndData, Receipts, ReceivedBatches
 from pecan_ray.job.resume import resume_point
-from pecan_ray.job.resume_point import BranchPoint, Cursor, KnownListing, Rest, ResumePoint, Step
+from pecan_ray.job.resume_point import WHOLE, BranchPoint, Cursor, KnownListing, Rest, ResumePoint, Step
 from pecan_ray.job.saved_state import SavedState
-from pecan_ray.plan.splits import Lease
+from pecan_ray.plan.splits import END, Lease
+from pecan_ray.sampling.spans import merged
 from tests.unit.job.job_rig import JobRig, elements
 
 
@@ -29,7 +32,7 @@ def test_ranks_that_ask_after_the_same_batches_are_told_the_same_words() -> None
     for rank in range(2):
         spans = {lease.key: (elements(rank),)}
         ack = ReceivedBatches(worker, 0, spans, 1, 1, 10)
-        rig.report(rank, kept=1, delivery_records=(Delivery(1, 0, spans),), received_batches=(ack,))
+        rig.report(rank, received=Receipts((ack,), kept=1, delivery_records=(Delivery(1, 0, spans),)))
     told = rig.job.resume_point(1)
     assert told is not None
     rig.response(worker, EndData(0, {lease.key: (elements(2),)}))
@@ -51,7 +54,7 @@ def deliver(rig: JobRig, worker: str, kept: int) -> Lease:
     (lease,) = rig.take(worker)
     spans = {lease.key: (elements(0),)}
     ack = ReceivedBatches(worker, lease.epoch, spans, 1, 1, 10)
-    rig.report(kept=kept, delivery_records=(Delivery(kept, lease.epoch, spans),), received_batches=(ack,))
+    rig.report(received=Receipts((ack,), kept=kept, delivery_records=(Delivery(kept, lease.epoch, spans),)))
     return lease
 
 
@@ -90,6 +93,34 @@ def test_of_many_ranks_less_is_kept_of_each(ranks: int, kept: int) -> None:
     for rank in range(ranks):
         log.received(rank, 20, ())
     assert len(list(log.before(log.first_known))) == kept, "the first state that may be asked for has all of its steps"
+
+
+# --- rows in order --------------------------------------------------------------------------------------------
+
+
+CELLS = [elements(0), elements(1), (elements(2)[0], END)]
+"""Of a split: two elements, and what may be behind them."""
+SPLITS, PASSES = 3, 2
+PLACES = [(pass_index, split, cell) for pass_index in range(PASSES) for split in range(SPLITS) for cell in range(3)]
+
+
+@given(st.data())
+def test_a_state_is_a_beginning_if_nothing_is_used_behind_what_is_missing(data: st.DataObject) -> None:
+    first = data.draw(st.integers(0, len(PLACES)))
+    begun = data.draw(st.integers(-(-first // 3), len(PLACES) // 3))
+    holes = data.draw(st.sets(st.sampled_from(range(len(PLACES))), max_size=2))
+    missing = {n for n in range(3 * begun) if (n >= first) != (n in holes)}
+    cursor_pass, taken = divmod(begun, SPLITS) if begun % SPLITS or not begun else (begun // SPLITS - 1, SPLITS)
+    of_split: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for pass_index, split, cell in (PLACES[n] for n in sorted(missing)):
+        of_split.setdefault((pass_index, split), []).append(CELLS[cell])
+    rests = {key: merged(spans) for key, spans in of_split.items()}
+    whole = [key for key, spans in rests.items() if spans == WHOLE and key[0] == cursor_pass]
+    told = data.draw(st.sets(st.sampled_from(whole))) if whole else set()
+    cursor = Cursor(cursor_pass, taken, tuple((split, split + 1) for _, split in sorted(told)))
+    parts = tuple(Rest(split, of, spans) for (of, split), spans in sorted(rests.items()) if (of, split) not in told)
+    point = ResumePoint(0, (BranchPoint(cursor, parts),), (KnownListing(SPLITS, True),), passes=PASSES)
+    assert point.is_beginning == (sorted(missing) == list(range(min(missing, default=0), 3 * begun)) or not missing)
 
 
 # --- states that cannot be merged -----------------------------------------------------------------------------

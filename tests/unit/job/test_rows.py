@@ -65,6 +65,22 @@ def test_of_joined_rows_a_run_goes_on_behind_no_split_that_another_worker_has() 
     assert splits_of_run("c") == [0]
 
 
+def test_an_engine_that_begins_anew_behind_a_part_of_a_batch_gets_whole_batches_to_the_end_of_an_epoch() -> None:
+    """A graph takes long to make: the job would look slow by that, and its next run would have fewer rows still."""
+    rows: dict[bool, list[int]] = {}
+    for whole in (False, True):
+        shape = LedgerShape(in_row_order=True, joined=True, one_row_each=True, whole_batches=whole, batch_size=4)
+        ledger = Ledger(shape)
+        ledger.add_splits(0, [Split(0, about=18)])
+        ledger.end_listing(0)
+        for worker in "ab":
+            ledger.join(worker)
+            ledger.next_assignment(worker)
+        runs = [ledger.take_run(worker, 1) or () for worker in "ab" * 8]
+        rows[whole] = [sum(elements_in(lease) or 0 for lease in run) for run in runs if run]
+    assert rows[True] == [4, 4, 4, 4, 2] and rows[False][:2] == [2, 2]
+
+
 def test_a_worker_that_fails_ends_the_job_when_the_rows_before_have_come() -> None:
     rig, first = numbered_job(4, 4)
     second = next(name for name in rig.job.worker_table.workers if name != first)

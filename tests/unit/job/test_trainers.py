@@ -12,6 +12,7 @@ from pecan_ray.job.instructions import EndJob, KillWorker, Log, LookForTrainers,
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.messages import TrainerReport
 from pecan_ray.job.registration import Registration, Rejected, Retry
+from pecan_ray.job.spec import Timeouts
 from pecan_ray.job.start_worker import StartWorker
 from pecan_ray.job.trainers import Trainers
 from tests.unit.job.job_rig import JobRig, of_kind
@@ -24,10 +25,10 @@ def came(rank: int, incarnation: str = "", **described: str) -> events.TrainerRe
 
 
 def test_a_job_ends_itself_when_nobody_comes_or_all_are_silent_and_turns_away_who_comes_then() -> None:
-    rig = JobRig(trainer_timeout_s=30.0)
+    rig = JobRig(timeouts=Timeouts(30.0))
     assert rig.handle(events.TimePassed(), after=29.0) == []
     assert of_kind(EndJob, rig.handle(events.TimePassed(), after=2.0)) == [EndJob(orphaned=True)]
-    rig = JobRig(LedgerShape(world_size=2), trainer_timeout_s=30.0)
+    rig = JobRig(LedgerShape(world_size=2), timeouts=Timeouts(30.0))
     (worker,) = rig.begin()
     for _ in range(3):
         rig.now += 20.0
@@ -60,7 +61,7 @@ def test_a_new_process_ends_a_job_that_was_left_behind_and_no_other_and_is_told_
 
 def left_job(met: int = 0, **told: Any) -> JobRig:
     """Two ranks and a worker; the process of rank 0 is gone when rank 1 was heard last."""
-    rig = JobRig(LedgerShape(world_size=2), trainer_timeout_s=TIMEOUT_S)
+    rig = JobRig(LedgerShape(world_size=2), timeouts=Timeouts(TIMEOUT_S))
     rig.begin()
     rig.handle(events.TrainerWaiting(0, "t0", met=met))
     if told:
@@ -92,7 +93,7 @@ def test_what_workers_may_have_sent_to_the_process_before_comes_from_others() ->
 
 
 def begun_job(ranks: int = 1) -> JobRig:
-    rig = JobRig(LedgerShape(world_size=ranks), trainer_timeout_s=TIMEOUT_S)
+    rig = JobRig(LedgerShape(world_size=ranks), timeouts=Timeouts(TIMEOUT_S))
     for rank in range(ranks):
         rig.handle(events.TrainerRegistered(rank, f"t{rank}", "node", (), f"process-{rank}"))
     rig.handle(events.RoomFound((("node", 4.0),), ()))

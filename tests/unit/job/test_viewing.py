@@ -11,6 +11,7 @@ from pecan_ray.job.job_views import MOST_CHANGES, MOST_SEEN, job_view, live_job,
 from pecan_ray.job.journal import packed, snapshot
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.messages import (
+    Receipts,
     ReceivedBatches,
     TrainerProgress,
 )
@@ -94,7 +95,7 @@ class LongJob:
         for lease in list(self.rig.leases(self.worker)):
             self._used += 1
             ack = ReceivedBatches(self.worker, epoch, {lease.key: [(0, END)]}, 1, 1, 10)
-            self.rig.report(received_batches=(ack,), kept=self._used, progress=TrainerProgress(yielded=self._used))
+            self.rig.report(received=Receipts((ack,), kept=self._used), progress=TrainerProgress(yielded=self._used))
         self.rig.end(self.worker)
         self.rig.handle(events.TimePassed(), after=0.01)
         assert self.rig.job.ledger.epoch == epoch + 1
@@ -115,7 +116,7 @@ def test_a_job_holds_no_more_after_many_batches_and_epochs(splits: int, epochs: 
     before = job.held()
     for _ in range(epochs // 2):
         job.epoch()
-    assert job.rig.job.rows == splits * epochs
+    assert job.rig.job.received.elements == splits * epochs
     assert job.held() < before + SLACK_BYTES
     assert len(pickle.dumps(job.rig.job.stats(0.0))) < before
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from pecan_ray.job import worker_events as told
 from pecan_ray.job.heartbeat import Heartbeat
+from pecan_ray.job.lease_branch import Branch, lot_of
 from pecan_ray.job.ledger_shape import Assignment, LedgerShape
 from pecan_ray.job.messages import (
     AskLeases,
@@ -127,3 +129,24 @@ def test_a_run_of_joined_rows_is_long_enough_for_all_threads_also_behind_an_empt
         asked.append(request.most)
         rig.reply("take:0", reply)
     assert asked == [64, 64]
+
+
+def test_all_that_is_left_of_a_run_goes_out_in_its_order() -> None:
+    rig = Rig(LedgerShape(in_row_order=True, joined=True, one_row_each=True, batch_size=64))
+    rig.begin(Assignment(0))
+    rig.take((Lease(0, Split(0, elements=99), (elements(0, 12),), row=0, place=0),))
+    parts = [elements(first, 4) for first in (0, 4, 8)]
+    for part in parts:
+        assert rig.handle(told.BatchProduced(replace(batch(4, part), partial=True))) == []
+    done = rig.handle(told.AssignmentFinished({}))
+    assert [one.spans for one in done if isinstance(one, told.PutOut)] == [{KEY: [part]} for part in parts]
+
+
+def test_runs_of_an_engine_that_begins_anew_with_each_grow_though_it_begins_slowly() -> None:
+    """With one that goes on, a row that takes long is one row."""
+    for ends_runs, most, least in ((False, 1000, 500), (True, 1, 1)):
+        branch = Branch(joined=True, ends_runs=ends_runs)
+        for _ in range(40):
+            rows = lot_of(branch, lot_s=0.2)
+            branch.note((0.4 + 0.001 * rows) / rows)
+        assert least <= lot_of(branch, lot_s=0.2) <= most

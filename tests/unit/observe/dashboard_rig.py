@@ -6,14 +6,13 @@ import itertools
 import math
 from html.parser import HTMLParser
 
+from pecan_ray.job.stats import JobEvent
 from pecan_ray.observe.dashboard.html_builder import VOID
 from pecan_ray.observe.dashboard.record import (
     JobLine,
     JobRecord,
     PastRun,
-    RunningWorkers,
     SeenDecision,
-    SeenEvent,
     SeenTrainer,
     SeenWindow,
     SeenWorker,
@@ -48,7 +47,7 @@ def record(name: str = "train-1", *, workers: int = 3, windows: int = 40, live: 
         line(name, live=live, workers=workers),
         tuple(SeenWindow(at, 50 + 12 * math.sin(at / 20), 0.2 / (1 + at / 30), 3.0 + at % 7) for at in moments),
         tuple(SeenDecision(20.0 * n, "add_remote", f"1 local + {n} remote", f"reason {n}") for n in range(1, 6)),
-        tuple(RunningWorkers(20.0 * n, 1 + n // 3, n) for n in range(6)),
+        tuple((20.0 * n, Deployment(1 + n // 3, n)) for n in range(6)),
         tuple((at, at / 160) for at in moments),
         tuple(
             SeenWorker(
@@ -57,7 +56,7 @@ def record(name: str = "train-1", *, workers: int = 3, windows: int = 40, live: 
             for n in range(workers)
         ),
         (SeenTrainer(0, "node-0", 12_000, 768_000, 0.031, 4),),
-        (SeenEvent(3.0, "bad", "photo-7.jpg: not a JPEG"), SeenEvent(4.0, "worker", "local-1 runs as process 7")),
+        (JobEvent(3.0, "bad", "photo-7.jpg: not a JPEG"), JobEvent(4.0, "worker", "local-1 runs as process 7")),
         "2 bad elements were left out (on_error)",
         EXPLAINED,
         "pecan job train-1: 12000 batches",

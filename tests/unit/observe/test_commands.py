@@ -11,7 +11,7 @@ import pytest
 from pecan_ray.cli import main
 from pecan_ray.errors import ClusterError
 from pecan_ray.job.cluster_io import SharedIo
-from pecan_ray.job.job_views import LiveJob
+from pecan_ray.job.job_views import LiveJob, StorageShare
 from pecan_ray.job.speed import JobSpeed
 from pecan_ray.observe.diagnostics import (
     ROWS,
@@ -68,16 +68,13 @@ def test_the_command_looks_at_the_machine_alone(capsys: pytest.CaptureFixture[st
 
 
 SPEED = JobSpeed(1200.0, 0.25, 60e6, 0.5, 80e6, 4e9)
-SET = "s3://bucket/set"
 BUSY = LiveJob(
     *("busy", "pipe", 60.0, 2),
     running=Deployment(2, 1),
     target=Deployment(1, 2),
     dollars=1.5,
     speed=SPEED,
-    remote_io=40e6,
-    cache_limits=((SET, 2 * 10**9), ("s3://bucket/x", 5)),
-    datasets=(SET,),
+    storage=StorageShare(40e6, 2 * 10**9),
 )
 NEW = LiveJob("new", "pipe", 1.0, target=Deployment(4, 0))
 

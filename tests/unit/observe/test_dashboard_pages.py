@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from pecan_ray.job.stats import JobEvent
 from pecan_ray.observe.dashboard.amounts import amount, dollars, duration, share, size
 from pecan_ray.observe.dashboard.frame import job_address, message_page, token_page
 from pecan_ray.observe.dashboard.html_builder import render
@@ -14,7 +15,7 @@ from pecan_ray.observe.dashboard.job_list import list_page
 from pecan_ray.observe.dashboard.job_page import job_page
 from pecan_ray.observe.dashboard.plan_tables import plan_tables
 from pecan_ray.observe.dashboard.plots import MOST_POINTS, Plot, PlotSeries, figure, next_round_number, sampled_points
-from pecan_ray.observe.dashboard.record import JobRecord, PastRun, SeenDecision, SeenEvent, SeenWorker
+from pecan_ray.observe.dashboard.record import JobRecord, PastRun, SeenDecision, SeenWorker
 from tests.programs import run_python
 from tests.unit.observe.dashboard_rig import Reader, line, record
 
@@ -48,7 +49,7 @@ def test_nobodys_text_becomes_markup_or_another_address() -> None:
         line=replace(job.line, pipeline=SCRIPT, error=SCRIPT, target=SCRIPT),
         workers=(SeenWorker(SCRIPT, SCRIPT, SCRIPT, SCRIPT, 1, 1, 1),),
         decision_history=(SeenDecision(1.0, SCRIPT, SCRIPT, SCRIPT),),
-        events=(SeenEvent(1.0, "bad", SCRIPT), SeenEvent(1.0, SCRIPT, SCRIPT)),
+        events=(JobEvent(1.0, "bad", SCRIPT), JobEvent(1.0, SCRIPT, SCRIPT)),
         bad=SCRIPT,
         order_text=job.order_text.replace("decode", "<script>decode"),
         report=SCRIPT,

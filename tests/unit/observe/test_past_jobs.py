@@ -123,7 +123,7 @@ def report() -> Report:
         waited_s=20.0,
         epochs=3,
         bad_elements=1,
-        workers={"local-0": WorkerReport("local", 9000, 900, 2)},
+        workers={"local-0": WorkerReport(9000, 900, 2, placement="local")},
         events=(JobEvent(1.0, "bad", "photo-7.jpg"), JobEvent(2.0, "worker", "local-0 runs")),
         deployments=((0.0, Deployment(1, 0)), (30.0, Deployment(1, 1))),
         timeline=tuple(steps),
@@ -182,7 +182,7 @@ def test_a_report_shows_what_its_text_tells_and_workers_and_events_in_tables() -
     report = Report.of_debug("rows <1>", 3, 12, BadCount(1), 0, 2.0)
     report = replace(
         report,
-        workers={"local-1": WorkerReport("local", 12, 3, 0)},
+        workers={"local-1": WorkerReport(12, 3, placement="local")},
         events=(JobEvent(0.5, "worker", "local-1 <came>"), JobEvent(1.0, "end", "over")),
     )
     shown = Reader(report._repr_html_())

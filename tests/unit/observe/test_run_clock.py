@@ -46,7 +46,7 @@ def test_every_second_counts_once_for_the_part_that_runs() -> None:
 
 def test_a_report_tells_each_part_events_on_the_same_clock_and_workers_by_name() -> None:
     spent = RunTime(ray_s=6, controller_s=1, first_batch_s=1, waited_s=1, trained_s=1)
-    worker = WorkerReport("local", elements=40, batches=10, threads=0, hedged=3, hedges_won=2)
+    worker = WorkerReport(40, 10, hedged=3, hedges_won=2, placement="local")
     events = (JobEvent(0.5, "worker", "a worker runs"),)
     report = Report("job", 3.5, 11, 110, epochs=2, events=events, workers={"local-0": worker}).with_time(spent)
     lines = [" ".join(line.split()) for line in str(report).splitlines()]

@@ -51,6 +51,12 @@ class Fluid:
     per_hour: PerHour | None = None
     row_transfer: float = 0.0
     """$ an hour for a row a second of remote workers, known once one has sent some."""
+    decodes: float | None = None
+    """Rows a second that the trainer's accelerator decodes; None: it may not."""
+    light: float = 8.0
+    """So many times as fast workers are that leave decoding to it, and"""
+    slower: Callable[[float], float] = lambda _: 0.0
+    """by this share the trainer's step is longer then, at a time."""
     seen: Callable[[Observation, float], Observation] = lambda o, _: o
     """What is seen in place of the truth, at a time."""
 
@@ -72,6 +78,10 @@ class Run:
     changes: list[tuple[float, Deployment, Deployment]] = field(default_factory=list)
     waited: float = 0.0
     taken: float = 0.0
+    accelerator: bool = False
+    """Workers leave decoding to it."""
+    switches: list[float] = field(default_factory=list)
+    """When they began to, and ceased."""
 
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)
@@ -100,10 +110,13 @@ class Run:
         job, running = self.job, self.running
         self._drift += -0.05 * self._drift + self._random.gauss(0, job.drift * 0.3)
         supply = job.supply(running) * math.exp(self._drift)
+        if self.accelerator:
+            supply = min(supply * job.light, job.decodes or 0.0)
         waited = made = taken = 0.0
         steps = self._steps
         for _ in range(STEPS_OF_LOOK):
             demand = job.demand(self.now) / (1 + job.disturbance * running.local)
+            demand /= 1 + job.slower(self.now) * self.accelerator
             free = job.queue * job.batch - self.queued
             takes = min(demand * STEP_S, self.queued + supply * STEP_S)
             makes = min(supply * STEP_S, free + takes)
@@ -135,6 +148,7 @@ class Run:
             lag=job.lag(running.local),
             start_remote_s=sum(job.remote_start_s) / 2,
             row_transfer=job.row_transfer if self._has_sent else 0.0,
+            accelerator=None if job.decodes is None else self.accelerator,
         )
         return job.seen(seen, self.now)
 
@@ -149,6 +163,11 @@ class Run:
         """Ask the controller, and do what it says."""
         decision, self.state = control(self.state, o, self.now, self.job.per_hour)
         self.decisions.append((self.now, decision))
+        if decision.accelerator != self.accelerator:
+            self.accelerator = decision.accelerator
+            self.switches.append(self.now)
+            self._up = {"local": [], "remote": []}
+            self._order()
         if decision.target != self.requested:
             self.changes.append((self.now, self.requested, decision.target))
             self.requested = decision.target

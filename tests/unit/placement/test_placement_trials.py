@@ -30,6 +30,9 @@ def judged(trial: PlacementTrial, running: Deployment, taken: float) -> tuple[De
 def test_what_is_cheaper_is_sought_on_both_sides_of_what_is_better() -> None:
     _, state = judged(PlacementTrial("bill", Deployment(7, 8), 1.0), Deployment(3, 6), 4000.0)
     assert state.trial_history.bracket == (-1, 7)
+    assert [bound.count for bound in state.trial_history.bounds] == [3, 6]
+    _, state = judged(PlacementTrial("bill", Deployment(7, 8), 1.0), Deployment(7, 6), 4000.0)
+    assert [bound.count for bound in state.trial_history.bounds] == [math.inf, 6], "as many local ones are no bound"
 
 
 def test_a_bill_is_that_of_the_remote_workers_that_would_stay() -> None:

@@ -6,7 +6,6 @@ import functools
 import random
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args
 
@@ -117,7 +116,7 @@ def spelled(value: Any) -> str:
 def shape_of(plan: Plan, engine: str, on_error: str) -> str:
     """Spell how a job spreads a plan: all that is neither false nor empty."""
     shape: PlanShape = shape_of_job(plan, engine, on_error)
-    values = {one.name: getattr(shape, one.name) for one in fields(shape)}
+    values = {name: value for name, value in vars(shape).items() if name != "order"} | vars(shape.order)
     values["shuffled"] = ", ".join(map(spelled, shape.shuffled))
     return "; ".join(name if value is True else f"{name} {value}" for name, value in values.items() if value)
 

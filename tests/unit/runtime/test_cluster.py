@@ -22,6 +22,7 @@ from pecan_ray.runtime.cluster import is_token_error
 from pecan_ray.runtime.placement_groups import reserved_cpus
 from pecan_ray.runtime.price_tiers import sort_by_price
 from pecan_ray.runtime.worker import NICE
+from tests.ray.waiting import ENDS_S
 
 grpc: Any = pytest.importorskip("grpc")
 
@@ -36,7 +37,9 @@ def test_a_cluster_that_asks_for_its_token_is_told_from_one_that_is_not_there() 
 
 
 @pytest.fixture
-def grpc_address() -> Iterator[str]:
+def grpc_address(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address of a server that answers as Ray does, however late."""
+    monkeypatch.setattr(addresses, "KNOCK_S", ENDS_S)
     server = grpc.server(ThreadPoolExecutor(1))
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
@@ -47,7 +50,7 @@ def grpc_address() -> Iterator[str]:
 @pytest.fixture(params=[b"HTTP/1.1 400 Bad Request\r\n\r\n", None], ids=["another server", "frozen"])
 def other_address(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The address of a process that is no Ray, or one that accepts connections and says nothing."""
-    monkeypatch.setattr(addresses, "KNOCK_S", 0.3)
+    monkeypatch.setattr(addresses, "KNOCK_S", 0.3 if request.param is None else ENDS_S)
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def answer() -> None:

@@ -24,7 +24,7 @@ from pecan_ray.job.journal import RestoredJob, entries, packed, pages, replay
 from pecan_ray.job.journal_slices import JournalSlice, in_order, next_slice, slice_named
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.messages import AskAssignment, TrainerReport
-from pecan_ray.job.spec import JobSpec
+from pecan_ray.job.spec import ErrorPolicy, JobSpec
 from pecan_ray.options import Workers
 from pecan_ray.plan.splits import Split
 from pecan_ray.runtime import journal_copy, journaled_job
@@ -102,7 +102,9 @@ def test_what_a_run_before_has_left_is_kept_whole_each_time_and_said(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for number in range(3):
-        job = JournaledJob(replace(SPEC, error_budget=number / 10), place(tmp_path, f"a{number}"), PLAN, GAP_S)
+        job = JournaledJob(
+            replace(SPEC, errors=ErrorPolicy(budget=number / 10)), place(tmp_path, f"a{number}"), PLAN, GAP_S
+        )
         job.handle(events.TrainerRegistered(0, f"i{number}", "host"))
         assert place(tmp_path, f"a{number + 1}").job() is None, "only the same actor takes a job over"
         leave(job)
@@ -112,13 +114,35 @@ def test_what_a_run_before_has_left_is_kept_whole_each_time_and_said(
         aside = JournalPlace(tmp_path / "journals", name, f"a{number}")
         assert aside.job() == PLAN
         before = replay(
-            (one for one, _ in entries(aside.journal.read_bytes())), replace(SPEC, error_budget=number / 10)
+            (one for one, _ in entries(aside.journal.read_bytes())),
+            replace(SPEC, errors=ErrorPolicy(budget=number / 10)),
         )
         assert before.state.trainers.ranks[0].registration.incarnation == f"i{number}"
         assert caplog.text.count(f"is kept as {tmp_path / 'journals' / name}.*; remove it") == 1
     assert [event.kind for event in job.state.story] == ["journal"], "the report tells it as well"
-    lost = JournaledJob(replace(SPEC, error_budget=0.2), place(tmp_path, "a2"), None, GAP_S)
+    lost = JournaledJob(replace(SPEC, errors=ErrorPolicy(budget=0.2)), place(tmp_path, "a2"), None, GAP_S)
     assert list(lost.state.story) == list(job.state.story), "and that of a controller in its place"
+
+
+@pytest.mark.parametrize("full", ["_open", "append", "keep_job"])
+def test_a_full_disk_at_the_start_of_a_job_leaves_the_journal_of_the_run_before_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: str
+) -> None:
+    leave(begun(tmp_path))
+    written = {file.name: file.read_bytes() for file in (tmp_path / "journals").iterdir()}
+    assert len(written) == 3
+
+    def fails(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr({"_open": JournaledJob, "append": JournalFile, "keep_job": JournalPlace}[full], full, fails)
+        with pytest.raises(JournalError, match=r"no journal can be kept: .*No space left"):
+            JournaledJob(SPEC, place(tmp_path, "another"), PLAN, GAP_S)
+    assert {file.name: file.read_bytes() for file in (tmp_path / "journals").iterdir()} == written
+    # With room again, the job begins, and what was there before is put aside.
+    JournaledJob(SPEC, place(tmp_path, "another"), PLAN, GAP_S)
+    assert len(list((tmp_path / "journals").iterdir())) == 6
 
 
 def test_a_job_that_runs_is_not_put_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter as Counts
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,9 @@ OF_RAY = {"SessionName"}
 
 def metrics() -> dict[str, Metric]:
     """All metrics of a job by the names under which Prometheus has them."""
-    found = [one for one in vars(JobMetrics("job", "pipeline")).values() if isinstance(one, Metric)]
+    made = JobMetrics("job", "pipeline")
+    parts = (*vars(made.trainers).values(), *vars(made.workers).values(), *vars(made).values())
+    found = [one for one in parts if isinstance(one, Metric)]
     return {f"ray_{one.info['name']}" + "_total" * isinstance(one, Counter): one for one in found}
 
 
@@ -38,7 +41,7 @@ def rows() -> list[str]:
 
 def test_the_page_lists_every_metric_as_the_code_has_it() -> None:
     listed = [line for line in PAGE.splitlines() if line.startswith("| `ray_pecan_")]
-    assert listed == rows()
+    assert sorted(listed) == sorted(rows())
 
 
 def test_names_and_units_are_those_of_openmetrics() -> None:
@@ -76,6 +79,17 @@ def test_dropped_elements_are_counted_and_rests_of_unknown_length_are_told_until
         *[("pecan_dropped_elements", 3), ("pecan_dropped_rests", 1)],
         *[("pecan_dropped_elements", 7), ("pecan_dropped_rests", 0)],
     ]
+
+
+def test_a_gauge_is_told_again_while_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray keeps a value for half a minute."""
+    told: list[str] = []
+    monkeypatch.setattr(Gauge, "set", lambda metric, value, tags=None: told.append(metric.info["name"]))
+    state, metrics = JobRig().job, JobMetrics("job", "pipeline")
+    for now in range(3):
+        told.clear()
+        metrics.job(state, float(now))
+        assert Counts(told) == {"pecan_workers": 2, "pecan_workers_wanted": 2}, "local and remote"
 
 
 def test_every_query_of_the_boards_names_a_metric_and_labels_that_exist() -> None:

@@ -18,6 +18,7 @@ from pecan_ray.errors import PlanError, UnpicklablePlanError
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.runtime.pickling import pickle_plan, pickle_sources
 from pecan_ray.sources import Arrays, Items
+from tests.ray.waiting import ENDS_S
 from tests.unit.engines.engine_leases import column, run_engine
 
 
@@ -99,7 +100,8 @@ if __name__ == "__main__":
 
 def test_functions_of_the_main_script_of_a_spawned_process_go_by_value(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(SPAWNING)
-    done = subprocess.run([sys.executable, "program.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    command = [sys.executable, "program.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=ENDS_S)
     shown = [line.split() for line in done.stdout.splitlines()]
     assert len(shown) == 2, done.stderr
     assert len({fingerprint for fingerprint, _ in shown}) == 1

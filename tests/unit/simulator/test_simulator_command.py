@@ -20,7 +20,7 @@ from pecan_ray.simulator.tune import DEFAULTS, report, tune
 @pytest.fixture
 def finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Leaves the report of a run in the folder: two remote workers, the trainer waited half of the time."""
-    worker = WorkerReport("remote", elements=400, batches=100, threads=2)
+    worker = WorkerReport(400, 100, 2, placement="remote")
     report = Report("resnet", 20.0, 200, 800, waited_s=10.0, epochs=1, workers={"remote-0": worker, "remote-1": worker})
     report = replace(report, deployments=((0.0, Deployment(0, 2)),), cost=Cost(host=0.03, remote=0.01, wasted=0.02))
     (tmp_path / "report.json").write_text(report.to_json())
@@ -28,14 +28,11 @@ def finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def test_simulate_tells_and_draws_the_path_of_a_policy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("matplotlib")
-    assert main(["simulate", "--workload", "retinanet", "--seeds", "1", "--plot", str(tmp_path / "path.png")]) == 0
+def test_simulate_tells_the_path_of_a_policy(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "--workload", "retinanet", "--seeds", "1"]) == 0
     said = capsys.readouterr().out
     assert "RetinaNet on TPUv2-8" in said and "per epoch" in said
     assert "on average 1.0 local + 0.0 remote workers" in said
-    assert (tmp_path / "path.png").read_bytes().startswith(b"\x89PNG")
-    assert "<svg" in (tmp_path / "path.svg").read_text()
 
 
 @pytest.mark.usefixtures("finished")
@@ -55,7 +52,6 @@ def test_simulate_says_what_other_workers_would_have_done_for_a_run(capsys: pyte
         ("simulate --from none.json", "this is no report of a run"),
         ("simulate --from report.json --local 2", "no local worker"),
         ("simulate --seeds 0", "--seeds must be at least 1"),
-        ("simulate --threshold nan", "threshold must be a share"),
     ],
 )
 def test_nonsense_is_refused_in_a_sentence(command: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,12 +10,13 @@ from typing import get_args
 
 import pytest
 
-from pecan_ray.cache import AllocationPolicy, ClusterResources
+from benchmarks.reproduction.cache_policies import ComparedPolicy
+from benchmarks.reproduction.shared_cache import SILOD, ReadingJob, simulate_cache
+from pecan_ray.cache import ClusterResources
 from pecan_ray.plan.prices import Prices
 from pecan_ray.plan.windows import Deployment, Window
 from pecan_ray.simulator import PoolRule, SimulatedJob, Simulation, placement
 from pecan_ray.simulator.run_profile import MeasuredSpeed, RunProfile
-from pecan_ray.simulator.shared_cache import SILOD, ReadingJob, simulate_cache
 from pecan_ray.simulator.what_if import suggestions, what_if
 from pecan_ray.simulator.workload import build
 
@@ -104,7 +105,7 @@ def caches(draw: random.Random) -> Iterator[str]:
     ]
     cluster = ClusterResources(draw.choice((1e3, 1e4)), draw.choice((30.0, 200.0)), gpus=4)
     yield f"{cluster}, {reading}"
-    for policy in get_args(AllocationPolicy):
+    for policy in get_args(ComparedPolicy):
         for schedule in SILOD:
             run = simulate_cache(reading, cluster, policy, schedule)
             ended = ", ".join(f"{name} {seconds:.1f}" for name, seconds in run.ended_s.items())

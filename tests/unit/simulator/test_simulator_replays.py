@@ -14,6 +14,7 @@ from benchmarks.reproduction.cachew_caching import figure8
 from benchmarks.reproduction.experiments import SETUPS, run_mode, run_setup
 from benchmarks.reproduction.overview import overview, with_overview
 from benchmarks.reproduction.pecan_figures import final_remote, stages
+from benchmarks.reproduction.policy_evaluation import NEAR, evaluate_policies, score
 from benchmarks.reproduction.quiver_figures import figure7, joined
 from benchmarks.reproduction.reported import PECAN
 from benchmarks.reproduction.silod_figures import cache_table, figure4
@@ -23,7 +24,7 @@ from pecan_ray.placement.policy import SEARCHES
 from pecan_ray.plan.windows import Deployment, Window
 from pecan_ray.simulator.grid_search import Evaluator
 from pecan_ray.simulator.outcome import mean
-from pecan_ray.simulator.random_workloads import NEAR, TUNED, draw, evaluate_policies, score
+from pecan_ray.simulator.random_workloads import TUNED, draw
 from pecan_ray.simulator.workload import changed, load
 from tests.long_form import examples
 from tests.tiers import ROOT

@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.reproduction import silod_figures
+from benchmarks.reproduction.cache_policies import ComparedPolicy
 from benchmarks.reproduction.reported_caches import SILOD_TABLE6, SYSTEMS
-from pecan_ray.cache import AllocationPolicy, ClusterResources
+from benchmarks.reproduction.shared_cache import SILOD, CacheRun, GpuSchedule, ReadingJob, simulate_cache
+from pecan_ray.cache import ClusterResources
 from pecan_ray.errors import PlanError
-from pecan_ray.simulator.shared_cache import SILOD, CacheRun, GpuSchedule, ReadingJob, simulate_cache
 from tests.long_form import examples
 
 SMALL = ClusterResources(6e12, 0.2e9, gpus=24)
@@ -42,7 +43,7 @@ JOBS = (st.floats(1, 100), st.floats(100, 1e4), st.floats(0.1, 4), st.integers(1
 )
 @examples(60)
 def test_every_job_ends_and_the_pipe_carries_no_more_than_it_can(
-    drawn: list[ReadingJob], cached: float, io: float, policy: AllocationPolicy, schedule: GpuSchedule
+    drawn: list[ReadingJob], cached: float, io: float, policy: ComparedPolicy, schedule: GpuSchedule
 ) -> None:
     jobs = [replace(job, name=str(number)) for number, job in enumerate(drawn)]
     run = simulate_cache(jobs, ClusterResources(cached, io, gpus=4), policy, schedule)

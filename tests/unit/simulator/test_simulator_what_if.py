@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pecan_ray.errors import PlanError
-from pecan_ray.plan.prices import Prices, PriceTier
+from pecan_ray.plan.prices import Prices
 from pecan_ray.plan.windows import Deployment, Window
-from pecan_ray.simulator.run_profile import MeasuredSpeed, RunProfile, from_json, to_json
+from pecan_ray.simulator.run_profile import MeasuredSpeed, RunProfile, from_json
 from pecan_ray.simulator.what_if import what_if
 from tests.long_form import examples
 
@@ -98,15 +98,12 @@ def test_a_profile_is_learned_from_the_report_of_a_run() -> None:
     profile = profile_of(deployments=[[0.0, {"local": 0, "remote": 2}]], prices=tiered, hosts=2, trainers=2)
     # Batches of 0.1 s, half of it waiting: four workers are twice as fast, and on cheap nodes.
     assert what_if(profile, Deployment(0, 4)).epoch_cost == pytest.approx(200 * 0.05 / 3600 * (10.0 + 0.8))
-    tiers = Prices(10.0, 1.0, (PriceTier("spot", 0.3, 4),))
-    whole = replace(IDLE, prices=tiers, trainers=4, hosts=2, start_s=3.0)
-    assert from_json(to_json(whole)) == whole
 
 
 NO_REPORTS = (json.dumps(report_of(batches=0)), json.dumps(report_of(workers={}, deployments=[])))
 
 
-@pytest.mark.parametrize("text", ["", "[1]", "{}", '{"profile": {}}', '{"profile": {"job": "x"}}', *NO_REPORTS])
+@pytest.mark.parametrize("text", ["", "[1]", "{}", *NO_REPORTS])
 def test_what_is_no_report_is_refused_with_a_sentence(text: str) -> None:
     with pytest.raises(PlanError, match="report"):
         from_json(text)

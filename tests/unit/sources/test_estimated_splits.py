@@ -8,17 +8,19 @@ from collections.abc import Generator
 from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 
 from pecan_ray.errors import CorruptSourceError
 from pecan_ray.job.row_order import runs_in_order
-from pecan_ray.options import IterOptions, Workers
+from pecan_ray.options import EngineName, IterOptions, Workers
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.shape import plan_shape
 from pecan_ray.plan.splits import Element
-from pecan_ray.sources import Csv, JsonLines, TextLines, TFRecords, WebDataset
-from pecan_ray.sources.files import LOCAL_SPLIT_BYTES
+from pecan_ray.runtime.session import ledger_shape
+from pecan_ray.sources import Csv, JsonLines, TextLines, TFRecords, WebDataset, files
+from pecan_ray.sources.files import LOCAL_SPLIT_BYTES, data_files
 from tests.sample_files import framed, tar_of
 
 
@@ -42,6 +44,21 @@ def test_lines_on_this_machine_are_cut_into_short_splits_that_tell_about_how_man
         held = sum(1 for _ in TextLines(str(tmp_path / "lines")).read(split))
         assert split.elements is None and (split.stop or 0) - split.start <= LOCAL_SPLIT_BYTES
         assert split.about == pytest.approx(held, rel=0.1)
+
+
+def test_a_beginning_of_empty_lines_says_little_about_the_lines_of_a_file(tmp_path: Path) -> None:
+    lines = b"\n" * (1 << 16) + b"".join(b"x" * (number % 100) + b"\n" for number in range(200_000))
+    (tmp_path / "lines").write_bytes(lines)
+    assert sum(split.about or 0 for split in TextLines(str(tmp_path)).splits()) == pytest.approx(200_000, rel=0.1)
+
+
+@pytest.mark.parametrize("kind", [TextLines, TFRecords])
+def test_planning_asks_for_the_names_of_files_once(kind: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a").write_bytes(b"")
+    listed = Mock(side_effect=data_files)
+    monkeypatch.setattr(files, "data_files", listed)
+    plan_shape(PecanPipeline(kind(str(tmp_path))).map(dict).batch(2).plan)
+    assert listed.call_count == 1
 
 
 def test_compressed_files_buckets_and_files_that_are_not_here_tell_nothing(tmp_path: Path) -> None:
@@ -115,7 +132,11 @@ def test_several_workers_keep_the_order_of_estimated_splits_and_one_needs_no_run
     (tmp_path / "lines").write_text("1\n2\n")
     lines = PecanPipeline(TextLines(str(tmp_path / "lines"))).batch(2)
     two, one = IterOptions(workers=Workers(local=2)), IterOptions(workers=Workers(local=1))
+    engine: EngineName
     assert runs_in_order(two, plan_shape(lines.plan)) and not runs_in_order(one, plan_shape(lines.plan))
-    assert not runs_in_order(two, plan_shape(lines.plan).on("tensorflow")), "it would make a graph for each run"
+    for engine in ("python", "tensorflow"):
+        shape = ledger_shape(plan_shape(lines.plan), [], engine, 0, two)
+        # A graph goes on behind a run of whole batches, and would end with a shorter one.
+        assert shape.joined and shape.one_row_each and shape.whole_batches is (engine == "tensorflow")
     on_batches = plan_shape(lines.map(lambda batch: batch).plan)
-    assert not runs_in_order(two, on_batches) and "works on whole batches" in on_batches.unordered_reason
+    assert not runs_in_order(two, on_batches) and "works on whole batches" in on_batches.order.unordered_reason

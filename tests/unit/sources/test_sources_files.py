@@ -16,7 +16,7 @@ from pyarrow import parquet as pq
 
 from pecan_ray import PecanPipeline
 from pecan_ray.engines.contract import BadElement
-from pecan_ray.engines.in_process import run_produced
+from pecan_ray.engines.in_process import InProcessEpoch
 from pecan_ray.errors import ColumnError, CorruptSourceError, PlanError, SourceNotFoundError, SourceReplacedError
 from pecan_ray.sources import ImageFolder, JsonLines, Parquet, TextLines, WebDataset
 from tests.sample_files import tar_of
@@ -74,7 +74,7 @@ def test_a_file_of_one_split_that_is_cut_while_it_is_read_counts_what_is_lost(ki
     plan = PecanPipeline(kind(str(path))).batch(100).plan
     rows = 0
     bad: list[BadElement] = []
-    for number, produced in enumerate(run_produced(plan, engine="python", on_error="skip")):
+    for number, produced in enumerate(InProcessEpoch(plan, engine="python", on_error="skip").produced()):
         rows, bad = rows + produced.rows, [*bad, *produced.bad]
         if number == 2:
             os.truncate(path, path.stat().st_size // 2)

@@ -26,7 +26,7 @@ def test_tables_of_arrow_are_arrays() -> None:
     check_contract(Arrays(table, split_rows=2), wanted, splits=2)
     chunked = pa.concat_tables([table.slice(0, 1), table.slice(1)])
     for same_table in (chunked, table.combine_chunks().to_batches()[0]):
-        assert all(map(same, elements_of(Arrays(same_table)), wanted))
+        assert same(elements_of(Arrays(same_table)), wanted)
     assert elements_of(Arrays(table.slice(0, 0))) == []
     twice = pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], ["a", "a"])
     with pytest.raises(PlanError, match=r"Arrays: column 'x' \(struct.*two parts of one name"):
@@ -42,8 +42,9 @@ def test_tables_of_pandas_are_arrays() -> None:
     frame["sparse"] = pandas.arrays.SparseArray([0, 7])
     ones = {"n": np.uint8(1), "x": np.float64(0.5), "text": "a", "maybe": np.int64(1), "kind": "u", "any": {"a": 1}}
     twos = {"n": np.uint8(2), "x": np.float64("nan"), "text": "b", "maybe": None, "kind": "v", "any": [1, 2]}
-    assert all(map(same, elements_of(Arrays(frame)), [ones | {"sparse": np.int64(0)}, twos | {"sparse": np.int64(7)}]))
-    day = pandas.DataFrame({"day": pandas.to_datetime(["9999-12-31"]), "month": pandas.period_range("2020", periods=1)})
+    assert same(elements_of(Arrays(frame)), [ones | {"sparse": np.int64(0)}, twos | {"sparse": np.int64(7)}])
+    last = np.array(["9999-12-31"], "datetime64[s]")  # beyond the nanoseconds that older releases make of texts
+    day = pandas.DataFrame({"day": last, "month": pandas.period_range("2020", periods=1)})
     (row,) = elements_of(Arrays(day))
     assert str(row["day"])[:10] == "9999-12-31" and row["month"] == day["month"][0]
     assert len(elements_of(Arrays(frame[frame.n > 1]))) == 1, "what is left of a plain index is no data"

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from pecan_ray.sources.tf_data import TfDataSource
+from pecan_ray.sources.tf_random_state import is_independent
 
 TUNE = tf.data.AUTOTUNE
 PATIENCE_S = 0.3
@@ -56,3 +57,19 @@ def test_elements_keep_their_order_though_others_are_ready_before_the_first(kind
     source = TfDataSource(make)
     (split,) = source.splits()
     assert [int(element["0"]) for element in source.read(split)] == [*range(6)]
+
+
+COUNTER = tf.Variable(0, dtype=tf.int64)
+BESIDE: dict[str, tuple[bool, Callable[[Any], Any]]] = {
+    "a map": (True, lambda data: data.map(lambda n: n + 1)),
+    "a shuffle": (False, lambda data: data.shuffle(3).batch(2)),
+    "a shuffle within a function": (False, lambda data: data.batch(3).flat_map(lambda rows: data.shuffle(3))),
+    "a function of Python": (False, lambda data: data.map(lambda n: tf.numpy_function(abs, [n], tf.int64))),
+    "a state": (False, lambda data: data.map(lambda n: n + COUNTER.assign_add(1))),
+}
+
+
+@pytest.mark.parametrize("kind", BESIDE)
+def test_a_shard_is_begun_beside_another_if_it_has_no_state_and_holds_few_elements(kind: str) -> None:
+    independent, make = BESIDE[kind]
+    assert is_independent(make(tf.data.Dataset.range(6))) is independent

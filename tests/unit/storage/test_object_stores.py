@@ -13,7 +13,7 @@ import pytest
 
 from pecan_ray import PecanPipeline, storage
 from pecan_ray.engines.contract import Produced
-from pecan_ray.engines.in_process import run_produced
+from pecan_ray.engines.in_process import InProcessEpoch
 from pecan_ray.errors import SourceError, SourceNotFoundError, SourcePermissionError, StorageOutageError
 from pecan_ray.options import EngineName, OnError
 from pecan_ray.sources import Csv, ImageFolder, JsonLines, Parquet, TextLines, files
@@ -93,12 +93,13 @@ def test_passing_faults_are_retried(bucket: Bucket, fault: int | str) -> None:
 
 def test_a_store_that_never_answers_is_asked_again(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (s3, gcs):
-        monkeypatch.setattr(module, "READ_S", 2.0)  # on a busy machine an honest answer may take a second
+        monkeypatch.setattr(module, "READ_S", 2.0)
     storage.reset_clients()
     bucket.put({"key": b"content"})
     bucket.proxy.faults.append("hang")
     assert storage.read_range(f"{bucket.url}/key", 1, 5) == b"onte"
-    assert len([one for one in bucket.proxy.requests if "key" in one]) == 2
+    # On a busy machine an honest answer may be late, too, and is asked for again.
+    assert len([one for one in bucket.proxy.requests if "key" in one]) >= 2
 
 
 @pytest.mark.parametrize("status", [403, 400])
@@ -180,7 +181,7 @@ def running(bucket: Bucket, engine: EngineName, on_error: OnError) -> Iterator[G
     pipe = PecanPipeline(TextLines(f"{bucket.url}/many/*"), engine=engine).map(lambda element: element)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(files, "SPLITS_AHEAD", AHEAD)
-        with contextlib.closing(run_produced(pipe.plan, engine=engine, on_error=on_error)) as produced:
+        with contextlib.closing(InProcessEpoch(pipe.plan, engine=engine, on_error=on_error).produced()) as produced:
             yield produced
 
 

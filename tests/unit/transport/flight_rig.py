@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from pecan_ray.engines.contract import Produced
+from pecan_ray.engines.contract import Produced, Slots
 from pecan_ray.engines.slots import into_slot
 from pecan_ray.transport.choice import FlightAddress
 from pecan_ray.transport.flight_client import FlightReader
@@ -62,10 +62,10 @@ def outbox_of(batches: list[Produced]) -> Outbox:
     return outbox
 
 
-def produce(slots: RingSlots, number: int, columns: dict[str, Any]) -> Produced:
+def produce(slots: Slots, number: int, columns: dict[str, Any]) -> Produced:
     """A batch in a slot, as engines make them; its position says which one it is."""
-    held, slot = into_slot(columns, slots)
-    return Produced(held, {(0, 0, 0): [(number << 32, (number + 1) << 32)]}, 1, 0, slot=slot)
+    held, slot, layout = into_slot(columns, slots)
+    return Produced(held, {(0, 0, 0): [(number << 32, (number + 1) << 32)]}, 1, 0, slot=slot, layout=layout)
 
 
 class Worker:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pecan_ray.engines.collate import collate
 from pecan_ray.engines.items import Item
-from pecan_ray.engines.python.collate import collate
 from pecan_ray.engines.python.nested import BatchRows, finished
 from pecan_ray.engines.row_types import split_by_kind
 from pecan_ray.errors import BatchShapeError

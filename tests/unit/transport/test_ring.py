@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pecan_ray.engines.contract import Produced
 from pecan_ray.engines.items import Item
 from pecan_ray.engines.positions import SkippedPositions
 from pecan_ray.engines.python.open_batch import OpenBatch
@@ -27,8 +28,8 @@ from pecan_ray.engines.reading import Run
 from pecan_ray.errors import ClusterError
 from pecan_ray.plan.splits import Lease, Split
 from pecan_ray.transport.messages import BatchReader, encode_ring
-from pecan_ray.transport.owned_slots import OwnedSlots
-from pecan_ray.transport.ring import MOST_IN_FLIGHT, RingReader, RingSlot, RingSlots
+from pecan_ray.transport.owned_slots import INLINE_BYTES, OwnedSlot, OwnedSlots
+from pecan_ray.transport.ring import MOST_IN_FLIGHT, PAGE, RingReader, RingSlot, RingSlots
 from tests.ray.waiting import until
 from tests.unit.transport.flight_rig import produce
 
@@ -146,6 +147,50 @@ def test_a_batch_that_an_engine_has_laid_out_arrives_whole_and_its_layout_is_sen
     slots.close()
 
 
+def test_a_small_batch_travels_in_its_message_and_takes_no_slot() -> None:
+    ring, reader = RingSlots(PAGE), BatchReader()
+    slots = OwnedSlots(ring)
+    columns: dict[str, np.ndarray[Any, Any]] = {
+        "n": np.arange(256, dtype=np.int32).reshape(8, 32),
+        "half": np.arange(8, dtype=np.float16),
+        "text": np.array([b"a", None] * 4, object),
+        "empty": np.zeros((8, 0), np.float32),
+    }
+    # Of slots the ring gives two, and waits.
+    produced = [produce(slots, number, columns) for number in range(100)]
+    messages = pickle.loads(pickle.dumps([encode_ring(one) for one in produced]))
+    assert all(message.address is None for message in messages)
+    assert len(pickle.dumps(messages)) < 100 * 1500, "names and dtypes are sent once for a message"
+    for message in messages:
+        arrived = reader.open(message)
+        assert arrived is not None and list(arrived) == list(columns)
+        for name, values in columns.items():
+            assert arrived[name].dtype == values.dtype and arrived[name].tolist() == values.tolist()
+        arrived["n"][0, 0] = 7  # a batch belongs to its trainer
+        reader.taken(message)
+    large = encode_ring(detached(produce(slots, 0, {"n": np.zeros(INLINE_BYTES + 1, np.uint8)})))
+    assert large.address is not None and large.memory is None
+    ring.close()
+
+
+def test_a_small_batch_that_was_cut_arrives_cut() -> None:
+    lease, columns = Lease(0, Split(0)), {"n": np.arange(8, dtype=np.int64), "w": np.arange(16).reshape(8, 2)}
+    slots = OwnedSlots(RingSlots(PAGE))
+    batch = OpenBatch(Item({name: values[0] for name, values in columns.items()}, [], lease, 0), 8, "batch", slots)
+    assert not batch.write_run(0, Run(lease, 0, 5, columns, lease.spans), 0, 5)
+    arrived = BatchReader().open(pickle.loads(pickle.dumps(encode_ring(batch.finish(None)))))
+    assert arrived is not None and {name: values.tolist() for name, values in arrived.items()} == {
+        name: values[:5].tolist() for name, values in columns.items()
+    }
+
+
+def detached(produced: Produced) -> Produced:
+    """As a worker hands a batch to its outbox."""
+    assert isinstance(produced.slot, OwnedSlot)
+    produced.slot = produced.slot.detach_slot()
+    return produced
+
+
 def test_held_batches_that_use_up_the_files_are_told() -> None:
     def hold_all() -> None:
         while True:
@@ -259,9 +304,10 @@ def test_a_signal_is_never_lost_to_a_batch_that_is_just_being_released() -> None
 
 
 def test_a_slot_that_nobody_refers_to_is_given_back_but_not_one_that_was_handed_on() -> None:
-    ring = RingSlots(100)
+    ring = RingSlots(3 * PAGE)
     slots = OwnedSlots(ring)
-    held = [slots.acquire(60), slots.acquire(60)]
+    held = [slots.acquire(INLINE_BYTES + 1), slots.acquire(INLINE_BYTES + 1)]
+    assert isinstance(held[0], OwnedSlot)
     detach_slot = held[0].detach_slot()
     held.clear()
     until(lambda: ring._slots_in_flight == 1, "a slot that was forgotten stays in flight")

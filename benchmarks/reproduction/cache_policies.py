@@ -5,12 +5,14 @@ None of them looks after the pipe: those that miss share it evenly.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, TypeAlias
 
 import numpy as np
 
-from pecan_ray.cache.benefit import CachedPart, ProbedJob, choose_caching
-from pecan_ray.cache.demands import ClusterResources
+from benchmarks.reproduction.quiver_benefit import CachedPart, ProbedJob, choose_caching
+from pecan_ray.cache import allocation
+from pecan_ray.cache.demands import Allocation, ClusterResources, JobDemand
 from pecan_ray.cache.division import Demands, Division
 from pecan_ray.cache.pipe import evenly, within
 from pecan_ray.cache.store_model import Numbers
@@ -118,3 +120,23 @@ def kept(passes: Numbers) -> Numbers:
     """Return how much of its dataset a job has read in so many passes: epochs overlap, and some twice."""
     x = np.clip(passes, 0, 2)
     return np.where(x <= 1, x - x**3 / 6, 1 - (2 - x) ** 3 / 6)
+
+
+ComparedPolicy: TypeAlias = Literal["greedy", "sjf", "max_min", "coordl", "alluxio", "quiver"]
+"""SiloD's three, and the caches that it was compared with ("alluxio" stands for any LRU)."""
+POLICIES: dict[ComparedPolicy, Callable[[Demands, ClusterResources], Division]] = {
+    "greedy": allocation.greedy,
+    "sjf": allocation.sjf,
+    "max_min": allocation.max_min,
+    "coordl": coordl,
+    "alluxio": lru,
+    "quiver": quiver,
+}
+
+
+def allocate(
+    jobs: Sequence[JobDemand], cluster: ClusterResources, policy: ComparedPolicy = "greedy"
+) -> dict[str, Allocation]:
+    """Return what each job may use, as `pecan_ray.cache.allocate` does, by any of the policies."""
+    demands = Demands.of(jobs)
+    return allocation.allocations(jobs, demands, POLICIES[policy](demands, cluster))

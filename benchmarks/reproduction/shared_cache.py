@@ -1,8 +1,9 @@
 """Many jobs on one cluster that share its GPUs, its cache, and its pipe to remote storage, as fluids.
 
 Between two events (a job comes, ends, or begins an epoch) every job reads at a constant speed.  At each event the very
-policies of `pecan_ray.cache` divide cache and pipe anew.  What a job reads from remote storage is kept as far as its
-part of the cache goes, and is found from its next epoch on; of a cache that is cut, what is dropped is drawn by chance.
+policies of `pecan_ray.cache`, or those that they are compared with, divide cache and pipe anew.  What a job reads from
+remote storage is kept as far as its part of the cache goes, and is found from its next epoch on; of a cache that is
+cut, what is dropped is drawn by chance.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from pecan_ray.cache import AllocationPolicy, ClusterResources
-from pecan_ray.cache.allocation import POLICIES, divide, sjf_scores
+from benchmarks.reproduction.cache_policies import POLICIES, ComparedPolicy
+from pecan_ray.cache import ClusterResources
+from pecan_ray.cache.allocation import sjf_scores
 from pecan_ray.cache.checked import checked_amount, checked_count
 from pecan_ray.cache.division import Demands, Division
 from pecan_ray.cache.pipe import evenly
@@ -25,7 +27,7 @@ from pecan_ray.errors import PlanError
 Places: TypeAlias = NDArray[np.intp]
 GpuSchedule: TypeAlias = Literal["fifo", "sjf", "gavel"]
 """Who gets GPUs: in the order in which they came, the shortest first, or all at once a fair part of the time."""
-SILOD: dict[GpuSchedule, AllocationPolicy] = {"fifo": "greedy", "sjf": "sjf", "gavel": "max_min"}
+SILOD: dict[GpuSchedule, ComparedPolicy] = {"fifo": "greedy", "sjf": "sjf", "gavel": "max_min"}
 """SiloD's policy under each schedule."""
 SAME = 1e-9
 """Shares of a job that are nothing but rounding."""
@@ -96,7 +98,7 @@ class CacheRun:
 def simulate_cache(
     jobs: Sequence[ReadingJob],
     cluster: ClusterResources,
-    policy: AllocationPolicy,
+    policy: ComparedPolicy,
     schedule: GpuSchedule = "fifo",
 ) -> CacheRun:
     """Run jobs to their end under a policy for cache and pipe, and a schedule for GPUs (without preemption)."""
@@ -127,7 +129,7 @@ class CacheClusterSimulation:
     """The state of a run, one place in each array for each job."""
 
     def __init__(
-        self, jobs: Sequence[ReadingJob], cluster: ClusterResources, policy: AllocationPolicy, schedule: GpuSchedule
+        self, jobs: Sequence[ReadingJob], cluster: ClusterResources, policy: ComparedPolicy, schedule: GpuSchedule
     ) -> None:
         """Let all jobs be to come."""
         self.jobs, self.cluster, self.policy, self.schedule = _Jobs(jobs), cluster, policy, schedule
@@ -172,7 +174,7 @@ class CacheClusterSimulation:
         # Only this policy asks how much a job has left, which changes with each event.
         looked_at = len(asked) if self.policy == SILOD["sjf"] else len(asked) - 1
         if self.response is None or not all(map(np.array_equal, asked[:looked_at], self.inputs)):
-            self.inputs, self.response = asked, divide(demands, self.cluster, self.policy)
+            self.inputs, self.response = asked, POLICIES[self.policy](demands, self.cluster)
         return self.response
 
     def _start_jobs(self) -> None:

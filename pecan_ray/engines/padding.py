@@ -8,17 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from pecan_ray.engines.contract import is_columnar
-from pecan_ray.engines.fill_value import fill_value
-from pecan_ray.engines.items import Item
-from pecan_ray.engines.python.collate import (
+from pecan_ray.engines.collate import (
     batch_columns,
     checked_array,
     collate_column,
+    holds_lists,
     is_empty_list,
     mismatch,
     with_arrays,
 )
+from pecan_ray.engines.contract import is_columnar
+from pecan_ray.engines.fill_value import fill_value
+from pecan_ray.engines.items import Item
 from pecan_ray.errors import ColumnError, PlanError, join_names, to_str
 from pecan_ray.plan.exact_arrays import exact_array
 from pecan_ray.plan.grouping import BucketByLength
@@ -104,13 +105,7 @@ def _with_lists_as_arrays(items: list[Item], padding: Mapping[str, Any], op: str
 
     Empty ones take the dtype of others; if all of a batch are empty, that of the column's own padding.
     """
-    names = [
-        name
-        for name, value in items[0].value.items()
-        if type(value) in (list, tuple)
-        or (is_empty_list(value) and any(type(item.value[name]) in (list, tuple) for item in items))
-    ]
-    for name in names:
+    for name in [name for name in items[0].value if holds_lists([item.value[name] for item in items])]:
         arrays = [_array_of(name, item, items[0], op) for item in items]
         full = [array for array in arrays if array.size]
         if not all(is_columnar(array) for array in full):
@@ -177,18 +172,23 @@ def _pad(
     # One array of padding, written over: to pad each element and stack them would copy all of it twice.
     out = np.full((len(arrays), *wanted), fill_value(padding, first.dtype, name, op), first.dtype)
     for row, (item, array) in enumerate(zip(items, arrays, strict=True)):
-        if any(have > want for have, want in zip(array.shape, wanted, strict=True)):
-            raise mismatch(
-                f"{op}: column {to_str(name)} of {item.where()} "
-                f"has shape {list(array.shape)}, longer than the padded shape "
-                f"{list(wanted)}. Enlarge shapes={{...}} or cut the element.",
-                name,
-                item,
-                op,
-            )
+        _check_fits(array.shape, wanted, name, item, op)
         place: Any = (row, *(slice(0, have) for have in array.shape))
         out[place] = array
     return out
+
+
+def _check_fits(shape: tuple[int, ...], wanted: tuple[int, ...], name: str, item: Item, op: str) -> None:
+    """Raise `BatchShapeError` for a value that is longer than it may be."""
+    if any(have > want for have, want in zip(shape, wanted, strict=True)):
+        raise mismatch(
+            f"{op}: column {to_str(name)} of {item.where()} "
+            f"has shape {list(shape)}, longer than the padded shape "
+            f"{list(wanted)}. Enlarge shapes={{...}} or cut the element.",
+            name,
+            item,
+            op,
+        )
 
 
 def _with_same_types(items: Sequence[Item], name: str, fixed: tuple[int | None, ...] | None) -> Sequence[Item]:
@@ -196,16 +196,21 @@ def _with_same_types(items: Sequence[Item], name: str, fixed: tuple[int | None, 
 
     What holds nothing has no type of its own in JSON, and a feature of an Example with one value is a single number.
     """
-    values = [item.value[name] for item in items]
-    arrays = [np.asarray(value) for value in values if is_columnar(value)]
-    full = [array for array in arrays if array.size or array.ndim != 1]
-    rank = max((array.ndim for array in full or arrays), default=0)
-    if (len(full) < len(arrays) and rank == 0) or (fixed is not None and len(fixed) == 1):
-        rank = max(rank, 1)
-    if not any(array.ndim != rank or array.dtype != arrays[0].dtype for array in arrays):
+    arrays = [np.asarray(item.value[name]) for item in items if is_columnar(item.value[name])]
+    rank, dtype = _common_type(arrays, fixed)
+    if all(array.ndim == rank and array.dtype == arrays[0].dtype for array in arrays):
         return items
-    dtype = (full or arrays)[0].dtype
     return [replace(item, value={**item.value, name: _as_type(item.value[name], rank, dtype)}) for item in items]
+
+
+def _common_type(arrays: Sequence[Array], fixed: tuple[int | None, ...] | None) -> tuple[int, np.dtype[Any]]:
+    """Return how many dimensions, and which dtype, the arrays of a column have that hold something."""
+    full = [array for array in arrays if array.size or array.ndim != 1] or arrays
+    rank = max(array.ndim for array in full)
+    # An empty list has one dimension, and so has what is to be padded to one.
+    if len(full) < len(arrays) or (fixed is not None and len(fixed) == 1):
+        rank = max(rank, 1)
+    return rank, full[0].dtype
 
 
 def _as_type(value: Any, rank: int, dtype: np.dtype[Any]) -> Any:

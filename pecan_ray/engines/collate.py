@@ -39,6 +39,12 @@ def is_empty_list(value: Any) -> bool:
     return type(value) is np.ndarray and value.shape == (0,)
 
 
+def holds_lists(values: Sequence[Any]) -> bool:
+    """Tell whether a column is one of lists; where it begins with an empty one, its neighbours decide."""
+    of_lists = (type(one) in (list, tuple) for one in values)
+    return next(of_lists) or (is_empty_list(values[0]) and any(of_lists))
+
+
 def with_arrays(items: Sequence[Item]) -> list[Item]:
     """Return elements whose images and tensors are arrays: that is what a batch can hold."""
     return [item if all(map(is_columnar, item.value.values())) else _with_arrays(item) for item in items]
@@ -74,9 +80,7 @@ def check_columns(item: Item, names: Any, other: str, op: str) -> None:
 def collate_column(items: Sequence[Item], name: str, op: str) -> Array:
     values = [item.value[name] for item in items]
     first = items[0].where()
-    # An empty list of JSON comes as an array of no items, whose column is decided by its neighbours.
-    begins_empty = is_empty_list(values[0])
-    lists = type(values[0]) in (list, tuple) or (begins_empty and any(type(one) in (list, tuple) for one in values))
+    lists = holds_lists(values)
     if lists or not is_columnar(values[0]):
         column = np.empty(len(values), object)
         for row, (item, value) in enumerate(zip(items, values, strict=True)):
@@ -132,14 +136,12 @@ def checked_array(
         ) from error
     if array.shape == shape and array.dtype == dtype:
         return array
+    kind, remedy = f"{array.dtype}{list(array.shape)}", UNEQUAL_REMEDY
     if not is_columnar(value):
         kind, remedy = f"a {type(value).__name__}", "Convert it, or fill in what is missing, by a map before"
-    elif array.dtype != dtype and array.shape != shape and not (array.size and math.prod(shape)):
-        kind, remedy = f"{array.dtype}{list(array.shape)}", UNEQUAL_REMEDY  # an empty one has no type of its own
-    elif array.dtype != dtype:
-        kind, remedy = f"{array.dtype}{list(array.shape)}", "Convert elements to one dtype before"
-    else:
-        kind, remedy = f"{dtype}{list(array.shape)}", UNEQUAL_REMEDY
+    # An empty one has no type of its own: its shape is what differs.
+    elif array.dtype != dtype and (array.shape == shape or (array.size and math.prod(shape))):
+        remedy = "Convert elements to one dtype before"
     raise mismatch(
         f"{op}: column {to_str(name)} of {item.where()} "
         f"is {kind}, but that of {other} is {dtype}{list(shape)}. {remedy}.",

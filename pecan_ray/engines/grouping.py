@@ -16,14 +16,14 @@ from typing import Any, NoReturn, cast
 
 import numpy as np
 
+from pecan_ray.engines.collate import collate
 from pecan_ray.engines.contract import EngineOptions
+from pecan_ray.engines.element_errors import apply_error_policy, end_child, op_error
 from pecan_ray.engines.foreign import as_array
 from pecan_ray.engines.fork_tracker import forks
 from pecan_ray.engines.items import Item, ItemIterator, batch_of, deep_copy
+from pecan_ray.engines.padding import collate_padded
 from pecan_ray.engines.positions import SkippedPositions
-from pecan_ray.engines.python.chain import apply_error_policy, end_child, op_error
-from pecan_ray.engines.python.collate import collate
-from pecan_ray.engines.python.padding import collate_padded
 from pecan_ray.errors import ColumnError, ElementError, OpError, OutputTypeError, is_interrupt, join_names, to_str
 from pecan_ray.options import OnError
 from pecan_ray.plan.grouping import BucketByLength, GroupBy, GroupingOp

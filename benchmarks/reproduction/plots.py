@@ -1,4 +1,4 @@
-"""Pictures of simulations, as PNG and SVG.  matplotlib is imported here, when something is drawn."""
+"""Pictures of simulations, as PNG and SVG."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pecan_ray.errors import MissingExtraError
 from pecan_ray.simulator.job import Turn
 
 if TYPE_CHECKING:
@@ -19,10 +18,8 @@ SUFFIXES = (".png", ".svg")
 
 def new_figure(width: float = 7.0, height: float = 3.6, columns: int = 1) -> tuple[Figure, list[Axes]]:
     """Return a figure with axes side by side."""
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise MissingExtraError('plots need matplotlib: run pip install "pecan_ray[plots]".') from error
+    import matplotlib
+
     matplotlib.use("Agg")
     from matplotlib.figure import Figure
 
