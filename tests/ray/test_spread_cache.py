@@ -19,10 +19,12 @@ from pecan_ray.runtime.cluster import NAMESPACE, named_actors
 from tests.object_stores import put_objects, reaching_s3, s3_bucket, serving_s3
 from tests.ray.conftest import FEW_PROCESSES, FREE_PORTS, Clusters
 from tests.ray.pipelines import numbered_lines
-from tests.ray.waiting import until
+from tests.ray.waiting import ENDS_S, until, wait_at_most
 
 FILES, LINES, LINE, EPOCHS = 60, 40, 512, 4
 ROOM = 64 << 20
+BATCHES = FILES * LINES // 10
+"""Of an epoch."""
 
 
 @pytest.fixture
@@ -66,13 +68,21 @@ def test_each_block_lies_on_one_node_and_a_node_that_is_lost_costs_no_element(
     lines = pecan.sources.TextLines("s3://data/set/*")
     pipe = pecan.PecanPipeline(lines, name="spread", config=config).shuffle(50).batch(10)
     found, disks = Counter[int](), [tmp_path / str(node) for node in range(3)]
+
+    def everywhere() -> bool:
+        return all(blocks_on(disk) for disk in disks)
+
     with pipe.iter_batches(epochs=EPOCHS, workers=pecan.Workers(1, 2), prefetch_bytes=16 << 10) as batches:
         for number, batch in enumerate(batches, 1):
             found.update(int(text) for text in batch["text"])
             if number == 5:  # the queue is full: what follows is read by workers that start only now, too
                 until(lambda: sum(name.startswith(PREFIX) for name in named_actors()) == 3, "no actors")
-                until(lambda: all(blocks_on(disk) for disk in disks), "some node keeps nothing")
-            if number == 3 * FILES * LINES // 20:  # in the second epoch
+            if 5 <= number < BATCHES:
+                # Workers look for new nodes every few seconds, and only then give them blocks of what they read.
+                wait_at_most(everywhere, ENDS_S / BATCHES)
+            if number == BATCHES:
+                assert everywhere()
+            if number == 3 * BATCHES // 2:
                 lost = sorted(three_disks.worker_nodes, key=lambda node: str(node.node_id))[0]
                 three_disks.remove_node(lost, allow_graceful=False)
                 until(lambda: batches.report().workers_lost == 1, "the loss is not seen")
