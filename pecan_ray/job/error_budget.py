@@ -34,4 +34,5 @@ def leave_epoch(job: JobCore, rank: int, place: LoopPlace) -> bool:
 def in_hand(job: JobCore) -> int:
     """Count the elements of the epoch that workers have read for certain, and that have not come to a trainer."""
     bad = job.bad.of_splits
-    return elements_in_hand(bad, unfinished(job.ledger)) if bad else 0
+    # Of a plan that runs as a whole nothing is unfinished once its worker has made all of it.
+    return (elements_in_hand(bad, unfinished(job.ledger)) if bad else 0) + job.ledger.rows_of_whole_on_the_way()

@@ -121,6 +121,13 @@ class LedgerState:
         """Tell whether leftovers of the epoch are being made into batches, each for a certain rank."""
         return self.leftovers.for_ranks or any(one.does_rebatch for one in self.workers.values())
 
+    def rows_of_whole_on_the_way(self) -> int:
+        """Return how many rows a worker has made of a plan that runs as a whole, and no trainer has; at most."""
+        if not self.shape.runs_whole:
+            return 0
+        batches = self._whole.on_the_way(self.produced.of(self.epoch, self.counts))
+        return batches * self.shape.batch_size + self._whole.rest
+
     def _all_produced(self) -> bool:
         """Tell whether the trainers have all batches of the whole plan."""
         return self.queues.empty_source or self._whole.arrived(self.produced.of(self.epoch, self.counts))

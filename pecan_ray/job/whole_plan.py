@@ -40,6 +40,10 @@ class WholePlan:
         if self.produced is not None:
             self.produced -= batches
 
+    def on_the_way(self, batches: int) -> int:
+        """Return how many batches are made, and have come to no trainer: trainers have received so many together."""
+        return max(0, (self.produced or 0) - batches)
+
     def arrived(self, batches: int) -> bool:
         """Tell whether the trainers, that have received so many batches together, have all."""
         return self.produced is not None and batches >= self.produced
