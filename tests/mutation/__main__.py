@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutation.forks import Chosen, Seen, change, ended, forked, watched
+from tests.mutation.forks import Chosen, Seen, change, ended, forked, is_watched, watch
 from tests.mutation.sites import Mutation, drawn, mutations
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -69,6 +69,26 @@ class Trial:
         return MISSED
 
 
+def watched(given: argparse.Namespace, folder: Path) -> Seen:
+    """Run all tests once, folder by folder, but for those that were run before."""
+    places: dict[str, list[str]] = {}
+    for file in sorted(file for name in given.tests for file in Path(name).rglob("test_*.py")):
+        places.setdefault(str(file.parent), []).append(str(file))
+    code = [ROOT / name for name in given.folders]
+    running = 0
+    for place, files in places.items():
+        if is_watched(folder, place):
+            continue
+        if running == given.processes:
+            ended()
+            running -= 1
+        forked(partial(watch, files, code, folder, place, given.most_s))
+        running += 1
+    for _ in range(running):
+        ended()
+    return Seen(folder, places)
+
+
 def trials(given: argparse.Namespace, folder: Path) -> Iterator[Trial]:
     """Yield changes drawn at random, when all tests have been run once, here or before."""
     code = [ROOT / name for name in given.folders]
@@ -76,12 +96,10 @@ def trials(given: argparse.Namespace, folder: Path) -> Iterator[Trial]:
     for name in LIBRARIES:
         with suppress(ImportError):
             importlib.import_module(name)
-    files = [str(path) for name in given.tests for path in sorted(Path(name).rglob("test_*.py"))]
-    known = any(folder.glob("coverage-*"))
-    seen = Seen(folder) if known else watched(files, code, folder, given.processes, given.most_s)
-    for file, mutation in drawn(by_file, given.count, given.seed):
-        tests = seen.tests(file, mutation.line)
-        asked = seen.files(tests)
+    seen = watched(given, folder)
+    for file, mutation in drawn(by_file, given.skip + given.count, given.seed)[given.skip :]:
+        tests = seen.tests(file, mutation.line, given.change_s)
+        asked = list(dict.fromkeys(test.partition("::")[0] for test in tests))
         by_folder = [[one for one in asked if Path(one).is_relative_to(name)] for name in given.tests]
         yield Trial(Path(file), mutation, tests, by_folder, seen.limit_s(tests))
 
@@ -120,6 +138,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--most-s", type=float, default=5.0, help="CPU time; a test that takes more is not asked")
+    parser.add_argument("--change-s", type=float, default=60.0, help="CPU time of all tests that a change is tried by")
+    parser.add_argument("--skip", type=int, default=0, help="of the changes drawn, to go on after an interruption")
     parser.add_argument("--seen", type=Path, help="keeps which tests run which lines, for other seeds and this commit")
     given = parser.parse_args()
     found: Counter[tuple[bool, str]] = Counter()

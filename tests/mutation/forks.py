@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
-from functools import partial
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType
@@ -88,50 +88,60 @@ class Chosen:
 class Seen:
     """What was seen when all tests were run once."""
 
-    def __init__(self, folder: Path) -> None:
-        """`folder`: has coverage of some tests by context, and seconds of those that may be asked."""
+    def __init__(self, folder: Path, places: Iterable[str]) -> None:
+        """`folder`: has coverage of some tests by context, and seconds of those that may be asked, for each place."""
         self._data, self._seconds = CoverageData(no_disk=True), dict[str, Seconds]()
-        for path in folder.glob("coverage-*"):
-            one = CoverageData(str(path))
+        for place in places:
+            coverage, seconds = _kept(folder, place)
+            one = CoverageData(str(coverage))
             one.read()
             self._data.update(one)
-        for path in folder.glob("seconds-*"):
-            self._seconds |= json.loads(path.read_text())
+            self._seconds |= json.loads(seconds.read_text())
 
-    def tests(self, file: str, line: int) -> list[str]:
-        """Return the tests that run a line; of one that an import runs, those that run any line of the file.
+    def tests(self, file: str, line: int, most_s: float) -> list[str]:
+        """Return the tests that run a line, those first that may notice, until they take so much CPU time.
 
-        What is run before a test can be for others of its file too, so they are asked as well.
+        For a line that an import runs all tests may notice, those first that run another line of the file.  What is run
+        before a test can be for others of its file too, so they are asked as well.
         """
         by_line = self._data.contexts_by_lineno(file)
-        contexts = set(filter(None, by_line.get(line, ())))
-        if line in by_line and not contexts:
+        contexts = set(by_line.get(line, ()))
+        imported = "" in contexts  # a test can also be the first to import the module elsewhere
+        if imported:
             contexts = {context for some in by_line.values() for context in some}
         before = {context.partition("::")[0] for context in contexts if context.endswith("|setup")}
         tests = {context.rpartition("|")[0] for context in contexts}
-        return sorted(test for test in self._seconds if test in tests or test.partition("::")[0] in before)
+        runs = {test for test in self._seconds if test in tests or test.partition("::")[0] in before}
+        asked = list(self._seconds if imported else runs)
+        asked.sort(key=lambda test: (test not in runs, not _is_about(test, file), self._seconds[test]))
+        spent_s = itertools.accumulate(self._seconds[test][0] for test in asked)
+        return [test for test, used_s in zip(asked, spent_s, strict=True) if used_s <= most_s]
 
     def limit_s(self, tests: Iterable[str]) -> float:
         """Return after how long one of some tests hangs: some time for a busy machine, and three times the longest."""
         return 20 + 3 * max((self._seconds[test][1] for test in tests), default=0.0)
 
-    def files(self, tests: Iterable[str]) -> list[str]:
-        """Return the files of tests, that of the quickest one first."""
-        quick_first = sorted(tests, key=self._seconds.__getitem__)  # those of the least CPU time
-        return list(dict.fromkeys(test.partition("::")[0] for test in quick_first))
+
+def _is_about(test: str, file: str) -> bool:
+    """Return whether the folder of a test is named for that of a file of the code."""
+    return Path(test.partition("::")[0]).parent.name in Path(file).parts
 
 
-def watched(files: Sequence[str], code: Iterable[Path], folder: Path, processes: int, most_s: float) -> Seen:
-    """Run all tests of some files; what fails, or takes more CPU time than `most_s`, is not asked later on."""
-    coverage = ["--cov-context=test", "--cov-report=", *(f"--cov={path}" for path in code)]
+def _kept(folder: Path, place: str) -> tuple[Path, Path]:
+    name = place.replace("/", ".")
+    return folder / f"coverage-{name}", folder / f"seconds-{name}"
 
-    def watch(share: int) -> None:
-        os.environ["COVERAGE_FILE"] = str(folder / f"coverage-{share}")
-        chosen = Chosen()
-        chosen.run(folder, files[share::processes], *coverage)
-        asked = {test: seconds for test, seconds in chosen.seconds.items() if seconds[0] <= most_s}
-        (folder / f"seconds-{share}").write_text(json.dumps(asked))
 
-    for _ in [forked(partial(watch, share)) for share in range(processes)]:
-        ended()
-    return Seen(folder)
+def watch(files: Sequence[str], code: Iterable[Path], folder: Path, place: str, most_s: float) -> None:
+    """Run the tests of a place; what fails, or takes more CPU time than `most_s`, is not asked later on."""
+    coverage, seconds = _kept(folder, place)
+    os.environ["COVERAGE_FILE"] = str(coverage)
+    chosen = Chosen()
+    chosen.run(folder, files, "--cov-context=test", "--cov-report=", *(f"--cov={path}" for path in code))
+    asked = {test: used for test, used in chosen.seconds.items() if used[0] <= most_s}
+    seconds.write_text(json.dumps(asked))
+
+
+def is_watched(folder: Path, place: str) -> bool:
+    """Return whether the tests of a place were run to their end."""
+    return _kept(folder, place)[1].exists()

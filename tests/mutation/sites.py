@@ -2,9 +2,9 @@
 
 `assert` and `zip(strict=...)` are not changed, because they check what the program makes sure of, so no user observes
 them; neither are texts, and the errors that `raise` makes.  `return False` becomes `return True`, and not a return of
-None, which counts as False.  Measured times are hardly ever equal, so of their comparisons `<` becomes `>=`, and not
-`<=`.  A number becomes twice as large, and larger by 1 at least, because a limit that is larger by one is as good a
-limit.
+None, which counts as False, as an empty text does.  Measured times are hardly ever equal, so of their comparisons `<`
+becomes `>=`, and not `<=`.  A number becomes twice as large, and larger by 1 at least, because a limit that is larger
+by one is as good a limit: so comparisons with a constant that has a name are turned round as well.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def _is_check(node: object) -> bool:
 def _of_operators(node: ast.AST) -> Iterator[ast.AST]:
     if isinstance(node, ast.Compare) and len(node.ops) == 1:
         other = OTHER_COMPARISON[type(node.ops[0])]
-        if OF_TIME.search(ast.unparse(node)):
+        if OF_TIME.search(ast.unparse(node)) or any(map(_is_limit, (node.left, *node.comparators))):
             other = TURNED_ROUND.get(type(node.ops[0]), other)
         yield ast.Compare(node.left, [other()], node.comparators)
     elif isinstance(node, ast.BinOp) and type(node.op) in OTHER_OPERATION and not _is_text(node):
@@ -116,6 +116,12 @@ def _of_operators(node: ast.AST) -> Iterator[ast.AST]:
         yield node.operand
     elif isinstance(node, ast.IfExp):
         yield from (node.body, node.orelse)
+
+
+def _is_limit(side: ast.expr) -> bool:
+    """Return whether a side of a comparison is a constant with a name, or a multiple of one."""
+    parts = (side.left, side.right) if isinstance(side, ast.BinOp) and isinstance(side.op, ast.Mult) else (side,)
+    return any(isinstance(part, ast.Name) and part.id.isupper() for part in parts)
 
 
 def _is_text(node: ast.BinOp) -> bool:
@@ -132,7 +138,11 @@ def _of_constants(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _of_statements(node: ast.AST) -> Iterator[ast.AST]:
-    if isinstance(node, ast.Return) and node.value is not None and ast.unparse(node.value) not in ("None", "False"):
+    if (
+        isinstance(node, ast.Return)
+        and node.value is not None
+        and ast.unparse(node.value) not in ("None", "False", "''")
+    ):
         yield ast.Return(ast.Constant(None))
     elif isinstance(node, ast.Expr) and isinstance(node.value, (ast.Call, ast.Await)):
         yield ast.Pass()
