@@ -156,7 +156,7 @@ class Log:
 class EndJob:
     """All trainers have left, or none can be heard: end all workers, and then the job itself."""
 
-    orphaned: bool = False
+    orphaned: bool
 
 
 # `JobHost` has a handler for each member, and so has the protocol simulation of the tests.

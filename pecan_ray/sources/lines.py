@@ -99,7 +99,8 @@ def line_ranges(files: Iterable[FileInfo], split_bytes: int, *, whole: bool = Fa
             index += 1
             continue
         estimates = True
-        line_bytes = line_bytes or (0.0 if remote else _line_bytes(file))
+        if not remote:
+            line_bytes = line_bytes or _line_bytes(file)
         pieces = max(1, -(-file.size // split_bytes_of(file.path, split_bytes)))
         for piece in range(pieces):
             # In whole numbers, so that the end of one piece is the beginning of the next.

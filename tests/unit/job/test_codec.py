@@ -18,9 +18,9 @@ from pecan_ray.errors import ClusterError, JournalError, OpError, PecanError
 from pecan_ray.job import events
 from pecan_ray.job.codec import FORMAT_VERSION, MESSAGES, JobMessage, decode, encode
 from pecan_ray.job.events import Event, JobFailed, SplitPageReceived, TrainerRegistered
-from pecan_ray.job.instructions import Instruction
+from pecan_ray.job.instructions import Instruction, Response
 from pecan_ray.job.messages import EndData
-from pecan_ray.plan.splits import Split
+from pecan_ray.plan.splits import Lease, Split
 from pecan_ray.sampling.spans import PackedSpans, Span, Spans
 from tests.long_form import examples
 
@@ -99,6 +99,8 @@ def test_lists_and_spans_come_back_as_tuples_numbers_of_numpy_as_numbers_and_pay
     back = decode(encode(told))
     assert isinstance(back, events.WorkerRequestReceived) and isinstance(back.request, EndData)
     assert back.request.spans == {(0, 0, 1): ((0, 4),), (0, 0, 2): ((1, 2),)} and back.request.rows == 3
+    for reply in ((Lease(0, Split(0)),), (), "flush"):
+        assert decode(encode(Response("w", "main", 1, reply))) == Response("w", "main", 1, reply)
     split = Split(0, payload={"groups": [1, 2], "path": Path("a")}, files=("x",))
     assert decode(encode(SplitPageReceived(0, (split,)))) == SplitPageReceived(0, (split,))
 

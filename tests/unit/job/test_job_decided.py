@@ -119,6 +119,19 @@ def what_holds_up(draw: Random) -> Iterator[str]:
         yield f"- {cpus_at_work(run.stages):.3g} CPUs of {reserved}; {size_advice(run.stages, reserved) or 'they fit'}"
 
 
+def locks(draw: Random) -> Iterator[str]:
+    """Yield what is advised where functions hold Python's lock."""
+    for _ in range(6):
+        busy = 100.0 * draw.choice((1, 4, 16)) * draw.uniform(0.5, 1)
+        operators = (("parse", busy * 0.1), ("decode", busy * 0.8))
+        stages = StageSeconds(100.0, busy, busy * draw.choice((0.3, 0.6)), operators=operators, locked_s=95.0)
+        local, remote, cpus = draw.choice((1, 3)), draw.choice((0, 0, 0, 2)), draw.choice((2.0, 12.0, 32.0))
+        time, placed = RunTime(waited_s=70.0, trained_s=30.0), draw.random() < 0.3
+        run = RunNumbers(time, 100, stages, (), local, remote, placed, cpus)
+        yield words(run)
+        yield f"- {words(bottleneck(run))}"
+
+
 def paces(draw: Random) -> Iterator[str]:
     """Yield how long a batch may take so that a job ends in time, and what it has cost."""
     epochs, known = draw.choice((1, 4)), draw.choice((None, 100, 1000))
@@ -448,7 +461,7 @@ def orders(draw: Random) -> Iterator[str]:
 
 ONCE = (hindrances, orders)
 """Kinds of one case, which has everything."""
-KINDS = (what_holds_up, paces, reasons, silences, windows, calls, shares, deals, quotas, looks, *ONCE)
+KINDS = (what_holds_up, locks, paces, reasons, silences, windows, calls, shares, deals, quotas, looks, *ONCE)
 
 
 def paragraphs(kind: Callable[[Random], Iterator[str]]) -> list[str]:

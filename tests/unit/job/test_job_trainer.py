@@ -93,12 +93,12 @@ def test_the_time_counts_in_which_the_loop_waits_while_later_rows_are_here() -> 
         batch = told.ReceivedBatch(row, "w", 0, {(0, 0, 0): (elements(row),)}, 1, 10, row_range=row_range)
         rig.handle(told.BatchesReceived("w", (batch,)), after)
 
-    come(0, after=0.0)
-    assert rig.want() == [0] and rig.want() == []
+    come(0, after=0.25)
+    assert rig.want() == [0] and rig.want() == [] and rig.state.first_batch_s == 0.25
     come(2, after=1.0)
     come(3, after=0.5)
     come(1, after=2.0)
     assert rig.state.steps.in_line_s == 2.5 and rig.state.waited_s == 3.5
     assert rig.want() == [2] and rig.want() == [3] and rig.want() == []
     come(4, after=5.0)
-    assert rig.state.steps.in_line_s == 2.5
+    assert rig.state.steps.in_line_s == 2.5 and rig.state.first_batch_s == 0.25

@@ -86,14 +86,16 @@ def test_a_controller_that_fails_is_told_of_once_and_counted(monkeypatch: pytest
     (worker,) = rig.begin()
     placing = rig.job.placement.policy_runner
     assert placing is not None
+    failed_at: list[float] = []
 
     def fail(o: Observation, now: float) -> Decision:
+        failed_at.append(now)
         raise ZeroDivisionError(f"float division by zero at {now:.1f} s")
 
     monkeypatch.setattr(placing.policy, "look", fail)
     logged = starving(rig, 6.0)
     said_once = [event.text for event in rig.job.story if "failed" in event.text]
-    assert len(said_once) == 1 and "ZeroDivisionError: float division by zero" in said_once[0]
+    assert len(said_once) == 1 and f"ZeroDivisionError: float division by zero at {failed_at[0]:.1f} s" in said_once[0]
     assert sum("AutoPlacement: keep 1 local + 0 remote" in text for text in logged) == 1
     assert placing.failures > 5
     assert (
@@ -101,6 +103,20 @@ def test_a_controller_that_fails_is_told_of_once_and_counted(monkeypatch: pytest
         and worker in rig.job.worker_table.workers
         and rig.job.error is None
     )
+
+
+@pytest.mark.parametrize(("waiting", "needed"), [(0.9, [1]), (0.01, [])])
+def test_a_job_that_waits_bids_for_a_first_worker_of_a_side_of_which_it_knows_none(
+    waiting: float, needed: list[int]
+) -> None:
+    rig = JobRig(LedgerShape(batch_size=10), AutoWorkers())
+    rig.begin()
+    starving(rig, 3.0)
+    placement, table = rig.job.placement, rig.job.worker_table
+    assert placement.policy_runner is not None and placement.policy_runner.policy.state.known.each[0] > 0
+    placement.policy_runner.job_sampler.wait = waiting
+    bids = placement.pool_requests(table, {"remote": ("other",)})
+    assert [bid.demand.least for bid in bids] == needed
 
 
 def wait_for_accelerator(rig: JobRig, seconds: float) -> None:

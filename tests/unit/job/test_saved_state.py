@@ -23,7 +23,7 @@ from pecan_ray.job.saved_state import SavedState, checksum_of, compatible_state,
 from pecan_ray.job.spec import JobSpec
 from pecan_ray.job.state import JobState
 from pecan_ray.job.state_numbers import StateNumbers
-from pecan_ray.job.state_remaining_parts import pack_remaining_parts
+from pecan_ray.job.state_remaining_parts import pack_remaining_parts, unpack_remaining_parts
 from pecan_ray.options import IterOptions
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Split
 from pecan_ray.sampling.spans import Spans, merged
@@ -119,6 +119,15 @@ def test_a_state_that_a_version_before_has_saved_is_read() -> None:
 def test_what_is_no_whole_state_is_refused(damage: Any, said: str) -> None:
     with pytest.raises(StateError, match=said):
         SavedState.from_json(damage(RICH))
+
+
+@pytest.mark.parametrize(
+    ("spans", "said"), [(((0, WIDTH), (WIDTH, 2 * WIDTH)), "overlap"), (((0, END + WIDTH),), "outside a split")]
+)
+def test_intervals_that_touch_or_leave_their_split_are_refused(spans: Any, said: str) -> None:
+    packed = pack_remaining_parts([Rest(0, 0, spans)], StateNumbers())
+    with pytest.raises(ValueError, match=said):
+        list(unpack_remaining_parts(packed, StateNumbers()))
 
 
 def mended(fields: dict[str, Any]) -> dict[str, Any]:

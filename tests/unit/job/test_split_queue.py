@@ -76,6 +76,14 @@ def splitmix(state: int) -> int:
     return word ^ word >> 31
 
 
+@pytest.mark.parametrize(("files", "offered"), [(0, 2048), (1, 1024), (1023, 2), (5000, 1)])
+def test_splits_are_offered_until_a_message_has_names_enough(files: int, offered: int) -> None:
+    listing = Listing()
+    listing.add([Split(index, files=files * ("name",)) for index in range(3000)])
+    listing.complete = True
+    assert len(SplitQueue(listing, 0, SplitOrder(SEED)).peek_splits(5000)) == offered
+
+
 def epoch_of(queue: SplitQueue, at_hand: Callable[[int], bool]) -> list[int]:
     """Take all splits as a worker does that says which of those offered it has at hand."""
     order: list[int] = []

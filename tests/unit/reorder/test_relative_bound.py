@@ -230,6 +230,8 @@ def test_a_step_is_told_of_a_photograph_before_white(scale: float) -> None:
     assert 0.7 * scale < step_of(white, small(white.astype(np.float32)) * np.float32(scale)) < 1.5 * scale
     by_channel = white * np.float32(scale) + np.array([1, 2, 3], np.float32) * np.float32(scale)
     assert step_of(white, by_channel) == pytest.approx(scale, rel=0.1)
+    grey = white[..., :1]
+    assert step_of(grey, scale * grey.astype(np.float32)) == pytest.approx(scale, rel=0.1)
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ def test_parquet_is_cut_at_row_groups(tmp_path: Path) -> None:
         pq.write_table(table, tmp_path / f"{name}.parquet", row_group_size=10)
     expected = [{"n": np.int64(n)} for n in range(50)]
     check_contract(Parquet(str(tmp_path), columns=["n"], split_bytes=1, batch_rows=4), expected, splits=6)
+    assert Parquet(str(tmp_path), columns="label").columns == Parquet(str(tmp_path), columns=["label"]).columns
     check_contract(Parquet(str(tmp_path), "n"), expected, splits=2)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pecan_ray.errors import ColumnError, CorruptSourceError
-from pecan_ray.plan.splits import Element
+from pecan_ray.plan.splits import Element, Split
 from pecan_ray.sources import Csv, JsonLines, TextLines
+from pecan_ray.sources.lines import BadLines, lines_of
 from tests.long_form import examples
 from tests.source_contract import check_contract, elements_of
 
@@ -40,6 +42,16 @@ def test_byte_ranges_hold_every_line_once(
     path.write_text(text, encoding="utf-8")
     got = [element["text"] for element in elements_of(TextLines(str(path), split_bytes=split_bytes))]
     assert got == (text.removesuffix("\n").split("\n") if text else [])
+
+
+@pytest.mark.parametrize(("stop", "read"), [(4, 4), (5, 12), (6, 6)])
+def test_no_more_is_read_than_the_last_line_of_a_range_takes(stop: int, read: int) -> None:
+    stream = io.BytesIO(b"a\nb\nc\n" + b"d\n" * 3)
+    split = Split(0, "lines", 0, stop)
+    assert [line.data for line in lines_of(stream, BadLines(split, 100, past_errors=False))] == [b"a", b"b", b"c"][
+        : (stop + 1) // 2
+    ]
+    assert stream.tell() == read
 
 
 def test_json_objects(tmp_path: Path) -> None:
