@@ -194,14 +194,13 @@ def run_in_process(
     engine: EngineName = "python",
     seed: int = 0,
     epoch: int = 0,
-    on_error: OnError = "raise",
     source_order: bool = False,
 ) -> Generator[Element, None, None]:
     """Yield one epoch's batches (or elements) in the order of a job with ``order="strict"``.
 
     `source_order`: do not shuffle the splits, so that the first ones are read before the whole source is listed.
     """
-    here = InProcessEpoch(plan, engine=engine, seed=seed, epoch=epoch, on_error=on_error, source_order=source_order)
+    here = InProcessEpoch(plan, engine=engine, seed=seed, epoch=epoch, source_order=source_order)
     for produced in here.produced():
         if produced.rows:
             yield produced.columns

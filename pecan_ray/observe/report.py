@@ -265,10 +265,10 @@ def _recent_wait_text(timeline: Sequence[PlacementStep]) -> str:
     return f"in the newest {len(used)} of the others the trainer waited {100 * recent_wait_share(timeline):.0f}%"
 
 
-def latest_used(timeline: Sequence[PlacementStep], windows: int = 5) -> list[Window]:
-    """Return the newest windows that were not thrown away."""
+def latest_used(timeline: Sequence[PlacementStep]) -> list[Window]:
+    """Return the newest windows that were not thrown away, five at most."""
     used = [step.window for step in timeline if step.decision.phase != "discarded"]
-    return [window for window in used if not window.invalid_reason()][-windows:]
+    return [window for window in used if not window.invalid_reason()][-5:]
 
 
 def recent_wait_share(timeline: Sequence[PlacementStep]) -> float:

@@ -133,16 +133,6 @@ class CountingSource(Source, Protocol):
 
 
 @runtime_checkable
-class EstimatingSource(Source, Protocol):
-    """A source that may estimate how many elements each of its splits holds, and reach any of them in little time."""
-
-    @property
-    def estimates_splits(self) -> bool:
-        """Return whether the source estimates: then all splits tell `elements`, or `about` how many."""
-        ...
-
-
-@runtime_checkable
 class RowRangeSource(CountingSource, Protocol):
     """A source whose rows have numbers: split after split holds those from its `start` to its `stop`.
 

@@ -254,8 +254,8 @@ class Simulation:
             self._remove(number, member, killed=False)
 
 
-def simulate(spec: SimulatedJob, pool: PoolRule | None = None, seed: int | None = None) -> Outcome:
+def simulate(spec: SimulatedJob, pool: PoolRule | None = None) -> Outcome:
     """Run one job; the pool is what its workload says, if not given."""
     nodes = spec.workload.nodes
     rule = pool or PoolRule(nodes.available, speed_cv=nodes.speed_cv, life_s=nodes.life_s)
-    return Simulation([spec], rule, spec.seed if seed is None else seed).run().jobs[0]
+    return Simulation([spec], rule, spec.seed).run().jobs[0]

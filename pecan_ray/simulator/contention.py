@@ -97,7 +97,7 @@ def epoch_costs(workload: Workload, local: ArrayLike, remote: ArrayLike, ordered
 class DeploymentTimeTable:
     """The pace of every deployment that a workload allows, computed once."""
 
-    def __init__(self, workload: Workload, ordered: bool) -> None:
+    def __init__(self, workload: Workload, ordered: bool = False) -> None:
         self._most_local, self._most_remote = max(1, workload.max_local), max(1, workload.max_remote)
         local, remote = np.meshgrid(
             np.arange(self._most_local + 1), np.arange(self._most_remote + 1), indexing="ij", sparse=False

@@ -37,9 +37,9 @@ class DeploymentCost:
 class Evaluator:
     """Simulates deployments of one workload, each once, all with the same random numbers."""
 
-    def __init__(self, workload: Workload, ordered: bool = False, seed: int = 0, measured: int = MEASURED) -> None:
-        self.workload, self._ordered, self._seed, self._measured = workload, ordered, seed, measured
-        self._table = DeploymentTimeTable(workload, ordered)
+    def __init__(self, workload: Workload, seed: int = 0, measured: int = MEASURED) -> None:
+        self.workload, self._seed, self._measured = workload, seed, measured
+        self._table = DeploymentTimeTable(workload)
         self._known: dict[Deployment, DeploymentCost] = {}
 
     @property
@@ -85,7 +85,7 @@ class Evaluator:
             np.arange(self.workload.max_local + 1), np.arange(self.workload.max_remote + 1), indexing="ij"
         )
         local, remote = local.ravel()[1:], remote.ravel()[1:]
-        bounds = epoch_costs(self.workload, local, remote, self._ordered)
+        bounds = epoch_costs(self.workload, local, remote)
         best: DeploymentCost | None = None
         for place in np.argsort(bounds, kind="stable"):
             if best is not None and bounds[place] * (1 - SLACK) > best.epoch_cost:

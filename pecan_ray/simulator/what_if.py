@@ -17,7 +17,6 @@ between the bounds where the trainer never waited.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pecan_ray.errors import PlanError
@@ -185,10 +184,10 @@ def what_if(profile: RunProfile, deployment: Deployment) -> WhatIfEstimate:
     )
 
 
-def suggestions(profile: RunProfile, changes: Sequence[Deployment] = CHANGES) -> list[WhatIfEstimate]:
+def suggestions(profile: RunProfile) -> list[WhatIfEstimate]:
     """Forecast a few steps up and down from the run as it was, those that its profile can tell."""
     here, found = profile.deployment, []
-    for change in changes:
+    for change in CHANGES:
         for sign in (1, -1):
             local, remote = here.local + sign * change.local, here.remote + sign * change.remote
             known = (profile.local_rate > 0 or not local) and (profile.remote_rate > 0 or not remote)

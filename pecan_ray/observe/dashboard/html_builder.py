@@ -64,7 +64,6 @@ def table(
     rows: Iterable[Sequence[Content]],
     *,
     numbers: frozenset[int] = frozenset(),
-    class_: str | None = None,
 ) -> SafeHtml:
     """Return a table whose first column names its rows; `numbers`: columns that are set to the right."""
     head = element(
@@ -80,7 +79,7 @@ def table(
         )
         for row in rows
     ]
-    made = element("table", element("caption", caption), element("thead", head), element("tbody", body), class_=class_)
+    made = element("table", element("caption", caption), element("thead", head), element("tbody", body))
     # What is wider than the window scrolls by itself, by keyboard too.
     return element("div", made, class_="scrolls", tabindex=0, role="region", aria_label=caption)
 
