@@ -98,7 +98,7 @@ def trials(given: argparse.Namespace, folder: Path) -> Iterator[Trial]:
             importlib.import_module(name)
     seen = watched(given, folder)
     for file, mutation in drawn(by_file, given.skip + given.count, given.seed)[given.skip :]:
-        tests = seen.tests(file, mutation.line, given.change_s)
+        tests = seen.tests(file, mutation.statement, given.change_s)
         asked = list(dict.fromkeys(test.partition("::")[0] for test in tests))
         by_folder = [[one for one in asked if Path(one).is_relative_to(name)] for name in given.tests]
         yield Trial(Path(file), mutation, tests, by_folder, seen.limit_s(tests))

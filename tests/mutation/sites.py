@@ -43,6 +43,8 @@ class Mutation:
 
     line: int
     """First line of what is replaced, from 1 on."""
+    statement: int
+    """First line of the statement around it: a jump, or a number inside, need not have a line that is run."""
     start: int
     """First byte of the module's text that is replaced."""
     stop: int
@@ -64,13 +66,15 @@ def mutations(text: str) -> list[Mutation]:
     for line in data.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
     found: list[Mutation] = []
-    for node in _code(ast.parse(text)):
+    tree = ast.parse(text)
+    statements = _statements(tree)
+    for node in _code(tree):
         start = starts[node.lineno - 1] + node.col_offset
         stop = starts[(node.end_lineno or 0) - 1] + (node.end_col_offset or 0)
         for other in (*_of_operators(node), *_of_constants(node), *_of_statements(node)):
             after = ast.unparse(ast.fix_missing_locations(other))
             after = f"({after})" if isinstance(other, ast.expr) and not isinstance(other, ast.Constant) else after
-            found.append(Mutation(node.lineno, start, stop, data[start:stop].decode(), after))
+            found.append(Mutation(node.lineno, statements[node], start, stop, data[start:stop].decode(), after))
     return sorted(found, key=lambda one: (one.start, one.stop, one.after))
 
 
@@ -90,6 +94,17 @@ def _code(tree: ast.AST) -> Iterator[ast.expr | ast.stmt]:
                 yield node
             if isinstance(node, ast.AST):
                 yield from _code(node)
+
+
+def _statements(tree: ast.Module) -> dict[ast.AST, int]:
+    """Return the first line of the statement that each node is in; of a jump, of the one around it."""
+    found: dict[ast.AST, int] = {}
+    for node in ast.walk(tree):
+        for child in ast.iter_child_nodes(node):
+            is_jump = isinstance(child, (ast.Break, ast.Continue))
+            own = child.lineno if isinstance(child, ast.stmt) and not is_jump else None
+            found[child] = found.get(node, 1) if own is None else own
+    return found
 
 
 def _for_types(node: object) -> bool:
@@ -119,9 +134,10 @@ def _of_operators(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _is_limit(side: ast.expr) -> bool:
-    """Return whether a side of a comparison is a constant with a name, or a multiple of one."""
-    parts = (side.left, side.right) if isinstance(side, ast.BinOp) and isinstance(side.op, ast.Mult) else (side,)
-    return any(isinstance(part, ast.Name) and part.id.isupper() for part in parts)
+    """Return whether a side of a comparison is a constant with a name, or is reckoned from one."""
+    if isinstance(side, ast.BinOp) and isinstance(side.op, (ast.Mult, ast.Add, ast.Sub)):
+        return _is_limit(side.left) or _is_limit(side.right)
+    return isinstance(side, ast.Name) and side.id.isupper()
 
 
 def _is_text(node: ast.BinOp) -> bool:

@@ -13,7 +13,7 @@ from pecan_ray.job.events import PoolRequestsReceived
 from pecan_ray.job.first_worker import first_names, first_worker
 from pecan_ray.job.instructions import Instruction
 from pecan_ray.job.ledger_shape import LedgerShape
-from pecan_ray.job.sharing import PoolBid
+from pecan_ray.job.sharing import PoolBid, Sharing
 from pecan_ray.job.start_worker import StartWorker
 from pecan_ray.job.worker_table import DeliveredTotals, WorkerPlace, WorkerTable
 from pecan_ray.options import AutoWorkers, Sharding, Workers
@@ -59,6 +59,7 @@ def test_the_dearest_remote_workers_are_drained_first() -> None:
     assert sorted(worker.price or 0.0 for worker in worker_table.too_many()) == [0.4, 0.9]
     next(one for one in worker_table.workers.values() if not one.host).place = WorkerPlace("far")
     assert worker_table.remote_per_hour() is None, "it is not known of all"
+    assert {worker.price for worker in worker_table.too_many()} == {0.4, 0.9}, "one of no price is taken for cheap"
 
 
 def test_a_job_without_any_worker_starts_one_that_shares_the_cpus_of_others() -> None:
@@ -110,6 +111,16 @@ def shared_local(*cost_reductions: float) -> PoolRequestsReceived:
     rival = PoolBid("local", ("node",), Demand("earlier", cost_reductions, holds=1, least=1))
     cpus = (("node", 1.0), ("other", 1.0))
     return PoolRequestsReceived((rival,), (("local", ("node",)), ("remote", ("other",))), cpus)
+
+
+def test_nodes_that_are_gone_have_no_cpus_to_share() -> None:
+    rival, own = (
+        PoolBid("remote", ("gone",), Demand(*bid, holds=0, least=0)) for bid in (("a", (2, 1)), ("b", (9, 1)))
+    )
+    for cpus, share in (({"gone": 4.0}, None), ({"gone": 2.0}, 1), ({"gone": 1.0}, 1), ({}, 0)):
+        sharing = Sharing()
+        sharing.handle_update((rival,), {"remote": ("gone",)}, cpus, 0.0)
+        assert sharing.shares((own,)) == {"remote": share}
 
 
 @pytest.mark.parametrize("sharding", ["dynamic", "off"])

@@ -86,18 +86,18 @@ def test_a_controller_that_fails_is_told_of_once_and_counted(monkeypatch: pytest
     (worker,) = rig.begin()
     placing = rig.job.placement.policy_runner
     assert placing is not None
-    failed_at: list[float] = []
+    looks: list[tuple[Observation, float]] = []
 
     def fail(o: Observation, now: float) -> Decision:
-        failed_at.append(now)
+        looks.append((o, now))
         raise ZeroDivisionError(f"float division by zero at {now:.1f} s")
 
     monkeypatch.setattr(placing.policy, "look", fail)
     logged = starving(rig, 6.0)
     said_once = [event.text for event in rig.job.story if "failed" in event.text]
-    assert len(said_once) == 1 and f"ZeroDivisionError: float division by zero at {failed_at[0]:.1f} s" in said_once[0]
+    assert len(said_once) == 1 and f"ZeroDivisionError: float division by zero at {looks[0][1]:.1f} s" in said_once[0]
     assert sum("AutoPlacement: keep 1 local + 0 remote" in text for text in logged) == 1
-    assert placing.failures > 5
+    assert placing.failures > 5 and {o.threads for o, _ in looks} == {(1.0, 1.0)}
     assert (
         rig.job.worker_table.target == Deployment(1, 0)
         and worker in rig.job.worker_table.workers

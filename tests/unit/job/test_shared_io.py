@@ -43,6 +43,13 @@ def test_nonsense_is_refused_when_it_is_said(name: str, wrong: Any) -> None:
         Config(remote_io=ClusterIo(**{"bytes_per_s": 1e6, name: wrong}))
 
 
+def test_a_job_that_needs_nothing_of_the_pipe_has_all_of_it() -> None:
+    book = ClusterIoRegistry()
+    book.update(job("all is kept", size=1.0 * MIB, hit_share=1.0), 0.0)
+    assert book.quota("all is kept", 1.0).bytes_per_s == PIPE
+    assert book.given["all is kept"].remote_io == 0.0
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_a_journal_brings_the_same_about_and_quotas_always_make_up_the_pipe(seed: int) -> None:
     draw, book, lines, now = random.Random(seed), ClusterIoRegistry(), list[str](), 0.0

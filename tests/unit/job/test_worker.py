@@ -12,8 +12,10 @@ from pecan_ray.job.ledger_shape import Assignment, LedgerShape
 from pecan_ray.job.messages import (
     AskLeases,
     Assigned,
+    LeftOutElement,
     NoMoreLeases,
     Reply,
+    SplitOpenFailure,
 )
 from pecan_ray.job.worker import WorkerState
 from pecan_ray.job.worker_channels import RUN
@@ -140,6 +142,15 @@ def test_all_that_is_left_of_a_run_goes_out_in_its_order() -> None:
         assert rig.handle(told.BatchProduced(replace(batch(4, part), partial=True))) == []
     done = rig.handle(told.AssignmentFinished({}))
     assert [one.spans for one in done if isinstance(one, told.PutOut)] == [{KEY: [part]} for part in parts]
+
+
+def test_what_is_made_behind_a_split_that_cannot_be_opened_is_released_where_rows_are_joined() -> None:
+    rig, span = Rig(LedgerShape(in_row_order=True, joined=True, batch_size=4)), elements(0, 12)
+    rig.begin(Assignment(0))
+    rig.take((Lease(0, Split(0, elements=99), (span,), row=0, place=0),))
+    rig.handle(told.SplitOpenFailed(SplitOpenFailure(KEY, (span,), LeftOutElement(KEY, "", "a split", "gone"))))
+    made = batch(4, elements(0, 4))
+    assert rig.handle(told.BatchProduced(made)) == [told.Release(made)]
 
 
 def test_runs_of_an_engine_that_begins_anew_with_each_grow_though_it_begins_slowly() -> None:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pecan_ray.placement.control import LEAP, begin, control
-from pecan_ray.placement.looks import Observation
+from pecan_ray.placement.looks import FULL, Observation
 from pecan_ray.placement.trial_history import MAX_QUIET_S, ControlState
 from pecan_ray.plan.prices import Prices
 from pecan_ray.plan.windows import Deployment
@@ -210,6 +210,17 @@ def test_one_lucky_look_makes_no_worker_faster_that_was_watched_for_long() -> No
         _, state = control(state, usual, look / 2)
     _, state = control(state, replace(usual, produced=(120.0, 0.0)), 50.5)
     assert state.known.each[0] == pytest.approx(15.0, rel=0.05)
+
+
+@pytest.mark.parametrize(("needed", "left"), [(15.5, 16), (14.5, 16), (9.5, 10)])
+def test_where_nobody_waits_a_worker_stays_that_drift_may_need_again(needed: float, left: int) -> None:
+    state, running = ControlState(), Deployment(16, 0)
+    seen = observed(running, (500.0, 0.0), FULL * needed / 16)
+    targets = set()
+    for look in range(1, 301):
+        decision, state = control(state, seen, look / 2)
+        targets.add(decision.target.local)
+    assert min(targets) == left
 
 
 def test_remote_supply_grows_by_the_leap_at_most() -> None:

@@ -15,7 +15,7 @@ from pecan_ray import storage
 from pecan_ray.cache_options import MIB, Cache
 from pecan_ray.caching.store import EntryStore
 from pecan_ray.plan.splits import Split
-from pecan_ray.sources import Parquet, parquet_footers
+from pecan_ray.sources import Files, Parquet, parquet_footers
 from pecan_ray.sources.files import on_node
 from pecan_ray.sources.parquet_footers import NeededRanges
 from pecan_ray.storage.co_readers import ReaderRegistry
@@ -139,3 +139,7 @@ def test_of_the_splits_of_parquet_files_those_that_a_node_has_are_told(
     assert told() == (1, 3, 5), "another process of the job is told with the splits"
     splits = list(Parquet(f"{url}/set/*", columns=["number"], split_bytes=1).splits())
     assert told() == (1, 2, 3, 4, 5), "it lies in blocks that came with others"
+    whole = Files(f"{url}/set/*", split_files=1)
+    first = next(whole.splits())
+    assert on_node(whole, [first]) == ()
+    assert len(list(whole.read(first))) == 1 and on_node(whole, [first]) == (0,)

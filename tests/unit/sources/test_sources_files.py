@@ -31,6 +31,9 @@ def test_parquet_is_cut_at_row_groups(tmp_path: Path) -> None:
     check_contract(Parquet(str(tmp_path), columns=["n"], split_bytes=1, batch_rows=4), expected, splits=6)
     assert Parquet(str(tmp_path), columns="label").columns == Parquet(str(tmp_path), columns=["label"]).columns
     check_contract(Parquet(str(tmp_path), "n"), expected, splits=2)
+    pq.write_table(pa.table({"n": np.zeros(50)}), tmp_path / "equal", row_group_size=10, use_dictionary=False)
+    size = pq.read_metadata(tmp_path / "equal").row_group(0).total_byte_size
+    assert len(list(Parquet(str(tmp_path / "equal"), split_bytes=2 * size).splits())) == 3, "two, two and one"
 
 
 def test_columns_that_the_first_file_lacks_are_refused(tmp_path: Path) -> None:
