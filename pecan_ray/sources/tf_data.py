@@ -5,16 +5,18 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
-from pecan_ray.errors import MissingExtraError, PlanError
+from pecan_ray.errors import MissingExtraError, OpError, PecanError, PlanError, describe_error
 from pecan_ray.plan.fingerprint import canonical_text
 from pecan_ray.plan.splits import END, Element, KnownSplits, Lease, Split
 from pecan_ray.sources.files import check_positive
 from pecan_ray.sources.tf_random_state import outside_states, python_generators
 from pecan_ray.sources.tf_seeds import DatasetPass, Scope, make_seeded
+from pecan_ray.sources.tf_service import without_service
 from pecan_ray.sources.tf_shards import check_shard, index_filters, smaller_batches
 from pecan_ray.sources.tf_traces import TracedFunctions
 
@@ -95,7 +97,11 @@ class TfDataSource:
         except ImportError as error:
             raise MissingExtraError('from_tf_data needs TensorFlow: pip install "pecan_ray[tf]".') from error
         name, shards = to_str(self.make_dataset), self.shards
-        build = functools.partial(_call, self.make_dataset, self.num_shards, split.index, self.place)
+
+        def build() -> Any:
+            with without_service(name):
+                return self._made(split)
+
         # Seeds are joined with job, pass and shard while it is made:
         # docs/decisions/tensorflow-engine.md#137-seeds-of-datasets.
         made, fold = make_seeded(build, replace(self.place, shard=split.index), self.scope_types, self.traces.reused)
@@ -114,9 +120,27 @@ class TfDataSource:
             _warn_of_batches(name, size, shards)
         return made if self.reads_ahead else _one_by_one(made)
 
+    def _made(self, split: Split) -> Any:
+        try:
+            return _call(self.make_dataset, self.num_shards, split.index, self.place)
+        except PecanError:
+            raise
+        except Exception as error:  # the function is the user's
+            name = to_str(self.make_dataset)
+            trace = "".join(traceback.format_exception(error))
+            raise OpError(
+                f"from_tf_data: {name} could not make shard {split.index} of {self.shards}: {describe_error(error)}\n"
+                f"{trace}",
+                op=name,
+            ) from error
+
     def dataset(self, split: Split) -> Any:
-        """Return a shard's tf.data.Dataset of dicts from column name to tensor."""
-        return self.build_dataset(split).map(lambda *parts: columns_of(parts[0] if len(parts) == 1 else parts))
+        """Return a shard's tf.data.Dataset of dicts from column name to tensor, as operators of ours take them."""
+        made = self.build_dataset(split)
+        _check_tensors(made.element_spec, to_str(self.make_dataset))
+        # tf.data takes plain tuples apart, also those of one part.
+        unpacks = type(made.element_spec) is tuple
+        return made.map(lambda *parts: columns_of(parts if unpacks else parts[0]))
 
     def read(self, split: Split, start: int = 0) -> Iterator[Element]:
         """Yield a shard's elements from number `start` on, as NumPy values."""
@@ -246,6 +270,23 @@ def _check_names(spec: Any, name: str) -> None:
                 f"from_tf_data: two parts of an element of {name} have the column name {column!r}: {spec}. Names of "
                 "nested parts are joined by '/'; give one of them another name."
             )
+
+
+def _check_tensors(spec: Any, name: str) -> None:
+    """Raise PlanError where a part of an element is more than one tensor, or none."""
+    import tensorflow as tf
+
+    for column, part in _flat("", spec):
+        # A row of a ragged tensor may be plain.
+        row = isinstance(part, tf.RaggedTensorSpec) and part.ragged_rank == 0
+        if row or (isinstance(part, tf.TensorSpec) and part.dtype not in (tf.variant, tf.resource)):
+            continue
+        raise PlanError(
+            f"from_tf_data: part {column!r} of an element of {name} is {part}, and operators behind from_tf_data take "
+            f"tensors alone. Call tf.data's own operators in {name} (shuffle, filter, ragged_batch and so on): such "
+            "elements come out of it as they are. Or make a tensor of the part there (tf.sparse.to_dense, "
+            "RaggedTensor.to_tensor)."
+        )
 
 
 def columns_of(value: Any) -> dict[str, Any]:

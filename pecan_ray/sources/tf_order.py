@@ -13,7 +13,7 @@ from typing import Any
 
 WITH_ORDER = {
     "gen_dataset_ops": ("parallel_map_dataset_v2", "parallel_interleave_dataset_v4", "parallel_batch_dataset"),
-    "gen_experimental_dataset_ops": ("legacy_parallel_interleave_dataset_v2",),
+    "gen_experimental_dataset_ops": ("legacy_parallel_interleave_dataset_v2", "parse_example_dataset_v2"),
 }
 """Operations of TensorFlow's that have an attribute `deterministic`, by the module that tf.data calls them in."""
 OPTIONS = "options_dataset"
@@ -30,13 +30,13 @@ def in_order() -> Iterator[None]:
     with ExitStack() as stack:
         for module, names in WITH_ORDER.items():
             for name in names:
-                stack.enter_context(_replaced(modules[module], name, _ordered))
-        stack.enter_context(_replaced(gen_dataset_ops, OPTIONS, _options_in_order))
+                stack.enter_context(replaced(modules[module], name, _ordered))
+        stack.enter_context(replaced(gen_dataset_ops, OPTIONS, _options_in_order))
         yield
 
 
 @contextmanager
-def _replaced(module: Any, name: str, change: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
+def replaced(module: Any, name: str, change: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
     """Have this thread call a changed operation; it is there under its name for all others."""
     mine, operation = threading.get_ident(), getattr(module, name)
     changed = change(operation)

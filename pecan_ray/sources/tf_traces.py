@@ -11,6 +11,7 @@ import dis
 import pickle
 import random
 import threading
+import types
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -161,6 +162,11 @@ class _BoundedSerializer(CanonicalSerializer):
         if IMPORT_NAME in code.co_code[::2]:
             raise PlanError(f"{code.co_name} imports in its body, and what it takes from there may have changed")
         return super()._code(code)
+
+    def _function(self, fn: types.FunctionType) -> str:
+        # What others have hung on it: of names with underscores, Python's and AutoGraph's are known otherwise.
+        hung = {name: value for name, value in vars(fn).items() if not name.endswith("__")}
+        return super()._function(fn) + (self.to_text(hung) if hung else "")
 
     def _instance(self, value: Any) -> str:
         import tensorflow as tf

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -22,6 +22,10 @@ from tests.parity.tf_pipelines import PIPELINES, RANDOM  # noqa: E402
 from tests.unit.engines.tensorflow_rig import run  # noqa: E402
 
 ROWS = 10
+
+
+class Single(NamedTuple):
+    parts: Any
 
 
 def rows(num_shards: int, index: int) -> Any:
@@ -99,6 +103,54 @@ def test_batches_behind_a_dataset_have_its_structure() -> None:
     assert inputs.keys() == {"a"} and np.array_equal(inputs["a"], targets)
     changed = pipe.map(lambda batch: {"x": batch["1"]}).to_tf_dataset(debug=True)
     assert changed.element_spec == {"x": tf.TensorSpec([None], tf.int64)}
+
+
+NESTED: dict[str, Callable[[Any], Any]] = {
+    "one tensor": lambda n: n,
+    "a tuple of one": lambda n: (n,),
+    "a tuple of one dict": lambda n: ({"a": n, "b": -n},),
+    "a tuple of one tuple": lambda n: ((n, -n),),
+    "a NamedTuple of one dict": lambda n: Single({"a": n}),
+    "a dict of a tuple": lambda n: {"a": ({"b": n},)},
+}
+
+
+@pytest.mark.parametrize("kind", NESTED)
+def test_operators_behind_a_dataset_leave_its_structure(kind: str) -> None:
+    def make() -> Any:
+        return rows(1, 0).map(NESTED[kind])
+
+    for pipe, theirs in (
+        (ours(make, 1).take(3), make().take(3)),
+        (ours(make, 1).filter(any_row).batch(4), make().batch(4)),
+    ):
+        for one, other in zip(pipe.iter_batches(format="tf", debug=True), theirs, strict=True):
+            alike(one, other)
+        data = pipe.to_tf_dataset(debug=True)
+        assert data.element_spec == theirs.element_spec
+        for one, other in zip(data, theirs, strict=True):
+            alike(one, other)
+
+
+def any_row(columns: dict[str, Any]) -> bool:
+    return len(columns) > 0
+
+
+@pytest.mark.parametrize("name", ["ragged batches", "sparse batches", "composites", "slices of a sparse tensor"])
+@pytest.mark.parametrize("behind", ["shuffle", "batch"])
+def test_operators_behind_a_dataset_refuse_parts_that_are_no_tensors(name: str, behind: str) -> None:
+    pipe = ours(lambda: PIPELINES[name](rows(1, 0)), 1)
+    pipe = pipe.shuffle(3) if behind == "shuffle" else pipe.batch(2)
+    with pytest.raises(pecan.errors.PlanError, match=r"part '.*' of an element of .* is (Ragged|Sparse)TensorSpec"):
+        next(pipe.iter_batches(debug=True))
+
+
+def test_a_tensor_alone_goes_through_operators_though_a_ragged_one_would_not() -> None:
+    pipe = ours(lambda: PIPELINES["ragged batches"](rows(1, 0)).unbatch(), 1).padded_batch(2)
+    assert [list(batch["0"].shape) for batch in pipe.iter_batches(debug=True)] == [[2, n] for n in (1, 3, 5, 7, 9)]
+    whole = ours(lambda: rows(1, 0).map(lambda n: (n, None)), 1)
+    with pytest.raises(pecan.errors.PlanError, match=r"part '1' of an element of .* is NoneTensorSpec"):
+        next(whole.shuffle(3).iter_batches(debug=True))
 
 
 @pytest.mark.parametrize("size", [4, 5, 11])

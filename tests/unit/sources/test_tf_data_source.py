@@ -368,6 +368,44 @@ def test_a_function_that_has_changed_is_traced_again() -> None:
     assert got == wanted and notes.names == ["plain", "plain"]
 
 
+def test_a_function_is_traced_again_for_another_value_that_it_carries() -> None:
+    def made(num_shards: int, index: int) -> Any:
+        def scaled(n: Any) -> Any:
+            return n * vars(scaled)["scale"] + vars(scaled)["shift"]
+
+        vars(scaled).update(scale=10 * index, shift=index)
+        return numbers(num_shards, index).map(scaled)
+
+    got = [row[0] for shard in read(TfDataSource(made, num_shards=3), 1) for row in shard]
+    assert got == [10 * i * n + i for i in range(3) for n in range(i, 12, 3)]
+
+
+def test_a_shard_that_cannot_be_made_is_named() -> None:
+    def made(num_shards: int, index: int) -> Any:
+        return tf.data.TextLineDataset(tf.data.Dataset.from_tensor_slices(["a.txt", "b.txt"][index::num_shards]))
+
+    source = TfDataSource(made, num_shards=3)
+    first, *_, last = source.splits()
+    source.build_dataset(first)
+    with pytest.raises(errors.OpError, match=r"made could not make shard 2 of 3: TypeError: .*float32(.|\n)*TextLine"):
+        source.build_dataset(last)
+
+
+@pytest.mark.parametrize("call", ["distribute", "from_dataset_id"])
+def test_tf_data_service_is_refused_before_it_is_asked(call: str) -> None:
+    service, nobody = tf.data.experimental.service, "grpc://localhost:1"
+    everything = service.ShardingPolicy.OFF
+
+    def made(num_shards: int, index: int) -> Any:
+        if call == "distribute":
+            return numbers(num_shards, index).apply(service.distribute(everything, nobody))
+        return service.from_dataset_id(everything, nobody, 1, element_spec=tf.TensorSpec([], tf.int64))
+
+    source = TfDataSource(made)
+    with pytest.raises(errors.PlanError, match=r"made uses tf\.data service"):
+        source.build_dataset(next(source.splits()))
+
+
 def test_a_function_with_a_state_belongs_to_its_dataset() -> None:
     def made(num_shards: int, index: int) -> Any:
         counter, calls = tf.Variable(0, dtype=tf.int64), [0]

@@ -59,6 +59,26 @@ def test_elements_keep_their_order_though_others_are_ready_before_the_first(kind
     assert [int(element["0"]) for element in source.read(split)] == [*range(6)]
 
 
+def test_examples_that_are_parsed_side_by_side_keep_their_order() -> None:
+    def asked() -> Any:
+        number = tf.train.Feature(int64_list=tf.train.Int64List(value=[1]))
+        example = tf.train.Example(features=tf.train.Features(feature={"n": number})).SerializeToString()
+        parse = tf.data.experimental.parse_example_dataset(
+            {"n": tf.io.FixedLenFeature([], tf.int64)}, num_parallel_calls=3, deterministic=False
+        )
+        return tf.data.Dataset.from_tensors([example]).apply(parse)
+
+    def order_of(data: Any) -> list[bytes]:
+        nodes = tf.compat.v1.GraphDef.FromString(data._as_serialized_graph().numpy()).node
+        return [node.attr["deterministic"].s for node in nodes if node.op == "ParseExampleDatasetV2"]
+
+    source = TfDataSource(asked)
+    (split,) = source.splits()
+    assert order_of(asked()) == [b"false"]
+    assert order_of(source.build_dataset(split)) == [b"true"]
+    assert [list(element["n"]) for element in source.read(split)] == [[1]]
+
+
 COUNTER = tf.Variable(0, dtype=tf.int64)
 BESIDE: dict[str, tuple[bool, Callable[[Any], Any]]] = {
     "a map": (True, lambda data: data.map(lambda n: n + 1)),
