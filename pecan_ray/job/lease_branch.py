@@ -128,6 +128,7 @@ class Branch:
         # A mean of times for a lease says nothing about a row, and the other way round.
         if self.in_rows != (lease.row is not None):
             self.in_rows, self.lease_s = lease.row is not None, None
+            self.given.clear()
         # Numbered rows are timed when they are made (`LeaseRequests.note_produced`).
         if now is not None and self.in_one:
             self.runs.append(TimedRun(now))
@@ -144,7 +145,7 @@ class Branch:
         """
         at_a_time = len(self.given)
         while len(self.given) > reading:
-            self.note((now - self.given.popleft()) / self.given_rows / at_a_time)
+            self.note((now - self.given.popleft()) / at_a_time)
 
     def end_run(self, now: float) -> None:
         """Note how long the first run took, from the end of the one before it on."""

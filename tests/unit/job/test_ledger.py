@@ -48,6 +48,14 @@ def test_what_a_lost_worker_held_goes_through_filters_again() -> None:
     assert not held.rest().passed, "nobody knows which of its elements are behind them"
 
 
+def test_of_what_is_taken_back_a_lease_that_the_worker_never_had_hides_no_other() -> None:
+    state, lease = WorkerLeaseState(), Lease(0, Split(1), ((0, 4 << OUTPUT_BITS),))
+    state.assign(lease)
+    taken = dict(state.take_back({(0, 0, 0): lease.spans, lease.key: lease.spans}))
+    assert {one.key: tuple(spans) for one, spans in taken.items()} == {lease.key: lease.spans}
+    assert not state.pending_leases
+
+
 def test_a_dropped_rest_of_unknown_length_is_counted_once_another_pass_has_read_the_split_to_its_end() -> None:
     ledger = Ledger(LedgerShape(visitation="at_most_once", epochs=2))
     ledger.add_splits(0, [Split(0), Split(1)])

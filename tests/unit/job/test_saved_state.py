@@ -114,6 +114,7 @@ def test_a_state_that_a_version_before_has_saved_is_read() -> None:
         (lambda state: {"pecan_ray_state": 1, 1: 2}, r"cannot be read|damaged"),
         (lambda state: {"pecan_ray_state": 1, "x": object()}, r"cannot be read|damaged"),
         (lambda state: {"pecan_ray_state": 1, "sources": 7}, r"cannot be read|damaged"),
+        (lambda state: mended({**state, "sources": [{**state["sources"][0], "marks": "none"}]}), "cannot be read"),
     ],
 )
 def test_what_is_no_whole_state_is_refused(damage: Any, said: str) -> None:
