@@ -17,7 +17,6 @@ from ray._private.ray_constants import DEFAULT_DASHBOARD_AGENT_LISTEN_PORT
 from tests.ray.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
-pytestmark = pytest.mark.timeout(900)  # three nodes start, and programs on them, on a machine that may be busy
 NO_AGENT = "No available agent"
 """Says a cluster whose nodes have been up for a moment only."""
 

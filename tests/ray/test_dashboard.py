@@ -25,7 +25,6 @@ from tests.ray.waiting import ENDS_S, until
 from tests.ray.waiting_transforms import WaitLog, half, refuses_seven
 from tests.unit.observe.dashboard_rig import Reader
 
-pytestmark = pytest.mark.timeout(900)  # Ray Serve and two jobs start, on a machine that may be busy
 pytest.importorskip("starlette", reason="Ray Serve is not installed: pip install 'ray[serve]'")
 
 JOB = "watched & more"

@@ -31,12 +31,9 @@ from tests.ray.conftest import Clusters
 from tests.ray.waiting import until
 from tests.ray.workers import lose, maker
 
-pytestmark = [
-    pytest.mark.timeout(900),  # two nodes start, on a machine that may be busy
-    pytest.mark.skipif(
-        shutil.which("prometheus") is None, reason="no prometheus on this machine (Debian: apt-get install prometheus)"
-    ),
-]
+pytestmark = pytest.mark.skipif(
+    shutil.which("prometheus") is None, reason="no prometheus on this machine (Debian: apt-get install prometheus)"
+)
 SCRAPE_S = 5
 """A scrape that takes longer is thrown away."""
 LINES = 2000

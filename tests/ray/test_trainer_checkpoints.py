@@ -227,7 +227,6 @@ def report(folder: Path, rank: int, state: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow  # Ray Train starts processes that import torch, and a process group between them
-@pytest.mark.timeout(900)  # twice, on a machine that may be busy
 def test_a_killed_training_worker_loses_and_repeats_nothing(tmp_path: Path) -> None:
     """Ray Train runs the loop on two ranks, and once more from its checkpoint."""
     from ray import train
