@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable
 
 MOST_AHEAD = 4
 """Messages of one worker that are under way at a time: they keep the trainer busy until the worker is woken."""
+EARLY_SHARE = 0.75
+"""Of the bytes that may be queued, the share that rows of whole splits have which come before their turn: the next rows
+have the rest, so that they come ahead of the training loop."""
 FEW_AHEAD = 2
 """With more than so many nothing is granted: each grant wakes the worker."""
 
@@ -31,11 +34,15 @@ class MessageQuota:
         """Whether an open stream has no credit."""
         return bool(self._without)
 
-    def opened(self, worker: str, room: bool, always: Collection[str] = ()) -> dict[str, int]:
+    def room_early(self, early_bytes: int) -> bool:
+        """Tell whether there is room for rows that come before their turn, of which so many bytes are here."""
+        return early_bytes < EARLY_SHARE * self._prefetch_bytes
+
+    def opened(self, worker: str, may_send: Callable[[str], bool]) -> dict[str, int]:
         """Note a new stream; return the credits to grant."""
         self._open[worker] = 0
         self._without.add(worker)
-        return self.freed(room, always)
+        return self.freed(may_send)
 
     def closed(self, worker: str) -> None:
         """Note that a stream is over."""
@@ -46,11 +53,10 @@ class MessageQuota:
         """Return how many messages may be on their way from a worker."""
         return self._open.get(worker, 0)
 
-    def freed(self, room: bool, always: Collection[str] = ()) -> dict[str, int]:
-        """Return the credits to grant now: every stream has one while there is room, and some of them in any case."""
-        mine = self._without if room else self._without.intersection(always)
+    def freed(self, may_send: Callable[[str], bool]) -> dict[str, int]:
+        """Return the credits to grant now: every stream has one whose worker may send."""
         # Sorted, because the order of a set differs from process to process.
-        granted = dict.fromkeys(sorted(mine), 1)
+        granted = dict.fromkeys(filter(may_send, sorted(self._without)), 1)
         self._open.update(granted)
         self._without.difference_update(granted)
         return granted

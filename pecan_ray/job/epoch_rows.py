@@ -12,7 +12,7 @@ from pecan_ray.job.lease_rows import rows_of
 from pecan_ray.job.lease_sizes import may_be_cut
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.queues import Queues
-from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, Split
+from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, LeaseKey, Split
 from pecan_ray.sampling.spans import Span
 
 MANY = 1 << 40
@@ -112,6 +112,16 @@ class EpochRows:
         first = row + (lease.spans[0][0] >> OUTPUT_BITS)
         # Decision 191: rows of the last round skip numbers. A lease is cut before its next row does.
         return replace(lease, row=row + self.last_round().number(first) - first)
+
+    def placed(self, lease: Lease) -> Lease:
+        """Return a lease with its place in the epoch."""
+        place = self.split_number(lease.key)
+        return replace(lease, place=place, starts_epoch=(place, lease.spans[0][0]) == self.start)
+
+    def split_number(self, key: LeaseKey) -> int:
+        """Return the number of a split in the epoch."""
+        _, pass_index, index = key
+        return pass_index * len(self._queues.listings[0]) + index
 
     def left(self, given: int) -> int:
         """Return how many rows are behind those that were given; where that is not known, there are many."""

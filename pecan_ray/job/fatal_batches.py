@@ -62,8 +62,9 @@ class FatalBatches:
             fatal_elements.hung(rest, by, *by.at)
         elif alone is None:
             # Decision 151: a death says something about the batches that the worker held, and nothing about the order.
-            rows = (row for lease in rest for first, end in intervals(lease) for row in range(first, end))
-            self._died_with.update({row // self._batch_size for row in rows})
+            size = self._batch_size
+            held = (rows for lease in rest for rows in intervals(lease) if rows[0] < rows[1])
+            self._died_with.update({batch for first, end in held for batch in range(first // size, -(-end // size))})
         elif self._may_split:
             return self._blame(alone, rest, by, fatal_elements)
         else:

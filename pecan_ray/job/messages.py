@@ -301,6 +301,15 @@ class TrainerReport:
 
 
 @dataclass(frozen=True)
+class NextMakers:
+    """The workers that make the rows that come next, or others that are not many."""
+
+    split: int
+    """The number in the epoch of the split that comes next, as far as the job knows."""
+    workers: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class TrainerUpdate:
     """What holds for a trainer now: not a difference to what it knew, so that none of them must arrive."""
 
@@ -344,6 +353,8 @@ class TrainerUpdate:
     """Turns of complete rounds, in the order in which their batches are used."""
     lost_workers: tuple[str, ...] = ()
     """Workers that are gone, of which batches without a turn must be given back."""
+    next_makers: NextMakers | None = None
+    """Where whole splits are under way, whose batches are taken without room; None: those of all workers."""
     unordered: bool = False
     """Batches that tell their rows come in no order any more: none waits for another one."""
     quarantine: tuple[LeftOutElement, ...] = ()

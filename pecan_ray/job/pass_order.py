@@ -32,6 +32,8 @@ class Listing:
         """`by_estimates`: where it is not known how many elements a split holds, its estimate is taken."""
         self._by_estimates = by_estimates
         self.complete = False
+        self.has_whole = False
+        """Whether some split is read by one worker, from its beginning to its end."""
         self._elements_before = array("q", [0])
         """Of each split, as far as all tell how many they hold, and of what comes next."""
         self._rows: list[tuple[Any, ...]] = []
@@ -57,6 +59,7 @@ class Listing:
         counted = self.has_counts
         splits = [split.by_estimate for split in page] if self._by_estimates else page
         self._rows.extend(map(_values, splits))
+        self.has_whole = self.has_whole or any(split.whole for split in splits)
         for split in splits if counted else ():
             if split.elements is None:
                 break

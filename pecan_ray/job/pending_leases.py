@@ -58,6 +58,8 @@ class WorkerLeaseState:
     """Rows of its only run, with which other workers have died."""
     stale_spans: dict[LeaseKey, Spans] = field(default_factory=dict)
     """What it may work on in this epoch that is not its own any more: others were given it too, or have brought it."""
+    earlier: dict[LeaseKey, Sequence[Span]] = field(default_factory=dict)
+    """What was missing of its leases when it began with its assignment: it had made all that, where rows are joined."""
     working: bool = False
     finished_epoch: int = -1
     produced: int = 0
@@ -110,6 +112,7 @@ class WorkerLeaseState:
         self.working, self.group, self.rank, self.suspicious = True, list(group), rank, apart
         self.assigned = bool(self.group) and rank is None and not apart
         self.suspected, self.rejected = {}, {}
+        self.earlier = {key: tuple(held.missing) for key, held in self.pending_leases.items()}
         self.taken, self.in_groups, self.ends, self.alone = 0, False, False, None
 
     def begin_epoch(self, *, forget: bool) -> None:

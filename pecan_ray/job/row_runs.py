@@ -34,7 +34,7 @@ was promised, the job ends with an error instead.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import replace
 from functools import partial
 
@@ -53,6 +53,7 @@ from pecan_ray.job.rows_in_turn import RowsInTurn
 from pecan_ray.job.skipped_rows import SkippedRows
 from pecan_ray.job.waiting_rows import WaitingRows
 from pecan_ray.plan.splits import Lease, LeaseKey
+from pecan_ray.sampling.spans import Span
 
 WINDOW_BATCHES = 4
 """Of each worker, in the window: one that it makes, one that it has asked for, and two that wait for their turn."""
@@ -98,6 +99,11 @@ class RowRuns:
     def place_in_turn(self) -> int:
         """The place before which all of the epoch has had its turn, where rows are joined."""
         return max(self.in_turn.place, place_of(*self._epoch_rows.start))
+
+    def is_next(self, key: LeaseKey, spans: Iterable[Span]) -> bool:
+        """Tell whether positions hold what lies behind the place in turn, where rows are joined."""
+        place, split = self.place_in_turn, self._epoch_rows.split_number(key)
+        return any(place_of(split, start) <= place < place_of(split, stop) for start, stop in spans)
 
     @property
     def fatal_batches(self) -> FatalBatches:
@@ -191,13 +197,14 @@ class RowRuns:
         if run is None:
             return None
         self._note_given(run, state, fatal)
-        return tuple(map(self._placed, run)) if self._shape.joined else tuple(run)
+        return tuple(map(self._epoch_rows.placed, run)) if self._shape.joined else tuple(run)
 
     def _note_given(self, run: Sequence[Lease], state: WorkerLeaseState, fatal: FatalElementTracker) -> None:
         rows = sum(elements_in(lease) or 0 for lease in run)
         state.taken += rows
         share = bool(run) and self._epoch_rows.share(run[0]) is not None
-        state.ends = share or _ends_within_batch(self._shape, rows, state)
+        # Decision 234: rows that all wait for are not given to a worker that must make a whole split before.
+        state.ends = share or any(lease.split.whole for lease in run) or _ends_within_batch(self._shape, rows, state)
         for lease in run:
             # What came back lies before rows that others were given.
             self._waiting.given = max(self._waiting.given, rows_of(lease)[1])
@@ -275,12 +282,7 @@ class RowRuns:
 
     def _follows(self, before: Lease, lease: Lease) -> bool:
         """Tell whether nothing lies between two leases, not even a split that told of no element."""
-        return is_next([self._placed(before)], self._placed(lease))
-
-    def _placed(self, lease: Lease) -> Lease:
-        """Return a lease with its place in the epoch."""
-        place = lease.pass_index * len(self._queues.listings[0]) + lease.split.index
-        return replace(lease, place=place, starts_epoch=(place, lease.spans[0][0]) == self._epoch_rows.start)
+        return is_next([self._epoch_rows.placed(before)], self._epoch_rows.placed(lease))
 
     def rest(self, *, left: bool) -> tuple[int, int]:
         """Return how many batches the rows that fill none become as an epoch ends, and how many of them are dropped.

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
 
-from pecan_ray.job.blocks import between
+from pecan_ray.job.blocks import PLACE_BITS, between
 from pecan_ray.job.trainer_events import ReceivedBatch
 from pecan_ray.sampling.spans import Spans
 
@@ -47,6 +47,10 @@ class RowSequence:
     def waiting(self) -> Iterable[ReceivedBatch]:
         """Batches whose turn has not come."""
         return chain.from_iterable(self._early.values())
+
+    def is_behind(self, epoch: int, split: int) -> bool:
+        """Tell whether all of a split of an epoch has had its turn, where rows are joined."""
+        return (self._epoch, self._next >> PLACE_BITS) > (epoch, split)
 
     def add_batch(self, batch: ReceivedBatch) -> Sequence[ReceivedBatch]:
         """Take a batch; return those whose turn has come, in order."""

@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
 
-from pecan_ray.job.blocks import place_of
 from pecan_ray.job.lease_rows import has_row
 from pecan_ray.job.lease_sizes import elements_in
 from pecan_ray.job.pending_leases import LeaseSpans, WorkerLeaseState, within, without
@@ -77,14 +76,12 @@ class SecondWorkers:
 
     def _is_next(self, lease: Lease, row: int) -> bool:
         """Tell whether a lease holds what comes next: a row, or where rows are joined what lies behind their place."""
-        if not self._runs.joins or lease.place is None:
-            return has_row(lease, row)
-        place, split = self._runs.place_in_turn, lease.place
-        return any(place_of(split, start) <= place < place_of(split, stop) for start, stop in lease.spans)
+        return self._runs.is_next(lease.key, lease.spans) if self._runs.joins else has_row(lease, row)
 
     def replace(self, state: WorkerLeaseState) -> None:
-        """Let others make all that a worker holds, which cannot make a part of it."""
-        self._reassign_leases(state, [held.rest() for held in state.pending_leases.values()])
+        """Let others make all that a worker was given in its assignment, of which it cannot make a part."""
+        leases = [held.rest() for held in state.pending_leases.values()]
+        self._reassign_leases(state, without(leases, state.earlier))
 
     def _reassign_leases(self, state: WorkerLeaseState, leases: list[Lease]) -> None:
         for lease in leases:

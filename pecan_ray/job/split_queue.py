@@ -140,6 +140,12 @@ class SplitQueue(PassOrder):
             return 0
         return MANY if self._passes is None else max(0, self._passes - self.pass_index - 1)
 
+    def next_fresh(self) -> Split | None:
+        """Return the split that comes next of those that nobody has begun; None if none is known."""
+        if self._fresh():
+            return self._listing[int(self._order[self._at])] if self._at < len(self._order) else None
+        return self._listing[self._first] if self.passes_left else None
+
     def peek_splits(self, most: int) -> list[Split]:
         """Return up to so many of the next splits, each once: from now on they go last, but for those that are wanted.
 

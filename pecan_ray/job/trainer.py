@@ -174,7 +174,7 @@ class TrainerState:
                 self._streams.add(worker)
                 done.append(OpenStream(worker))
                 # Decision 22: a rank without batches has a credit with every worker, so whatever is finished may come.
-                _grant(self._credits.opened(worker, self._room(), self.queue.starved(update, [worker])), done)
+                _grant(self._credits.opened(worker, self._may_send), done)
 
     def _on_batches(self, event: BatchesReceived, now: float, done: list[TrainerInstruction]) -> None:
         # Also what is discarded: it has travelled.
@@ -188,9 +188,8 @@ class TrainerState:
         self.outgoing.deliver(self.queue.joined())
         self.outgoing.left_out(event.left_out, self.queue.place.closed)
         nbytes = sum(batch.nbytes for batch in event.batches)
-        room = self._room() or bool(self.queue.starved(self.update, [event.worker]))
         # A message has used its credit, also if all of its batches were discarded.
-        _grant(self._credits.used(event.worker, nbytes, self.queue.nbytes, room), done)
+        _grant(self._credits.used(event.worker, nbytes, self.queue.nbytes, self._may_send(event.worker)), done)
 
     def _on_stream_ended(self, event: StreamEnded, now: float, done: list[TrainerInstruction]) -> None:
         self._streams.discard(event.worker)
@@ -261,9 +260,15 @@ class TrainerState:
         self._grant_freed(done)
 
     def _grant_freed(self, done: list[TrainerInstruction]) -> None:
-        if not self._credits.lacking:
-            return
-        _grant(self._credits.freed(self._room(), self.queue.starved(self.update, self._streams)), done)
+        if self._credits.lacking:
+            _grant(self._credits.freed(self._may_send), done)
+
+    def _may_send(self, worker: str) -> bool:
+        """Tell whether to take more of a worker."""
+        # Decision 234: what others make of whole splits comes before its turn, and has a bound that nothing lifts.
+        if not self.queue.makes_next(worker, self.update):
+            return self._credits.room(self.queue.held_bytes) and self._credits.room_early(self.queue.early.nbytes)
+        return self._room() or bool(self.queue.starved(self.update, [worker]))
 
     def _held(self) -> bool:
         return bool(self.queue) and self._requested_since is not None and not self.queue.usable(self.update)

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from pecan_ray.job.ledger import Ledger
 from pecan_ray.job.messages import LeftOutElement, PlacingNow, TrainerUpdate
+from pecan_ray.job.next_makers import next_makers
 from pecan_ray.plan.windows import Deployment
 
 Unkept: TypeAlias = tuple[int, tuple[LeftOutElement, ...]]
@@ -76,6 +77,7 @@ class TrainerOrderState:
             schedule=ledger.rounds.schedule,
             lost_workers=ledger.rounds.lost_workers,
             level=ledger.level(),
+            next_makers=next_makers(ledger),
             unordered=bool(ledger.runs.given_up),
         )
         own = _own(ledger, ranks, unkept)

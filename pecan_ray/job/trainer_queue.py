@@ -169,6 +169,14 @@ class TrainerQueue:
         """Return whether all that is here waits for rows before it, or for more of them."""
         return bool(self.early or self.joiner) and not self._batches
 
+    def makes_next(self, worker: str, update: TrainerUpdate) -> bool:
+        """Tell whether a worker makes what comes next, where whole splits are under way; else all do."""
+        if update.next_makers is None:
+            return True
+        # The job hears later of what has had its turn here, and who makes what follows is not known until then.
+        behind = self.early.is_behind(update.epoch, update.next_makers.split)
+        return worker in update.next_makers.workers and not behind
+
     def accepts_without_room(self, update: TrainerUpdate, up_to_date: bool) -> bool:
         """Tell whether to take more without room: what is regrouped, unless the loop will make some by itself.
 

@@ -10,7 +10,7 @@ from pecan_ray.job.epoch_rows import EpochRows
 from pecan_ray.job.fatal_batches import FatalBatches
 from pecan_ray.job.fatal_elements import FatalElementTracker
 from pecan_ray.job.lease_rows import rows_of
-from pecan_ray.job.lease_sizes import cut, elements_in
+from pecan_ray.job.lease_sizes import cut, elements_in, may_be_cut
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.leftovers import Leftovers
 from pecan_ray.job.own_ranks import OwnRanks, RowsToGive
@@ -60,7 +60,19 @@ class WaitingRows:
                 break
             passed.append(rows)
         end = self._epoch_rows.end()
+        if self._is_whole_next():
+            limit = max(limit, self.given + 1)
         return RowsToGive(passed, self.given, min(end, limit), end, self._open_before)
+
+    def _is_whole_next(self) -> bool:
+        """Tell whether a whole split is the next that nobody was given."""
+        # Decision 234: trainers bound by bytes what comes of one before its turn, so that several may be under way.
+        queue = self._queues.common[0]
+        if not (self._shape.joined and self._queues.listings[0].has_whole):
+            return False
+        cut = (one.split for one in queue.returned if rows_of(self._epoch_rows.number(one))[0] >= self.given)
+        following = next(cut, None) or queue.next_fresh()
+        return following is not None and following.whole
 
     def leave_rest(self, leftovers: Leftovers) -> None:
         """Leave over the rows that are in no run: fewer than there are ranks, or than fill a batch of each.
@@ -131,7 +143,11 @@ class WaitingRows:
         """Return at most so many elements of a lease, and put back the rest."""
         # Decision 151: a batch with which two workers have died is a run of its own, so the one before ends there.
         first = rows_of(lease)[0]
-        suspected = self.fatal_batches.next_suspected_row(first)
+        suspected, elements = self.fatal_batches.next_suspected_row(first), elements_in(lease) or 0
+        apart = elements > 0 and self.fatal_batches.is_suspected(first)
+        # Decision 234: a part of a whole split costs all that lies before it.
+        if lease.split.whole and suspected is None and not apart:
+            return lease
         most = min(most, self._epoch_rows.last_round().run_end(first) - first)
         most = most if suspected is None else min(most, suspected - first)
         # What an estimate that is too large still has behind the end is one run, and each run passes over the split.
@@ -140,7 +156,8 @@ class WaitingRows:
             and lease.spans[-1][1] == END
             and lease.spans[0][0] >> OUTPUT_BITS >= self._ends.get(lease.split.index, END)
         )
-        if is_behind or (elements_in(lease) or 0) <= most:
+        # Behind the estimated end may lie others than the batch that is made apart.
+        if is_behind or not (may_be_cut(lease, most) if apart else elements > most):
             return lease
         part, rest = cut(lease, most)
         self.put_back([rest])

@@ -13,6 +13,7 @@ from pecan_ray.job.fatal_elements import hung
 from pecan_ray.job.instructions import Instructions, KillWorker, Log, LookForWorkers
 from pecan_ray.job.job_requests import JobRequests
 from pecan_ray.job.losses import Loss
+from pecan_ray.job.next_makers import NextMaker
 from pecan_ray.job.preemption import Preemption
 from pecan_ray.job.suspicion import CRASHED, SILENT, Suspicion
 from pecan_ray.job.trainer_order_state import TrainerOrderState
@@ -26,7 +27,7 @@ class WorkerStarts:
         self._job, self._trainer_updates, self._worker_requests = job, orders, job_requests
         self._worker_table, self._ledger, self._placement = job.worker_table, job.ledger, job.placement
         self._draining: dict[str, None] = {}
-        self._preemption = Preemption(job)
+        self._preemption, self._next_maker = Preemption(job), NextMaker()
         self.handlers: dict[type, Callable[[Any, float, Instructions], None]] = {
             events.WorkerPlaced: self._on_placed,
             events.WorkerPending: self._on_placement_pending,
@@ -248,6 +249,18 @@ class WorkerStarts:
             done += self._worker_table.fill(now)
         if quiet := self._worker_table.to_look_for(now, silent_s):
             done.append(LookForWorkers(quiet))
+        self._make_way(now, done)
+
+    def _make_way(self, now: float, done: Instructions) -> None:
+        """Let a worker go where all of them wait for rows that none of them makes, and have another one come."""
+        coming = not all(one.running or one.draining for one in self._worker_table.workers.values())
+        if name := self._next_maker.makes_way(self._ledger, now, coming=coming):
+            message = (
+                f"all wait for rows that nobody makes: {name}, which makes later ones, makes way for another worker"
+            )
+            self._job.tell("order", message, now)
+            self.drain(self._worker_table.workers[name], now, done)
+            done += self._worker_table.fill(now)
 
     def _on_checked(self, event: events.WorkerChecked, now: float, done: Instructions) -> None:
         worker = self._worker_table.workers.get(event.worker)

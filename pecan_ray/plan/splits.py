@@ -60,6 +60,8 @@ class Split:
     """Of each of `files`, likewise."""
     about: int | None = None
     """Where `elements` is not known without reading: an estimate, which may be wrong."""
+    whole: bool = False
+    """An element is reached only through all those before it, as in a compressed file: one worker reads all of it."""
 
     @property
     def by_estimate(self) -> Split:

@@ -281,6 +281,13 @@ def opened(split: Split, begin: int | None = None, *, listed: bool = True) -> It
             raise SourceError(f"Cannot read {split.path}: {error}.", path=split.path) from error
 
 
+def unpacked_ratio(stream: BinaryIO) -> float:
+    """Return how many bytes each byte of a compressed file that `opened` has opened becomes, by what was read of it."""
+    checked = cast(io.BufferedReader, stream).raw
+    assert isinstance(checked, _Checked), "a file that is not compressed"
+    return checked.offset / max(1, checked.taken())
+
+
 def _share_read(split: Split, offset: int | None, checked: _Checked | None) -> float | None:
     """Return which share of a split lies before an offset (of a compressed file: about); None: that is not known."""
     if offset is None:

@@ -125,11 +125,6 @@ class Csv(LinesByColumns, NullableColumns):
             yield replace(split, payload=schema)
 
     @property
-    def estimates_splits(self) -> bool:
-        """Return whether rows are lines, of files of this machine that are not compressed."""
-        return super().estimates_splits and not self.newlines_in_values
-
-    @property
     def reads_past_errors(self) -> bool:
         """Return whether the rows behind a bad one can be read; a lost quote changes them if values hold line ends."""
         return not self.newlines_in_values

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, cast
 from pecan_ray.errors import SourceError
 from pecan_ray.plan.splits import Columns, Element, Split
 from pecan_ray.sources.arrow import rows_of
-from pecan_ray.sources.files import MAX_RECORD_BYTES, SPLIT_BYTES, Paths, are_plain_local, check_positive, patterns_of
+from pecan_ray.sources.files import MAX_RECORD_BYTES, SPLIT_BYTES, Paths, are_local, check_positive, patterns_of
 from pecan_ray.sources.filling import check_fill
 from pecan_ray.sources.lines import UTF_8, BadLines, line_encoding
 from pecan_ray.sources.partitions import Partitions, check_partitions
@@ -61,8 +61,8 @@ class LineFiles(RecordFiles):
 
     @property
     def estimates_splits(self) -> bool:
-        """Return whether splits estimate their numbers of elements, and are short enough to begin anywhere in them."""
-        return are_plain_local(self.patterns)
+        """Return whether files are local, so that splits estimate their numbers of elements."""
+        return are_local(self.patterns)
 
     def __post_init__(self) -> None:
         super().__post_init__()

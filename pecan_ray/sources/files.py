@@ -135,17 +135,20 @@ def split_bytes_of(path: str, split_bytes: int) -> int:
     return split_bytes if is_remote(path) else min(split_bytes, LOCAL_SPLIT_BYTES)
 
 
-def are_plain_local(patterns: tuple[str, ...], *, all_files: bool = False) -> bool:
-    """Tell whether files lie on this machine and are not compressed; unless it shall be all, the first one shows it.
+def are_local(patterns: tuple[str, ...], *, plain: bool = False) -> bool:
+    """Tell whether files lie on this machine; `plain`: and none of them is compressed.
 
-    Then passing over what lies before an element takes little time.
+    Then passing over what lies before an element takes little time, but in compressed ones.
     """
     if any(map(is_remote, patterns)):
         return False
     # Where files are seen by workers alone nothing is known of them here.
     with suppress(OSError, PecanError):
-        found = (compression_of(file.path) is None for file in data_files(patterns))
-        return all(found) if all_files else next(found, True)
+        files = data_files(patterns)
+        if plain:
+            return all(compression_of(file.path) is None for file in files)
+        next(files, None)
+        return True
     return False
 
 

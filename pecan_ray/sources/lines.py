@@ -14,6 +14,7 @@ from pecan_ray.errors import CorruptSourceError, PlanError, SourceError
 from pecan_ray.plan.splits import Split
 from pecan_ray.sources.compressed import check_not_compressed, compression_of, opened
 from pecan_ray.sources.files import split_bytes_of
+from pecan_ray.sources.packed_estimate import PackedEstimate
 from pecan_ray.storage import FileInfo, is_remote, open_random
 
 BLOCK_BYTES = 1 << 18
@@ -86,21 +87,24 @@ class BadLines:
 
 
 def line_ranges(files: Iterable[FileInfo], split_bytes: int, *, whole: bool = False) -> Iterator[Split]:
-    """Yield byte ranges of about equal size, none longer than `split_bytes`; compressed files stay whole.
+    """Yield byte ranges of about equal size, none longer than `split_bytes`; compressed files are not cut.
 
-    Those of files of this machine are shorter, and tell about how many lines they have; a compressed file behind one
-    that is not, so that all tell it, as if it had one: it is read at a stretch.
+    Those of files of this machine are shorter, and tell about how many lines they have.  `whole`: no file is cut.
     """
-    index, line_bytes, estimates = 0, 0.0, False
+    index, line_bytes, packed = 0, 0.0, PackedEstimate(_mean_line_bytes)
     for file in files:
-        remote = is_remote(file.path)
-        if whole or compression_of(file.path):
-            yield Split(index, file.path, version=file.version, about=1 if estimates and not remote else None)
+        if compression_of(file.path):
+            yield packed.split(index, file)
             index += 1
             continue
-        estimates = True
+        remote = is_remote(file.path)
         if not remote:
             line_bytes = line_bytes or _line_bytes(file)
+        if whole:
+            about = None if remote else max(1, round(file.size / max(1.0, line_bytes)))
+            yield Split(index, file.path, version=file.version, about=about, whole=True)
+            index += 1
+            continue
         pieces = max(1, -(-file.size // split_bytes_of(file.path, split_bytes)))
         for piece in range(pieces):
             # In whole numbers, so that the end of one piece is the beginning of the next.
@@ -117,10 +121,15 @@ def _line_bytes(file: FileInfo) -> float:
         means = []
         for place in range(SAMPLES):
             stream.seek(max(0, file.size - SAMPLE_BYTES) * place // (SAMPLES - 1))
-            sample = stream.read(SAMPLE_BYTES)
-            means.append(len(sample) / max(1, sample.count(b"\n")))
+            means.append(_mean_line_bytes(stream))
         return median(means)
     return 0.0
+
+
+def _mean_line_bytes(stream: BinaryIO) -> float:
+    """Return how many bytes a line has in what comes next of a stream."""
+    sample = stream.read(SAMPLE_BYTES)
+    return len(sample) / max(1, sample.count(b"\n"))
 
 
 def opened_for_lines(split: Split, *, listed: bool = True) -> AbstractContextManager[BinaryIO]:

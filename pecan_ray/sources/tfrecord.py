@@ -6,6 +6,7 @@ import struct
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import BinaryIO, ClassVar, Literal, NoReturn
 
 import google_crc32c
@@ -16,12 +17,13 @@ from pecan_ray.sources.compressed import compression_of, opened
 from pecan_ray.sources.example_proto import check_features, parse_example
 from pecan_ray.sources.file_sources import RecordFiles
 from pecan_ray.sources.files import (
-    are_plain_local,
+    are_local,
     data_files,
     identity_of,
     skip_bytes,
     split_bytes_of,
 )
+from pecan_ray.sources.packed_estimate import PackedEstimate
 from pecan_ray.sources.partitions import (
     add_partitions,
     partition_values,
@@ -33,6 +35,9 @@ _HEADER = struct.Struct("<QI")
 _FOOTER = struct.Struct("<I")
 HEADERS_BYTES = 4096
 """Bytes that are read at a time where only lengths of records are wanted: a page, with the headers of small ones."""
+
+RECORDS_LOOKED_AT = 64
+"""Records of the first compressed file that tell how large they are."""
 
 
 @dataclass(frozen=True)
@@ -63,16 +68,12 @@ class TFRecords(RecordFiles):
 
     def splits(self) -> Iterator[Split]:
         """Yield whole files, and ranges of records of large local files."""
-        index, estimates = 0, False
+        index, packed = 0, PackedEstimate(self._mean_record_bytes)
         for file in with_equal_columns(data_files(self.patterns), self.patterns, self.partitions):
             if compression_of(file.path):
-                # Behind one that is not, it is read at a stretch, where others are divided.
-                about = 1 if estimates and not is_remote(file.path) else None
-                yield Split(index, file.path, version=file.version, about=about)
+                yield packed.split(index, file)
                 index += 1
-                continue
-            estimates = estimates or not is_remote(file.path)
-            if is_remote(file.path) or not file.size:
+            elif is_remote(file.path) or not file.size:
                 # An empty file is known to have no records, without reading it.
                 elements = None if file.size else 0
                 yield Split(index, file.path, stop=file.size, elements=elements, version=file.version)
@@ -85,12 +86,18 @@ class TFRecords(RecordFiles):
     @property
     def counts_splits(self) -> bool:
         """Return whether files are local and not compressed: their records are counted as they are listed."""
-        return are_plain_local(self.patterns, all_files=True)
+        return are_local(self.patterns, plain=True)
 
     @property
     def estimates_splits(self) -> bool:
-        """Return whether records are counted but for those of compressed files, which are read at a stretch."""
-        return are_plain_local(self.patterns)
+        """Return whether files are local: records are counted but for those of compressed files."""
+        return are_local(self.patterns)
+
+    def _mean_record_bytes(self, stream: BinaryIO) -> float:
+        """Return how many bytes a record has at the beginning of a stream."""
+        records = islice(_records(stream, Split(0), 0, self.max_record_bytes), RECORDS_LOOKED_AT)
+        ends = [offset + _HEADER.size + len(record) + _FOOTER.size for offset, record in records]
+        return ends[-1] / len(ends) if ends else 0.0
 
     def read(self, split: Split, start: int = 0) -> Iterator[Element]:
         """Yield records from number `start` on; the ones before are skipped by their lengths."""

@@ -9,13 +9,14 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain, groupby, islice
-from typing import ClassVar, Literal, NoReturn
+from typing import BinaryIO, ClassVar, Literal, NoReturn
 
 from pecan_ray.errors import CorruptSourceError, PecanError
 from pecan_ray.plan.splits import Element, Split
 from pecan_ray.sources.compressed import compression_of, opened
 from pecan_ray.sources.file_sources import NamedFiles
-from pecan_ray.sources.files import MAX_RECORD_BYTES, are_plain_local, check_positive, data_files, identity_of
+from pecan_ray.sources.files import MAX_RECORD_BYTES, are_local, check_positive, data_files, identity_of
+from pecan_ray.sources.packed_estimate import PackedEstimate
 from pecan_ray.sources.tar import BLOCK, TarMember, members
 from pecan_ray.storage import FileInfo, is_remote, open_random
 
@@ -86,33 +87,34 @@ class WebDataset(NamedFiles):
 
     def splits(self) -> Iterator[Split]:
         """Yield one split for each archive."""
-        sample_bytes, estimates = 0.0, False
+        sample_bytes, packed = 0.0, PackedEstimate(lambda stream: self._mean_sample_bytes("", stream, None))
         for index, file in enumerate(data_files(self.patterns)):
-            # How long a compressed archive is when it is unpacked is not known before its end.
-            stop = None if compression_of(file.path) else file.size
-            local = stop is not None and not is_remote(file.path)
+            if compression_of(file.path):
+                # How long it is when it is unpacked is not known before its end.
+                yield packed.split(index, file)
+                continue
+            local = not is_remote(file.path)
             sample_bytes = sample_bytes or (self._sample_bytes(file) if local else 0.0)
             about = max(1, round(file.size / max(1.0, sample_bytes))) if local else None
-            if estimates and stop is None and not is_remote(file.path):
-                about = 1  # compressed, behind one that is not: it is read at a stretch
-            estimates = estimates or local
-            yield Split(index=index, path=file.path, stop=stop, version=file.version, about=about)
+            yield Split(index=index, path=file.path, stop=file.size, version=file.version, about=about)
 
     @property
     def estimates_splits(self) -> bool:
-        """Return whether splits tell about how many samples they hold, and those before one are passed over quickly."""
-        return are_plain_local(self.patterns)
+        """Return whether files are local, so that they can be looked at."""
+        return are_local(self.patterns)
 
     def _sample_bytes(self, file: FileInfo) -> float:
         """Return how many bytes a sample has on average at the beginning of an archive; 0: nothing is known."""
         # Whoever reads it tells why it cannot be opened.
         with suppress(OSError, PecanError), open_random(file.path, version=file.version, buffering=BLOCK) as stream:
-            found = members(file.path, stream, file.size, self.max_record_bytes)
-            named = list(islice(_named(found, []), MEMBERS_LOOKED_AT))
-            if named:
-                samples = sum(1 for _ in groupby(named, key=lambda one: one[0]))
-                return (named[-1][2].offset + named[-1][2].size) / samples
+            return self._mean_sample_bytes(file.path, stream, file.size)
         return 0.0
+
+    def _mean_sample_bytes(self, path: str, stream: BinaryIO, size: int | None) -> float:
+        found = members(path, stream, size, self.max_record_bytes)
+        named = list(islice(_named(found, []), MEMBERS_LOOKED_AT))
+        samples = sum(1 for _ in groupby(named, key=lambda one: one[0]))
+        return (named[-1][2].offset + named[-1][2].size) / samples if named else 0.0
 
     def read(self, split: Split, start: int = 0) -> Iterator[Element]:
         """Yield samples from number `start` on; the data of those before is skipped, on disks by seeking."""

@@ -32,6 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--in-pieces", action="store_true", help="cut each off and go on from its state")
     parser.add_argument("--hurt-controllers", action="store_true", help="kill and freeze the controller in each")
     parser.add_argument("--least-ranks", type=int, default=1, help="only histories of at least so many ranks")
+    parser.add_argument("--packed", action="store_true", help="only histories with compressed files, read in order")
     parser.add_argument("--workers-of-cpu", type=int, default=1, help="processes that play")
     given = parser.parse_args(arguments)
     if given.seed is not None:
@@ -39,6 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     seeds: Iterator[int] = itertools.count(given.first)
     if given.least_ranks > 1:
         seeds = (seed for seed in seeds if draw(seed).ranks >= given.least_ranks)
+    if given.packed:
+        seeds = (seed for seed in seeds if draw(seed).whole)
     minutes: float = given.minutes
     if given.histories:
         seeds, minutes = itertools.islice(seeds, given.histories), float("inf")

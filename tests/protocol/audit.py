@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from pecan_ray.job.credits import MOST_AHEAD
+from pecan_ray.job.credits import EARLY_SHARE, MOST_AHEAD
 from pecan_ray.job.row_runs import WINDOW_BATCHES
 from pecan_ray.job.rows_in_turn import LEAST_SHARE
 from pecan_ray.job.trainer import TrainerState
@@ -148,9 +148,20 @@ class Audit:
         if self.world.clock.now - since > MUST_SAY_S and trainer.frozen_until < since:
             must(bool(trainer.message), f"{trainer.name} has waited {self.world.clock.now - since:.0f} s in silence")
 
+    def _early(self, trainer: TrainerModel) -> None:
+        """Look at the bytes of whole splits that have come before their turn: nothing else bounds these."""
+        if self.scenario.whole < 1 or not self.scenario.numbered:
+            return
+        bound = EARLY_SHARE * self.scenario.prefetch_bytes
+        messages = (trainer.state.queue.early.nbytes - bound) / max(1, trainer.largest_message)
+        # A worker that drains, or is given the next rows, hands over all that it had finished before.
+        most = (MOST_EXCESS + self.scenario.outbox) * max(1, len(trainer.streams))
+        must(messages <= most, f"{trainer.name} has {messages:.1f} messages before their turn, of {most} that it may")
+
     def queue(self, trainer: TrainerModel) -> None:
         """Look at the bytes in a trainer's queue."""
         state: TrainerState = trainer.state
+        self._early(trainer)
         bound = self.scenario.prefetch_bytes
         if self.scenario.numbered:  # what waited for its turn comes at once
             window = WINDOW_BATCHES * len(trainer.streams) * self.scenario.batch_size

@@ -221,7 +221,20 @@ def _numbered(random: Random, scenario: Scenario) -> Scenario:
     if scenario.one_row_each and Random(f"wrong {scenario.seed}").random() < 0.2:
         scenario = replace(scenario, wrong_by=Random(f"wrong by {scenario.seed}").choice((-2, -1, 1, 3)))
     scenario = replace(scenario, promised=known and not scenario.unseen and random.random() < 0.4)
-    return _with_slow_heads(random, scenario) if random.random() < 0.3 else scenario
+    scenario = _with_slow_heads(random, scenario) if random.random() < 0.3 else scenario
+    packed = Random(f"packed {scenario.seed}")
+    return _packed(packed, scenario) if estimated and packed.random() < 0.5 else scenario
+
+
+def _packed(random: Random, scenario: Scenario) -> Scenario:
+    """Some files are compressed: one worker reads all of each, which may be more than a trainer has room for."""
+    scenario = replace(scenario, whole=random.choice((0.5, 1.0, 1.0)))
+    if not scenario.plain or random.random() < 0.4:
+        return scenario
+    source = tuple(SplitModel((1,) * random.randint(0, 60)) for _ in range(random.choice((3, 8))))
+    room = random.choice((1, 5000, 20_000, 1 << 26))
+    batch_size = min(8, scenario.batch_size)
+    return replace(scenario, sources=(source,), prefetch_bytes=room, row_bytes=1000, batch_size=batch_size)
 
 
 def _on_several_nodes(random: Random, scenario: Scenario) -> Scenario:

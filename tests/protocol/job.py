@@ -279,7 +279,12 @@ class JobModel(Party):
         scenario = self.world.scenario
         splits = scenario.sources[branch]
         page = tuple(
-            Split(index, elements=scenario.told_elements(branch, index), about=scenario.about(branch, index))
+            Split(
+                index,
+                elements=scenario.told_elements(branch, index),
+                about=scenario.about(branch, index),
+                whole=scenario.is_whole(branch, index),
+            )
             for index in range(begin, min(begin + scenario.page, len(splits)))
         )
         if page:

@@ -91,6 +91,8 @@ class Scenario:
     """Sources tell how many elements their splits hold, before these are read."""
     estimated: bool = False
     """They only estimate it, and are wrong by up to ten times."""
+    whole: float = 0.0
+    """This share of them is read by one worker, from the beginning to the end."""
     ranks: int = 1
     epochs: int | None = 1
     num_passes: int = 1
@@ -233,6 +235,10 @@ class Scenario:
             return None
         wrong_by = Random(f"about {self.seed} {branch} {index}").choice((0.1, 0.5, 1.0, 2.0, 10.0))
         return max(1, round(wrong_by * len(self.sources[branch][index].outputs)))
+
+    def is_whole(self, branch: int, index: int) -> bool:
+        """Tell whether a split is read by one worker, from its beginning to its end."""
+        return Random(f"whole {self.seed} {branch} {index}").random() < self.whole
 
     @property
     def may_divide_splits(self) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -42,6 +44,32 @@ def test_lines_records_and_samples_come_in_the_order_of_their_files(tmp_path: Pa
             assert "rows come in the order of the source" in batches.explain()
         assert [number for batch in found for number in batch] == [*range(ELEMENTS)] * 2
         assert [len(batch) for batch in found] == ([64] * (ELEMENTS // 64) + [ELEMENTS % 64]) * 2
+
+
+@pytest.mark.parametrize("engine", some_later(["python", "tensorflow"], "tensorflow"))
+def test_compressed_files_come_in_order_behind_a_filter_a_loss_and_a_state(engine: Any, tmp_path: Path) -> None:
+    """Some are compressed, one is not; more is made of each than the trainer has room for."""
+    for part, name in enumerate(("0.txt.gz", "1.txt", "2.txt.bz2", "3.txt.gz", "4.txt.gz")):
+        numbers = range(part * ELEMENTS // 5, (part + 1) * ELEMENTS // 5)
+        lines = "".join(f"{number}\n" for number in numbers).encode()
+        packed = {".gz": gzip.compress(lines), ".bz2": bz2.compress(lines)}.get((tmp_path / name).suffix, lines)
+        (tmp_path / name).write_bytes(packed)
+    source = pecan.sources.TextLines(str(tmp_path))
+    pipe = pecan.PecanPipeline(source, engine=engine, name=f"packed {engine}")
+    pipe = pipe.map(numbered if engine == "python" else in_graph).filter(lambda i: i % 3 > 0, on="i").batch(16)
+    found, expected = list[int](), [number for number in range(ELEMENTS) if number % 3]
+    with pipe.iter_batches(workers=pecan.Workers(local=2, remote=1), **ONE_BY_ONE) as batches:
+        for number, batch in enumerate(islice(batches, 60)):
+            found += batch["i"].tolist()
+            if number == 3:
+                lose(batches, living_worker("local", []))
+        assert "rows come in the order of the source" in batches.explain()
+        assert "lost" in {event.kind for event in batches.report().events}
+        state = batches.state_dict()
+    assert found == expected[: 60 * 16]
+    with pipe.iter_batches(workers=pecan.Workers(local=3), state=state) as batches:
+        found += [number for batch in batches for number in batch["i"].tolist()]
+    assert found == expected
 
 
 def in_graph(element: Any) -> Any:

@@ -278,13 +278,14 @@ def calls(draw: Random) -> Iterator[str]:
         line.append(f"{now:.4g} s {some} {due} {notices.take_due(range(4), now + draw.choice((0.0, 0.01, 9.0)))}")
         notices.mark_sent(some[1])
     yield f"notices: {'; '.join(line)}"
-    quota, queued, credits = MessageQuota(100), 0, [words(MessageQuota(100).opened("a", True))]
+    quota, queued, credits = MessageQuota(100), 0, [words(MessageQuota(100).opened("a", {"a"}.__contains__))]
     for worker in ("a", "b"):
-        quota.opened(worker, draw.random() < 0.7)
+        quota.opened(worker, set("ab" if draw.random() < 0.7 else "").__contains__)
     for _ in range(8):
         queued = max(0, queued + draw.choice((-40, 10, 30)))
         credits.append(words(quota.used(draw.choice("ab"), draw.choice((5, 40)), queued, quota.room(queued))))
-        credits.append(words(quota.freed(quota.room(queued), draw.choice(((), ("b",))))))
+        always = draw.choice(((), ("b",)))
+        credits.append(words(quota.freed(set("ab" if quota.room(queued) else always).__contains__)))
     yield f"credits: {' '.join(credits)}"
     heartbeat, lot_s, told_at = Heartbeat(draw.choice((9.0, 60.0))), draw.choice((0.5, 30.0)), []
     for second in range(120):

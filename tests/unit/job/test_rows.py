@@ -146,3 +146,56 @@ def test_what_an_estimate_has_behind_the_end_of_its_split_is_one_run() -> None:
         spans.append(lease.spans[0])
         ledger.ended(worker, 0, lease.key, 4)
     assert spans == [elements(0, 4), (elements(4)[0], END)], "the split is passed over once"
+
+
+def whole_splits(*about: int) -> Ledger:
+    """Return a ledger of splits that are not cut, as compressed files are, with the workers a and b."""
+    ledger = Ledger(LedgerShape(in_row_order=True, joined=True, one_row_each=True, batch_size=2))
+    ledger.add_splits(0, [Split(index, about=one, whole=True) for index, one in enumerate(about)])
+    ledger.end_listing(0)
+    for worker in "ab":
+        ledger.join(worker)
+        assert ledger.next_assignment(worker) == Assignment(0)
+    return ledger
+
+
+def run_of(ledger: Ledger, worker: str, most: int = 1) -> list[tuple[int, object]]:
+    """Return the splits and positions of a worker's next run."""
+    return [(lease.split.index, lease.spans) for lease in ledger.take_run(worker, most) or ()]
+
+
+def test_each_worker_makes_a_whole_split_however_many_rows_are_before_it() -> None:
+    ledger = whole_splits(10**6, 10**6, 10**6)
+    assert run_of(ledger, "a") == [(0, ((0, END),))] and run_of(ledger, "b") == [(1, ((0, END),))]
+    assert run_of(ledger, "a") == [], "it may have to wait in the middle of this one, and others for what it was given"
+    assert ledger.next_assignment("a") == Assignment(0) and run_of(ledger, "a") == [(2, ((0, END),))]
+
+
+def test_small_whole_splits_are_made_together() -> None:
+    ledger = whole_splits(*[3] * 8)
+    assert [index for index, _ in run_of(ledger, "a", most=6)] == [0, 1]
+
+
+def test_what_is_left_of_a_whole_split_goes_to_one_worker_but_for_a_batch_with_which_two_have_died() -> None:
+    ledger = whole_splits(1000)
+    ledger.join("c")
+    ((_, first),) = run_of(ledger, "a")
+    ledger.ack(0, "a", 0, {(0, 0, 0): [elements(0, 4)]}, rows=4)
+    ledger.lost("a", died=CRASHED)
+    ledger.settled(0, "a")
+    assert (first, run_of(ledger, "b")) == (((0, END),), [(0, ((elements(4)[0], END),))])
+    ledger.lost("b", died=CRASHED)
+    ledger.settled(0, "b")
+    ledger.next_assignment("c")
+    assert run_of(ledger, "c") == [(0, (elements(4, 2),))]
+
+
+def test_what_a_worker_had_made_before_stays_its_own_where_it_cannot_open_a_split() -> None:
+    ledger = whole_splits(5, 5, 5)
+    run_of(ledger, "a")
+    ledger.assignment_ended("a", {})
+    ledger.next_assignment("a")
+    run_of(ledger, "a")
+    ledger.seconds.replace(ledger.workers["a"])
+    assert [key[2] for key in ledger.workers["a"].pending_leases] == [0]
+    assert run_of(ledger, "b") == [(1, ((0, END),))]

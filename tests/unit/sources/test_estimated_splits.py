@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
+import lzma
+import random
 import tarfile
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
 from unittest.mock import Mock
 
+import pyarrow as pa
 import pytest
 
 from pecan_ray.errors import CorruptSourceError
@@ -17,7 +21,7 @@ from pecan_ray.job.row_order import runs_in_order
 from pecan_ray.options import EngineName, IterOptions, Workers
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.shape import plan_shape
-from pecan_ray.plan.splits import Element
+from pecan_ray.plan.splits import Element, Source
 from pecan_ray.runtime.session import ledger_shape
 from pecan_ray.sources import Csv, JsonLines, TextLines, TFRecords, WebDataset, files
 from pecan_ray.sources.files import LOCAL_SPLIT_BYTES, data_files
@@ -61,14 +65,17 @@ def test_planning_asks_for_the_names_of_files_once(kind: Any, tmp_path: Path, mo
     assert listed.call_count == 1
 
 
-def test_compressed_files_buckets_and_files_that_are_not_here_tell_nothing(tmp_path: Path) -> None:
-    (tmp_path / "a.gz").write_bytes(b"")
-    for paths in (str(tmp_path), "s3://bucket/lines", str(tmp_path / "on another node.txt")):
+def test_buckets_and_files_that_are_not_here_tell_nothing(tmp_path: Path) -> None:
+    for paths in ("s3://bucket/lines", str(tmp_path / "on another node.txt")):
         assert not TextLines(paths).estimates_splits and not WebDataset(paths).estimates_splits
-        assert not TFRecords(paths).counts_splits
-    (tmp_path / "b.csv").write_text("x\n1\n")
-    quoted = Csv(str(tmp_path / "b.csv"), newlines_in_values=True)
-    assert not quoted.estimates_splits and next(quoted.splits()).about is None
+        assert not TFRecords(paths).counts_splits and not TFRecords(paths).estimates_splits
+
+
+def test_a_file_whose_rows_have_line_ends_in_values_is_read_by_one_worker(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x\n" + "1\n" * 99)
+    quoted = Csv(str(tmp_path / "a.csv"), newlines_in_values=True)
+    (split,) = quoted.splits()
+    assert quoted.estimates_splits and split.whole and split.stop is None and split.about == 100
 
 
 def test_records_on_this_machine_are_counted_as_they_are_listed(tmp_path: Path) -> None:
@@ -89,15 +96,40 @@ def test_a_record_that_is_broken_is_one_of_those_that_are_told(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("kind", [TextLines, JsonLines, TFRecords, WebDataset])
-def test_compressed_files_behind_others_are_read_at_a_stretch(kind: Any, tmp_path: Path) -> None:
-    for name in ("a", "b.gz", "c"):
-        (tmp_path / name).write_bytes(b"" if name != "b.gz" else gzip.compress(b""))
+def test_compressed_files_before_and_behind_others_are_read_by_one_worker_each(kind: Any, tmp_path: Path) -> None:
+    files = {"a.gz": gzip.compress(b""), "b": b"", "c.bz2": bz2.compress(b""), "d": b""}
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
     source = kind(str(tmp_path))
     assert source.estimates_splits and not getattr(source, "counts_splits", False)
-    told = [(split.elements, split.about) for split in source.splits()]
-    assert told[1] == (None, 1) and (None, None) not in told
-    (tmp_path / "a").unlink()
-    assert not source.estimates_splits and next(iter(source.splits())).about is None
+    told = [(split.whole, split.elements, split.about) for split in source.splits()]
+    assert [whole for whole, *_ in told] == [True, False, True, False]
+    assert all(elements is not None or about for _, elements, about in told) and told[0] == (True, None, 1)
+
+
+def test_compressed_files_tell_about_how_many_elements_they_hold(tmp_path: Path) -> None:
+    texts = [random.Random(number).randbytes(20).hex() for number in range(20_000)]
+    samples = {f"{number:05}.{name}": random.Random(number).randbytes(400) for number in range(3000) for name in "ab"}
+    data = {
+        TextLines: "\n".join(texts).encode(),
+        TFRecords: b"".join(framed(text.encode()) for text in texts),
+        WebDataset: tar_of(samples),
+    }
+    for kind, plain in data.items():
+        for ending, pack in PACKS.items():
+            (tmp_path / kind.__name__).mkdir(exist_ok=True)
+            (path := tmp_path / kind.__name__ / f"a.{ending}").write_bytes(pack(plain))
+            (split,) = cast("Source", kind(str(path))).splits()
+            held = len(samples) // 2 if kind is WebDataset else len(texts)
+            assert split.about == pytest.approx(held, rel=0.5), (kind, ending)
+
+
+PACKS: dict[str, Callable[[bytes], bytes]] = {
+    "gz": gzip.compress,
+    "bz2": bz2.compress,
+    "xz": lzma.compress,
+    "zst": lambda data: bytes(pa.Codec("zstd").compress(data)),
+}
 
 
 def test_parts_of_an_archive_are_read_without_passing_over_its_beginning_each_time(
