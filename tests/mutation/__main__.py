@@ -10,6 +10,7 @@ import importlib
 import math
 import os
 import re
+import subprocess
 import sys
 import tempfile
 from collections import Counter
@@ -129,6 +130,15 @@ def interval(noticed: int, tried: int) -> tuple[float, float]:
     return (middle - spread) / scale, (middle + spread) / scale
 
 
+def check_tree(folder: Path) -> None:
+    """Refuse a folder that keeps which tests run which lines of other files: none would seem to run what is changed."""
+    git = subprocess.run(("git", "rev-parse", "HEAD"), cwd=ROOT, capture_output=True, text=True, check=True)
+    tree, kept = f"{git.stdout.strip()} in {ROOT}", folder / "tree.txt"
+    if kept.exists() and kept.read_text() != tree:
+        raise SystemExit(f"{folder} is of {kept.read_text()}, and this is {tree}: give another --seen.")
+    kept.write_text(tree)
+
+
 def main() -> None:
     """Print each mutation that no test notices, and the share that is noticed."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
@@ -147,6 +157,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = (given.seen or Path(temporary)).resolve()
         folder.mkdir(exist_ok=True)
+        check_tree(folder)
         for trial, status in verdicts(given, folder):
             came = names[status if 0 <= status < len(names) else HUNG] if trial.tests else names[-1]
             found[trial.of_constant, came] += 1
