@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from pecan_ray.storage.backend import Backend
 from pecan_ray.storage.fsspec_files import FsspecFiles
 from pecan_ray.storage.gcs import GcsStorage
 from pecan_ray.storage.local import LocalFiles
+from pecan_ray.storage.local_errors import passes
 from pecan_ray.storage.objects import ObjectStore
 from pecan_ray.storage.options import StorageOptions, options_of
+from pecan_ray.storage.retry import retry
 from pecan_ray.storage.s3 import S3
 
 _MAKERS: dict[str, Callable[[dict[str, Any]], Backend]] = {
@@ -33,9 +35,14 @@ def is_remote(path: str) -> bool:
 def backend(path: str) -> Backend:
     """Return this process's client for a path."""
     scheme, separator, _ = path.partition("://")
-    if not separator:
-        return _backend_of("", None, os.getpid())
-    return _backend_of(scheme, options_of(path), os.getpid())
+    made = partial(_backend_of, scheme if separator else "", options_of(path) if separator else None, os.getpid())
+    try:
+        return made()
+    except OSError as error:
+        if not passes(error):
+            raise
+    # A client's library reads files of its own, for which there may be no descriptors just now.
+    return retry(made, passes=passes, path=path)
 
 
 # The process's number is part of the key: a forked child must not use its parent's connections.

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from pecan_ray.errors import MissingExtraError, SourceError, SourceNotFoundError, SourcePermissionError
 from pecan_ray.storage.backend import FileInfo
+from pecan_ray.storage.local_errors import passes
 from pecan_ray.storage.objects import Page
 from pecan_ray.storage.ranges import FileRange, RangeRequest, replaced, too_long
 from pecan_ray.storage.retry import Doing, is_cert_error, retry
@@ -182,7 +183,8 @@ class GcsStorage:
             # As in gcsfs's own `retry`: the next try has a new token.
             expired = status == 401 and "Invalid Credentials" in str(error)
             return expired or status in PASSING or (status >= 500 and status not in NEVER)
-        return isinstance(error, self._broken) and not is_cert_error(error)
+        # This machine may have no descriptors left just now.
+        return (isinstance(error, self._broken) and not is_cert_error(error)) or passes(error)
 
 
 def _header_check_trace(aiohttp: Any) -> Any:

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from pecan_ray.errors import MissingExtraError, PlanError, SourceError, SourceNotFoundError, SourcePermissionError
 from pecan_ray.storage.backend import FileInfo
+from pecan_ray.storage.local_errors import passes
 from pecan_ray.storage.objects import Page
 from pecan_ray.storage.ranges import WHOLE_BYTES, FileRange, RangeRequest, replaced
 from pecan_ray.storage.retry import Doing, is_cert_error, retry
@@ -177,12 +178,12 @@ class S3:
     def _ask(self, path: str, call: Callable[[], T], doing: Doing = "read") -> T:
         wrong = itertools.count(1)
 
-        def passes(error: Exception) -> bool:
+        def may_pass(error: Exception) -> bool:
             damaged = isinstance(error, self._errors.FlexibleChecksumError)
             return next(wrong) < MOST_WRONG if damaged else self._passes(error)
 
         try:
-            return retry(call, passes=passes, path=path, doing=doing)
+            return retry(call, passes=may_pass, path=path, doing=doing)
         except (self._errors.BotoCoreError, self._errors.ClientError, OSError) as error:
             raise self._explain(error, path, doing) from error
 
@@ -197,7 +198,8 @@ class S3:
             ConnectionError,
             TimeoutError,
         )
-        return isinstance(error, kinds) and not is_cert_error(error)
+        # This machine may have no descriptors left just now, for a socket or for a file of the library.
+        return (isinstance(error, kinds) and not is_cert_error(error)) or passes(error)
 
     def _explain(self, error: Exception, path: str, doing: Doing) -> SourceError:
         if not isinstance(error, self._errors.ClientError):

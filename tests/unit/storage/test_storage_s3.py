@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import pickle
+import resource
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from pecan_ray.options import Config
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.sources import Parquet, TextLines, WebDataset
 from pecan_ray.storage import access
+from pecan_ray.storage.clients import forget_clients
 from tests.object_stores import PAGE, SECRET, Bucket
 from tests.sample_files import table
 
@@ -46,6 +49,19 @@ def test_the_first_page_is_used_before_the_second_is_asked_for(bucket: Bucket) -
             f"s3://data/a/{name}" for name in ("1.txt", "b/2.txt")
         ]
     assert storage.subfolders("s3://data/a") == ["b", "c"]
+
+
+def test_a_read_waits_while_this_process_may_open_nothing_more(bucket: Bucket) -> None:
+    bucket.put({"key": b"all of it"})
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    again = threading.Timer(0.3, resource.setrlimit, (resource.RLIMIT_NOFILE, limits))
+    forget_clients()  # the library of a new one reads files of its own
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+    again.start()
+    try:
+        assert storage.read_all(KEY) == b"all of it"
+    finally:
+        again.join()
 
 
 @pytest.mark.usefixtures("small_reads")
