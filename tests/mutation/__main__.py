@@ -6,11 +6,11 @@ Each change is tried in a fork, by the tests that run its line: quick files firs
 from __future__ import annotations
 
 import argparse
+import hashlib
 import importlib
 import math
 import os
 import re
-import subprocess
 import sys
 import tempfile
 from collections import Counter
@@ -130,10 +130,11 @@ def interval(noticed: int, tried: int) -> tuple[float, float]:
     return (middle - spread) / scale, (middle + spread) / scale
 
 
-def check_tree(folder: Path) -> None:
+def check_tree(folder: Path, given: argparse.Namespace) -> None:
     """Refuse a folder that keeps which tests run which lines of other files: none would seem to run what is changed."""
-    git = subprocess.run(("git", "rev-parse", "HEAD"), cwd=ROOT, capture_output=True, text=True, check=True)
-    tree, kept = f"{git.stdout.strip()} in {ROOT}", folder / "tree.txt"
+    files = [path for name in (*given.folders, *given.tests) for path in sorted((ROOT / name).rglob("*.py"))]
+    contents = hashlib.sha256(b"\0".join(str(path).encode() + b"\0" + path.read_bytes() for path in files))
+    tree, kept = f"{contents.hexdigest()} in {ROOT}", folder / "tree.txt"
     if kept.exists() and kept.read_text() != tree:
         raise SystemExit(f"{folder} is of {kept.read_text()}, and this is {tree}: give another --seen.")
     kept.write_text(tree)
@@ -150,14 +151,14 @@ def main() -> None:
     parser.add_argument("--most-s", type=float, default=5.0, help="CPU time; a test that takes more is not asked")
     parser.add_argument("--change-s", type=float, default=60.0, help="CPU time of all tests that a change is tried by")
     parser.add_argument("--skip", type=int, default=0, help="of the changes drawn, to go on after an interruption")
-    parser.add_argument("--seen", type=Path, help="keeps which tests run which lines, for other seeds and this commit")
+    parser.add_argument("--seen", type=Path, help="keeps which tests run which lines, for other seeds and these files")
     given = parser.parse_args()
     found: Counter[tuple[bool, str]] = Counter()
     names = ["missed", "hung", *given.tests, "run by none"]
     with tempfile.TemporaryDirectory() as temporary:
         folder = (given.seen or Path(temporary)).resolve()
         folder.mkdir(exist_ok=True)
-        check_tree(folder)
+        check_tree(folder, given)
         for trial, status in verdicts(given, folder):
             came = names[status if 0 <= status < len(names) else HUNG] if trial.tests else names[-1]
             found[trial.of_constant, came] += 1
