@@ -1,10 +1,12 @@
 """Memory of trainer, workers, controller and journal while very many batches go through small rings.
 
     python -m benchmarks.flat_memory [--batches N] [--ring-kib K]
+    python -m benchmarks.flat_memory --minutes 60 [--step-ms 10]
 
-Prints, at every tenth of the batches, the resident memory of each process in MiB, its open files, the objects of
-pecan_ray's types that the trainer holds, and the bytes of the journal.  After the first two tenths, in which buffers
-fill, they should stay.
+The second one is a soak: steps of so long for so many minutes.  Rows must come in the order of the source, each once in
+each epoch.  Prints, at every tenth of the batches or of the time, the resident memory of each process in MiB, its open
+files, the objects of pecan_ray's types that the trainer holds, and the bytes of the journal.  After the first two
+tenths, in which buffers fill, they should stay.
 """
 
 from __future__ import annotations
@@ -73,6 +75,27 @@ def footprints(batches: Any, journal: Path, count: int, parts: int = PARTS) -> I
         yield footprint(part * taken, journal)
 
 
+def soaked(batches: Any, journal: Path, seconds: float, step_s: float, parts: int = PARTS) -> Iterator[Footprint]:
+    """Take batches for so long, one a step, and tell of each part of that time what is held behind it."""
+    began, taken = time.monotonic(), 0
+    for part in range(1, parts + 1):
+        while time.monotonic() < began + part * seconds / parts:
+            next(batches)
+            taken += 1
+            time.sleep(step_s)
+        yield footprint(taken, journal)
+
+
+def in_order(batches: Iterator[Any]) -> Iterator[Any]:
+    """Pass batches on, and raise AssertionError at the first that lacks, repeats or moves a row."""
+    expected = 0
+    for number, batch in enumerate(batches):
+        rows = np.arange(expected, expected + len(batch["i"])) % ROWS
+        assert np.array_equal(batch["i"], rows), f"batch {number} has the rows {batch['i']}, not {rows}"
+        expected = int(rows[-1] + 1) % ROWS
+        yield batch
+
+
 def footprint(batches: int, journal: Path) -> Footprint:
     """Look at the processes that this one has started, and at this one."""
     found: dict[str, list[tuple[float, int]]] = {"trainer": [_held(psutil.Process())]}
@@ -101,6 +124,8 @@ def main() -> None:
     """Run it on a cluster of two nodes on this machine, and print the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.flat_memory")
     parser.add_argument("--batches", type=int, default=100_000)
+    parser.add_argument("--minutes", type=float, help="of a soak, in place of --batches")
+    parser.add_argument("--step-ms", type=float, default=10.0, help="of a soak: how long the trainer computes for each")
     parser.add_argument("--ring-kib", type=int, default=1024)
     given = parser.parse_args()
     nodes: Any = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
@@ -113,11 +138,17 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         pipe = flat_pipeline(Path(folder), given.ring_kib << 10)
         with flat_batches(pipe) as batches:
-            for one in footprints(batches, Path(folder), given.batches):
+            checked = in_order(batches)
+            told = (
+                soaked(checked, Path(folder), given.minutes * 60, given.step_ms / 1000)
+                if given.minutes
+                else footprints(checked, Path(folder), given.batches)
+            )
+            for one in told:
                 held = " | ".join(f"{one.resident_mib[name]:.0f} ({one.files[name]})" for name in names)
                 sys.stdout.write(f"| {one.batches:,} | {held} | {one.objects:,} | {one.journal_bytes / 1024:,.0f} |\n")
                 sys.stdout.flush()
-    sys.stdout.write(f"{given.batches / (time.monotonic() - began):,.0f} batches per second\n")
+    sys.stdout.write(f"{one.batches / (time.monotonic() - began):,.0f} batches per second\n")
     leave: Any = ray.shutdown
     leave()
     nodes.shutdown()
