@@ -4,48 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.reproduction.authors_logs import load_trace
 from pecan_ray.autoscaler import (
     CACHEW,
     CACHEW_CODE,
     Autoscaler,
-    Decision,
-    Deployment,
     HorizontalPodAutoscaler,
     ScalingRule,
     Window,
 )
 from pecan_ray.errors import PlanError
 from tests.long_form import examples
-from tests.unit.placement.plants import Meter, Plant, drive
-
-RESNET_CACHEW_MS = [
-    870, 420, 290, 217, 169, 135, 127, 108, 95.6, 83.1, 80.3, 71.9, 66.1, 62.5, 58.0, 52.4, 50.6, 48.8, 47.7,
-]  # fmt: skip
-"""Batch times of 1, 2, ... remote workers in the authors' run of ResNet50 with Cachew (their artifact's logs)."""
 
 
 def window(batch_time: float, queue_size: float = 1.0, batches: int = 100) -> Window:
     return Window(batch_time, queue_size, batches)
-
-
-@dataclass
-class OnRemote:
-    """An autoscaler, driven like a placement policy."""
-
-    scaler: Autoscaler
-
-    @property
-    def converged(self) -> bool:
-        return self.scaler.converged
-
-    def decide(self, window: Window, deployment: Deployment) -> Decision:
-        return self.scaler.decide(window, deployment.remote)
 
 
 @pytest.mark.parametrize(("gain", "workers"), [(0.0301, 3), (0.0299, 1), (-1.0, 1)])
@@ -61,8 +39,8 @@ def test_the_authors_trace_leads_to_18_workers_at_3_percent_and_to_6_by_the_rele
 ) -> None:
     """In their log 19 was tried and given up for 18, at 47.7 ms after 48.8 ms: that run had not the code's 7 % bar."""
     scaler = Autoscaler(rule=rule, max_workers=100)
-    times = enumerate(RESNET_CACHEW_MS[:stops_at], 1)
-    targets = [scaler.decide(window(ms / 1000), count).workers for count, ms in times]
+    windows = load_trace("resnet_cachew").windows[:stops_at]
+    targets = [scaler.decide(window(batch_s), ran.remote).workers for ran, batch_s in windows]
     assert targets == [*range(2, stops_at + 1), stops_at - 1]
 
 
@@ -125,12 +103,13 @@ def test_workers_that_never_come_are_given_up_and_later_asked_for_again() -> Non
 @pytest.mark.parametrize(("needed", "workers"), [(0.5, 1), (3.7, 4), (40.0, 33)])
 def test_it_converges_at_what_is_needed_and_where_no_worker_gains_three_percent(needed: float, workers: int) -> None:
     """Worker n gains 1/n: beyond 33 none gains 3 %."""
-    meter = Meter(Plant(t_model=0.1, t_work=0.1 * needed), waiting=False)
-    run = drive(OnRemote(Autoscaler()), meter, Deployment(0, 1), longest=400)
-    assert run.converged and run.final.remote == workers
-
-
-# --- Kubernetes' autoscaler by CPU utilization -----------------------------------------------------------------
+    scaler, count = Autoscaler(), 1
+    for _ in range(400):
+        if scaler.converged:
+            break
+        batch_s = max(0.1, 0.1 * needed / count)
+        count = scaler.decide(window(batch_s), count).workers
+    assert scaler.converged and count == workers
 
 
 def busy(cpu: float | None) -> Window:

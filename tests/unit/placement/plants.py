@@ -11,24 +11,15 @@ import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
+from pecan_ray.placement import AutoPlacement
 from pecan_ray.placement.looks import Observation
 from pecan_ray.plan.prices import Prices
-from pecan_ray.plan.windows import Decision, Deployment, Window
+from pecan_ray.plan.windows import Deployment, Window
 from tests.unit.placement.fluid import observed
 
 QUEUE = 8
 """Batches that the client's queue holds."""
-
-
-class Policy(Protocol):
-    """What can be driven."""
-
-    @property
-    def converged(self) -> bool: ...
-
-    def decide(self, window: Window, deployment: Deployment) -> Decision: ...
 
 
 @dataclass(frozen=True)
@@ -93,30 +84,16 @@ class Meter:
         return math.exp(self._random.gauss(0, self.noise)) if self.noise else 1.0
 
 
-@dataclass
-class Drive:
-    """What happened when a policy was driven."""
-
-    final: Deployment
-    converged: bool
-    moves: list[Deployment]
-    """Every deployment that ran, without repetitions in a row."""
-    decisions: list[Decision]
-
-
-def drive(policy: Policy, meter: Meter, start: Deployment, longest: int = 600, after: int = 0) -> Drive:
-    """Run a policy until it has converged, `after` windows more, and until it has converged again."""
-    at, moves, decisions, left = start, [start], list[Decision](), after
-    for _ in range(longest):
-        decisions.append(policy.decide(meter.window(at), at))
-        if decisions[-1].target != at:
-            at = decisions[-1].target
-            moves.append(at)
-        if policy.converged or left < after:
-            if left <= 0 and policy.converged:
-                break
-            left -= 1
-    return Drive(at, policy.converged, moves, decisions)
+def drive(policy: AutoPlacement, meter: Meter, start: Deployment) -> list[Deployment]:
+    """Return the deployments that a policy goes through until it has converged."""
+    moves = [start]
+    for _ in range(600):
+        target = policy.decide(meter.window(moves[-1]), moves[-1]).target
+        if target != moves[-1]:
+            moves.append(target)
+        if policy.converged:
+            break
+    return moves
 
 
 def random_plant(seed: int) -> Plant:

@@ -1,16 +1,20 @@
-"""Prices, costs and where local workers go."""
+"""What a user wants and by when, prices, costs and where local workers go."""
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pecan_ray.errors import PlanError
 from pecan_ray.job.job_cost import cost_between
-from pecan_ray.placement import Cost, Deployment, Prices, PriceTier
+from pecan_ray.placement import AutoPlacement, Cost, Deployment, Prices, PriceTier
+from pecan_ray.placement.objective import COST, NO_WAIT
 from pecan_ray.placement.spread import spread_by_power
+from pecan_ray.plan.deadline import Deadline
 
 GCP = Prices(accelerator_host=4.96, remote_worker=0.42)
 MIXED = Prices(4.96, 0.42, (PriceTier("spot", 0.12, 4), PriceTier("on-demand", 0.90, 8)))
@@ -61,3 +65,33 @@ def test_local_workers_are_dealt_out_in_turn_and_by_the_cpus_of_hosts(local: int
     assert sum(spread) == local and len(spread) == clients
     assert max(spread) - min(spread) <= 1 and list(spread) == sorted(spread, reverse=True)
     assert spread_by_power(8, [96, 32]) == (6, 2) and spread_by_power(1, [32, 96]) == (0, 1)
+
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
+
+
+@pytest.mark.parametrize(
+    ("end", "seconds"),
+    [
+        (90, 90.0),
+        (timedelta(minutes=2), 120.0),
+        (datetime(2026, 1, 1, 14, tzinfo=timezone(timedelta(hours=1))), 3600.0),
+        ((NOON.astimezone() + timedelta(seconds=5)).replace(tzinfo=None), 5.0),  # without a zone: of this machine
+    ],
+)
+def test_a_deadline_is_told_in_seconds_as_a_span_or_as_a_moment(end: Any, seconds: float) -> None:
+    assert Deadline(end).seconds_from(NOON) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("end", [0, -1.0, float("inf"), float("nan"), True, "soon", timedelta(0)])
+def test_what_is_no_deadline_is_refused(end: Any) -> None:
+    with pytest.raises(PlanError, match="positive number of seconds"):
+        Deadline(end)
+    with pytest.raises(PlanError, match="was over 60 s ago"):
+        Deadline(NOON - timedelta(minutes=1)).seconds_from(NOON)
+
+
+def test_without_prices_the_wait_counts_and_with_them_the_bill() -> None:
+    assert AutoPlacement(priced=False).objective == NO_WAIT
+    assert AutoPlacement().objective == COST
+    assert AutoPlacement(objective=NO_WAIT).objective == NO_WAIT

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from pecan_ray.placement.trial_history import HELD_S
 from pecan_ray.plan.prices import Prices
 from pecan_ray.simulator import JpegEngines, Outcome, SimulatedJob, Workload, placement, simulate
 from pecan_ray.simulator.workload import build
-from tests.long_form import examples
 
 CPUS = 16
 
 
-def large_photographs(step_s: float = 0.1, noise: float = 0.05, clients: int = 1) -> Workload:
+def large_photographs(clients: int = 1) -> Workload:
     """A step of 100 ms beside 16 CPUs, of which a batch takes 4.8 s: they give 3.3 batches a second of 10."""
     values = {
-        "trainer.step_s": step_s,
+        "trainer.step_s": 0.1,
         "local.cpu_s": 4.8,
         "local.cpus": 1.0,
-        "noise.batch_cv": noise,
+        "noise.batch_cv": 0.05,
         "host.cpus": CPUS,
         "clients": clients,
         "max_local": CPUS * clients,
@@ -32,10 +26,10 @@ def large_photographs(step_s: float = 0.1, noise: float = 0.05, clients: int = 1
     return build("large photographs", "", Prices(10.0, 1.0), values)
 
 
-def run(workload: Workload, engines: JpegEngines | None, batches: int = 4000) -> tuple[Outcome, list[float], bool]:
+def run(workload: Workload, engines: JpegEngines | None) -> tuple[Outcome, list[float], bool]:
     """Run a job; return also when its workers began to leave decoding, or ceased, and whether that is kept."""
     driver = placement(workload, "auto")
-    spec = SimulatedJob(workload, driver, most_batches=batches, after_convergence=None, engines=engines)
+    spec = SimulatedJob(workload, driver, most_batches=4000, after_convergence=None, engines=engines)
     outcome = simulate(spec)
     flags = [(turn.seconds, turn.decision.accelerator) for turn in outcome.timeline]
     switches = [
@@ -73,24 +67,3 @@ def test_engines_that_bring_nothing_are_given_back(engines: JpegEngines, pays: b
     assert on == pays and (len(switches) == 1) == pays
     expected = 1 / engines.batches_per_s if pays else 0.3
     assert batch_s(outcome) == pytest.approx(expected, rel=0.08), "trials cost little"
-
-
-def test_where_cpus_suffice_engines_stay_idle() -> None:
-    _, switches, _ = run(large_photographs(step_s=0.4), JpegEngines(100.0))
-    assert not switches
-
-
-@given(
-    step_s=st.floats(0.05, 0.5),
-    engines=st.builds(JpegEngines, st.floats(0.5, 40), st.floats(0.02, 1.2), st.floats(0, 3)),
-    noise=st.sampled_from([0.0, 0.2]),
-)
-@examples(40)
-def test_whatever_engines_do_a_job_loses_a_minute_for_each_trial_at_most_and_does_not_swing(
-    step_s: float, engines: JpegEngines, noise: float
-) -> None:
-    workload = large_photographs(step_s, noise)
-    outcome, switches, _ = run(workload, engines, 800)
-    assert len(switches) <= 2 * (2 + math.log2(max(1.0, outcome.end.seconds / HELD_S)))
-    alone_s = 800 * max(step_s, 0.3)
-    assert outcome.end.seconds <= 1.06 * alone_s + 65 * math.ceil(len(switches) / 2)

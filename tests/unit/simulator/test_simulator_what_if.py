@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.prices import Prices
 from pecan_ray.plan.windows import Deployment, Window
-from pecan_ray.simulator.run_profile import MeasuredSpeed, RunProfile, from_json
+from pecan_ray.simulator.run_profile import RunProfile, from_json
 from pecan_ray.simulator.what_if import what_if
 from tests.long_form import examples
 
@@ -61,10 +61,6 @@ def test_a_forecast_says_speed_and_dollars_in_one_sentence() -> None:
     sure = str(what_if(PROFILE, Deployment(10, 20)))
     assert sure.endswith("20 batches/s, $0.417 per epoch (+$0.0833)")
     assert "$" not in str(what_if(replace(PROFILE, prices=None), Deployment(1, 4))), "without prices no dollars"
-
-
-IDLE = replace(PROFILE, measured=(MeasuredSpeed(Deployment(4, 0), 0.05, 0.05),), remote_rate=0.0, local_rate=5.0)
-"""Beside four local workers the trainer never waited."""
 
 
 @pytest.mark.parametrize(("asked", "told"), [((1, 0), "no local worker"), ((0, 0), "one worker")])
