@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -123,14 +122,12 @@ def test_a_graph_is_run_again_too() -> None:
 
 def test_the_command_shows_what_still_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     quarantine = tmp_path / "bad.jsonl"
-    bad = [BadElement("root", f"element {i} of split 0", "ValueError", {"i": Fraction(i - 3)}) for i in range(3)]
+    bad = [BadElement("root", f"element {i} of split 0", "ValueError", {"i": i - 3}) for i in range(3)]
     file = QuarantineFile(quarantine, "a job")
     file.add(bad)
     file.close()
     (tmp_path / "broken.py").write_text(PROGRAM)
     assert main(["replay", str(quarantine), str(tmp_path / "broken.py")]) == 1
-    assert "0 still fail, 0 do not fail any more, 0 were not kept, 3 are pickles" in capsys.readouterr().out
-    assert main(["replay", "--trust", str(quarantine), str(tmp_path / "broken.py")]) == 1
     said = capsys.readouterr().out
     assert said.count("element 0 of split 0 in root:") == 1
     assert "return math.sqrt(float(i))" in said

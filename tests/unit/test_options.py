@@ -40,6 +40,9 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
 OF_OTHER_KINDS: list[tuple[Any, dict[str, Any], str]] = [
     (IterOptions, {"epochs": 1.5}, "epochs must be a whole number or None, but got 1.5"),
     (IterOptions, {"order": ["strict"]}, "order must be one of 'relaxed', 'strict' or None, but got ['strict']"),
+    (Config, {"reorder": "fast"}, "reorder must be one of"),
+    (Config, {"sample_elements": 0}, "sample_elements must be"),
+    (Config, {"sample_seconds": 0}, "sample_seconds must be"),
     (Config, {"hung_after_s": 4.9}, "hung_after_s must be at least 5"),
     (Config, {"cpus_per_worker": True}, "cpus_per_worker must be a number, but got True"),
     (Config, {"remote_labels": {"zone": 1}}, "must be a mapping from a text to a text, but got {'zone': 1}"),

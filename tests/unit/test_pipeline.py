@@ -32,9 +32,6 @@ def names(pipe: PecanPipeline) -> list[str]:
     return [op.name for op in pipe.plan.all_ops()]
 
 
-# --- building ------------------------------------------------------------------------------------------------
-
-
 def test_every_method_returns_a_new_pipeline_and_leaves_the_old_one() -> None:
     base = numbers(name="i", seed=3)
     steps = [base.map(add_one, on="i"), base.batch(2), base.shuffle(2), base.repeat(2), base.zip(numbers(name="j"))]

@@ -86,9 +86,6 @@ def test_html_is_escaped_other_formats_are_refused_and_mode_pecan_warns(caplog: 
     assert [one.levelname for one in caplog.records if VALUES_MAY_DIFFER in one.message] == ["WARNING"]
 
 
-# --- the command -------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where a test writes a program, which is imported as by a process of its own."""

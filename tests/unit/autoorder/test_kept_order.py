@@ -50,9 +50,6 @@ def names(ordered: Ordered) -> list[str]:
     return list(ordered.order[0])
 
 
-# --- kept --------------------------------------------------------------------------------------------------
-
-
 def test_an_order_is_found_once_run_by_all_later_jobs_and_shown_until_it_is_asked_for_again(cache_folder: Path) -> None:
     first, shown = as_run(images()), images().explain()
     assert names(first) == ["half", "tone"] and "AutoOrder moved half before tone" in first.notes[0]
@@ -116,9 +113,6 @@ def test_an_order_that_a_job_could_not_run_is_replaced_by_the_one_as_written(
     assert len(list(tmp_path.iterdir())) == int(kept)
     if kept:
         assert "half failed on an image" in as_run(pipe).notes[0] and "half failed on an image" in pipe.explain()
-
-
-# --- pinned ------------------------------------------------------------------------------------------------
 
 
 def test_a_saved_order_is_pinned_without_a_sample_and_beats_a_kept_one_and_a_seed(tmp_path: Path) -> None:
@@ -205,9 +199,6 @@ def test_a_folder_that_can_keep_no_orders_is_told_before_the_job_begins(tmp_path
     assert "order_folder" not in images(order_folder=tmp_path / "new").explain()
 
 
-# --- a seed that is given ----------------------------------------------------------------------------------
-
-
 def pixels(pipe: pecan.PecanPipeline) -> Any:
     with pipe.iter_batches(debug=True) as batches:
         return np.concatenate([batch["image"] for batch in batches])
@@ -225,9 +216,6 @@ def test_with_a_seed_results_are_those_of_the_order_as_written(cache_folder: Pat
         assert not any("a seed is given" in said for said in as_run(images(0, reorder=named)).notes)
 
 
-# --- the command -------------------------------------------------------------------------------------------
-
-
 def test_the_command_saves_an_order(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -239,9 +227,6 @@ def test_the_command_saves_an_order(
     assert f'pin it by Config(order_file="{order}")' in told.err and told.out.startswith("noise (mode")
     assert json.loads(order.read_text())["orders"] == [["half", "tone"]]
     assert main(["explain", str(program), "--again"]) == 0
-
-
-# --- states -----------------------------------------------------------------------------------------------------
 
 
 def runs_under(pipe: pecan.PecanPipeline, order: Any, *decoders: str, cuts_elements: bool = False) -> Any:

@@ -24,7 +24,7 @@ from pecan_ray.autoorder.order_request import OrderRequest
 from pecan_ray.autoorder.sample import Sampled, sample_op_sequence
 from pecan_ray.autoorder.speed import SpeedComparison
 from pecan_ray.autoorder.trial import Trial
-from pecan_ray.errors import ColumnError, OpError, PlanError
+from pecan_ray.errors import ColumnError, OpError
 from pecan_ray.options import EngineName
 from pecan_ray.plan.op_sequences import op_sequences
 from pecan_ray.plan.splits import Element
@@ -41,7 +41,7 @@ from tests.unit.autoorder.sampled_orders import (
     rejects,
     tone,
 )
-from tests.unit.autoorder.test_autoorder_decided import half
+from tests.unit.autoorder.test_autoorder_decided import fragile, half
 
 pytestmark = pytest.mark.usefixtures("on_the_meter")
 
@@ -134,9 +134,6 @@ def test_each_kind_of_changes_can_be_switched_off() -> None:
     assert order_plan(replace(asked, elements=FEW, seconds=60.0)).decoders == ()
 
 
-# --- the pipelines of the Pecan paper ----------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return large_photographs(tmp_path_factory.mktemp("large"))
@@ -173,9 +170,6 @@ def test_asr_pads_after_all_augmentations() -> None:
         *("decode", "add_text", "vectorize", "fourier_transform"),
         *("spec_augment", "speed_perturb", "pitch_perturb", "reverb", "pad"),
     )
-
-
-# --- too little, too late, and errors ----------------------------------------------------------------------
 
 
 def test_the_gain_of_a_stretch_is_told_and_judged_of_the_whole_pipeline() -> None:
@@ -272,12 +266,6 @@ def test_an_error_of_a_trial_leaves_the_order_and_is_told_and_ctrl_c_passes(
         ordering(pipe, mode)
 
 
-def fragile(element: Element) -> Element:
-    if element["number"] == 5:
-        raise ValueError("broken")
-    return element
-
-
 def test_an_error_in_the_sample_is_the_jobs_to_raise_and_explain_leaves_bad_elements_out_and_says_so_once() -> None:
     pipe = configured().map(fragile).map(half, on="image").shuffle(8).map(tone, on="image").batch(4)
     batches = pipe.iter_batches(debug=True)
@@ -298,9 +286,3 @@ def test_a_wrong_column_name_is_told_before_a_job_begins() -> None:
     pipe = configured().map(tone, on="picture").map(half, on="image").batch(4)
     with pytest.raises(ColumnError, match="there is no column 'picture'"):
         pipe.iter_batches(debug=True)
-
-
-@pytest.mark.parametrize("wrong", [{"reorder": "fast"}, {"sample_elements": 0}, {"sample_seconds": 0}])
-def test_settings_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(PlanError, match=next(iter(wrong))):
-        pecan.Config(**wrong)

@@ -18,10 +18,7 @@ from pecan_ray.engines.in_process import run_in_process
 from pecan_ray.options import EngineName
 from pecan_ray.plan.operators import Map, Plan
 from tests.unit.autoorder.sampled_orders import push_down
-
-
-def encoded(image: Any, suffix: str = ".jpg") -> bytes:
-    return bytes(cv2.imencode(suffix, image[..., ::-1])[1])
+from tests.unit.known.known_functions import encode
 
 
 def test_functions_are_merged_in_each_input_of_a_join() -> None:
@@ -37,7 +34,7 @@ def test_functions_are_merged_in_each_input_of_a_join() -> None:
 
 
 def test_other_formats_than_jpeg_are_decoded_whole_and_bad_input_is_named() -> None:
-    pipe = pipeline(ROWS["decoder, crop and resize"], [encoded(smooth(), ".png")])
+    pipe = pipeline(ROWS["decoder, crop and resize"], [encode(smooth(), kind=".png")])
     assert np.array_equal(pictures(pipe.plan), pictures(fused(pipe)))
     with pytest.raises(ValueError, match="smaller than CenterCrop"):
         images.CenterCrop(64, 64)(np.zeros((32, 32, 3), np.uint8))
@@ -113,7 +110,7 @@ ROWS: dict[str, Sequence[tuple[str, Fn]]] = {
 @pytest.mark.parametrize("steps", ROWS.values(), ids=ROWS)
 def test_one_warp_shows_what_one_after_the_other_shows(steps: Sequence[tuple[str, Fn]]) -> None:
     given = [smooth(), smooth(333, 517), smooth(1600, 1200)]
-    pipe = pipeline(steps, [encoded(one) if steps[0][0] == "decode" else one for one in given])
+    pipe = pipeline(steps, [encode(one) if steps[0][0] == "decode" else one for one in given])
     for seed in range(8):
         before, after = pictures(pipe.plan, seed), pictures(fused(pipe), seed)
         assert before.shape == after.shape and before.dtype == after.dtype
@@ -129,7 +126,7 @@ def test_a_small_image_between_that_is_enlarged_again_is_made(decodes: bool) -> 
     noise = np.random.default_rng(0).integers(0, 256, (60, 80, 3), np.uint8)
     given = cv2.resize(noise, (800, 600), interpolation=cv2.INTER_NEAREST)
     pipe = pipeline(
-        [*([("decode", images.Decode())] if decodes else []), *steps], [encoded(given) if decodes else given] * 4
+        [*([("decode", images.Decode())] if decodes else []), *steps], [encode(given) if decodes else given] * 4
     )
     before, after = pictures(pipe.plan), pictures(fused(pipe))
     for one, other in zip(before, after, strict=True):
@@ -169,7 +166,7 @@ def cast(image: Any) -> Any:
     ],
 )
 def test_a_cast_of_bytes_to_floats_between_is_done_to_the_result(steps: Sequence[tuple[str, Fn]]) -> None:
-    pipe = pipeline(steps, [encoded(smooth(480, 640)) for _ in range(4)])
+    pipe = pipeline(steps, [encode(smooth(480, 640)) for _ in range(4)])
     plan, [_] = push_down(pipe.plan, "python")
     assert [op.name for op in plan.ops] == ["crop", "cast", "batch"]
     before, after = pictures(pipe.plan), pictures(plan)

@@ -196,9 +196,6 @@ def test_unlike_elements_are_no_rows(change: Element) -> None:
     assert stacked(given) is None
 
 
-# --- AutoOrder -----------------------------------------------------------------------------------------------
-
-
 def scale(element: Element) -> Element:
     return {**element, "x": (element["x"] - np.float32(0.5)) / np.float32(2)}
 
@@ -328,9 +325,6 @@ def test_an_order_file_may_name_them_and_is_refused_for_others(tmp_path: Path) -
     for names in ("scale in rows", "clip+half in rows"):
         with pytest.raises(PlanError, match=re.escape(names)):
             pinned(names)
-
-
-# --- in the engine -------------------------------------------------------------------------------------------
 
 
 def run(plan: Plan, on_error: OnError = "raise", threads: int = 2) -> list[Produced]:

@@ -182,9 +182,6 @@ def test_a_process_that_is_stopped_holds_nobody_longer_than_one_that_hangs(monke
         own.call_in_subprocess(stop, signal.SIGSTOP, engine="python", seconds=10)
 
 
-# --- a look counts its waiting, and ends with its job ------------------------------------------------------
-
-
 def test_of_waiting_two_thirds_count_and_of_work_and_queueing_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     wall, cpu, queued = [0.0], [0.0], [0.0]
     times = SimpleNamespace(perf_counter=lambda: wall[0], process_time=lambda: cpu[0])

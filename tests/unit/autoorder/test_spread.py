@@ -20,6 +20,7 @@ from pecan_ray.options import Config
 from pecan_ray.plan.op_sequences import op_sequences
 from pecan_ray.plan.splits import Element, Split
 from pecan_ray.sources.listing import LISTING_S, MOST_LISTED, list_splits
+from tests.unit.autoorder.sampled_rows import keep
 
 
 class Files:
@@ -45,10 +46,6 @@ class Files:
         return "files"
 
 
-def same(element: Element) -> Element:
-    return element
-
-
 def sampled(pipe: pecan.PecanPipeline, elements: int = 64, *, anywhere: bool = True) -> list[tuple[int, int]]:
     """The elements of a sample: (file, number)."""
     (stretch,) = op_sequences(pipe.plan)
@@ -58,15 +55,15 @@ def sampled(pipe: pecan.PecanPipeline, elements: int = 64, *, anywhere: bool = T
 
 def test_a_sample_comes_from_the_whole_data_unless_a_pipeline_needs_its_beginning() -> None:
     source = Files([1000] * 100)
-    found = sampled(pecan.PecanPipeline(source).map(same))
+    found = sampled(pecan.PecanPipeline(source).map(keep))
     files = sorted({file for file, _ in found})
     assert len(found) == 64 and len(files) == 32 and files[0] == 0 and files[-1] >= 90
     assert len(source.opened) == 32, "opening costs"
-    assert sorted(sampled(pecan.PecanPipeline(Files([3, 0, 2])).map(same))) == [(0, 0), (0, 1), (0, 2), (2, 0), (2, 1)]
-    assert len(sampled(pecan.PecanPipeline(Files([2, 100], known=True)).map(same))) == 64
+    assert sorted(sampled(pecan.PecanPipeline(Files([3, 0, 2])).map(keep))) == [(0, 0), (0, 1), (0, 2), (2, 0), (2, 1)]
+    assert len(sampled(pecan.PecanPipeline(Files([2, 100], known=True)).map(keep))) == 64
     from_the_beginning = [(0, number) for number in range(40)]
-    assert sampled(pecan.PecanPipeline(Files([1000] * 100)).take(40).map(same)) == from_the_beginning
-    assert sampled(pecan.PecanPipeline(Files([1000] * 9)).map(same), 40, anywhere=False) == from_the_beginning
+    assert sampled(pecan.PecanPipeline(Files([1000] * 100)).take(40).map(keep)) == from_the_beginning
+    assert sampled(pecan.PecanPipeline(Files([1000] * 9)).map(keep), 40, anywhere=False) == from_the_beginning
 
 
 def in_tenths(found: list[tuple[int, int]], size: int) -> list[int]:
@@ -85,16 +82,16 @@ def reading_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("known", [True, False])
 def test_a_sample_of_one_file_comes_from_all_of_it_and_is_the_same_in_each_look(known: bool) -> None:
     source = Files([20_000], known=known)
-    found = sampled(pecan.PecanPipeline(source).map(same), 300)
+    found = sampled(pecan.PecanPipeline(source).map(keep), 300)
     assert len(set(found)) == 300 and min(in_tenths(found, 20_000)) >= 15
     assert min(in_tenths(found[:100], 20_000)) >= 2, "wherever it ends"
     assert source.opened == [0], "it is read once"
-    assert sampled(pecan.PecanPipeline(Files([20_000], known=known)).map(same), 300) == found
+    assert sampled(pecan.PecanPipeline(Files([20_000], known=known)).map(keep), 300) == found
 
 
 def test_a_sample_of_rows_that_have_numbers_is_spread_and_reads_nothing_else() -> None:
     rows = pecan.sources.Arrays(file=np.zeros(16_000, np.int64), n=np.arange(16_000))
-    found = sampled(pecan.PecanPipeline(rows).map(same), 300)
+    found = sampled(pecan.PecanPipeline(rows).map(keep), 300)
     assert len(set(found)) == 300 and min(in_tenths(found, 16_000)) >= 10
     runs = [number for _, number in found if (0, number + 1) in found]
     assert len(runs) < 30, "they are no runs of neighbours"
@@ -102,7 +99,7 @@ def test_a_sample_of_rows_that_have_numbers_is_spread_and_reads_nothing_else() -
 
 @pytest.mark.usefixtures("reading_to_the_end")
 def test_a_later_look_draws_others() -> None:
-    (stretch,) = op_sequences(pecan.PecanPipeline(Files([400])).map(same).plan)
+    (stretch,) = op_sequences(pecan.PecanPipeline(Files([400])).map(keep).plan)
 
     def numbers(limits: SampleLimits) -> set[int]:
         return {int(item.value["n"]) for item in sample_op_sequence(stretch, "python", 0, limits).held}
@@ -113,14 +110,14 @@ def test_a_later_look_draws_others() -> None:
 
 @pytest.mark.usefixtures("reading_to_the_end")
 def test_what_was_not_read_for_want_of_time_or_for_an_error_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    pipe = pecan.PecanPipeline(Broken([1000])).map(same)
+    pipe = pecan.PecanPipeline(Broken([1000])).map(keep)
     (stretch,) = op_sequences(pipe.plan)
     found = sample_op_sequence(stretch, "python", 0, SampleLimits(40))
     assert max(int(item.value["n"]) for item in found.held) > 500 and len(found.held) == 40
     (note,) = found.notes
     assert note.startswith("the sample is of the first 900 elements of 0.bin: behind them is what cannot be read")
     monkeypatch.setattr(spread, "SCAN_S", 0.0)
-    (stretch,) = op_sequences(pecan.PecanPipeline(Files([1000, 1000])).map(same).plan)
+    (stretch,) = op_sequences(pecan.PecanPipeline(Files([1000, 1000])).map(keep).plan)
     found = sample_op_sequence(stretch, "python", 0, SampleLimits(40))
     assert {int(item.value["n"]) for item in found.held} == set(range(20))
     (note,) = found.notes
@@ -144,9 +141,6 @@ def test_a_listing_ends_in_time() -> None:
     many = list_splits(Files([1] * (MOST_LISTED + 1), known=True), clock=lambda: 0.0)
     assert len(many.splits) == MOST_LISTED and many.elements is None
     assert list_splits(Files([3, 4], known=True)).elements == 7
-
-
-# --- how long ------------------------------------------------------------------------------------------------
 
 
 def numbers(count: int) -> pecan.PecanPipeline:
@@ -173,7 +167,7 @@ def test_a_look_may_take_two_percent_of_a_job_and_a_shorter_job_is_not_looked_at
     assert runs_allowed(plan, JobSize(passes=5, cpus=4)) == pytest.approx(0.02 * 50_000 / 4)
     assert runs_allowed(plan, JobSize(math.inf, 4)) == runs_allowed(plan, None) == math.inf
     assert runs_allowed(pecan.PecanPipeline(Files([3])).plan, JobSize(1, 1)) == math.inf
-    pipe = numbers(1000).map(slow).map(same)
+    pipe = numbers(1000).map(slow).map(keep)
     found = order_plan(OrderRequest(pipe.plan, job=JobSize(1.0, 2)))
     assert found.notes == (found.summary(),) == (TOO_SHORT,) and not found.final and not found.sequences
     assert order_plan(OrderRequest(pipe.plan, job=JobSize(100.0, 2))).sequences
@@ -186,7 +180,7 @@ def slow(element: Element) -> Element:
 def test_who_sets_the_sample_has_it(cache_folder: object) -> None:
     def told(**options: Any) -> tuple[str, ...]:
         config = Config(order_folder="", **options)
-        pipe = pecan.PecanPipeline(pecan.sources.Arrays(x=np.zeros(100)), config=config).map(slow).map(same).batch(4)
+        pipe = pecan.PecanPipeline(pecan.sources.Arrays(x=np.zeros(100)), config=config).map(slow).map(keep).batch(4)
         with pipe.iter_batches(debug=True) as batches:
             return tuple(event.text for event in batches.report().events)
 

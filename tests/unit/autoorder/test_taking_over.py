@@ -143,9 +143,6 @@ def test_each_of_several_decoders_is_judged_by_itself() -> None:
     assert [one.column for one in found.sequences[0].taken_over.detected_changes if one.changed] == ["image"]
 
 
-# --- where nothing was run ---------------------------------------------------------------------------------
-
-
 def test_a_file_says_whether_the_decoder_takes_over(tmp_path: Path) -> None:
     path = tmp_path / "order.json"
     written: dict[str, Any] = {"format": 1, "orders": [["Decode", "Resize"]]}

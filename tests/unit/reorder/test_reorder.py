@@ -85,29 +85,10 @@ def op(name: str, inflation: float = 1.0, reads: str = "", writes: str = "", **f
     return ProfiledOp(name, inflation, reads=frozenset(reads.split()), writes=frozenset(writes.split()), **facts)
 
 
-def test_without_times_factors_decide_and_nothing_moves_that_may_not_be_exchanged() -> None:
-    ops = [op("pad", 4.0), op("crop", 0.1), op("resize", 0.9)]
-    assert auto_order(ops, "safe", commutes=any_pair).order == ("crop", "resize", "pad")
-    assert auto_order(ops, "safe").order == ("pad", "crop", "resize")
-
-
 def test_the_noise_of_a_sample_does_not_move_an_op_when_a_band_is_given() -> None:
     ops = [op("pad", 4.0), op("speed", 1.007), op("reverb", 0.998), op("pitch", 1.0)]
     assert auto_order(ops, neutral_band=NEUTRAL_BAND).order == ("speed", "reverb", "pitch", "pad")
     assert auto_order(ops).order == ("reverb", "pitch", "pad", "speed")
-
-
-def test_an_op_moves_up_to_the_one_it_depends_on_and_columns_are_no_dependency_across_a_barrier() -> None:
-    mask, flip, blur = (
-        op("mask", 1.0, "boxes", "mask"),
-        op("flip", 1.0, "image", "image"),
-        op("blur", 1.0, "image", "image"),
-    )
-    apply = op("apply", 0.5, "mask image", "image", drops=frozenset({"mask"}))
-    for mode in ("pecan", "safe"):
-        assert auto_order([mask, flip, blur, apply], mode, commutes=any_pair).order == ("mask", "apply", "flip", "blur")
-    batch = op("batch", fixed="batch")
-    assert auto_order([mask, batch, flip, apply]).order == ("mask", "batch", "apply", "flip")
 
 
 def made(name: str, reads: str = "", writes: str = "", arrays: str = "", cuts: str = "", **facts: Any) -> ProfiledOp:
