@@ -19,9 +19,6 @@ def tf_pairs(chain: Chain) -> Any:
     return TfData().produced(chain)().again().map(lambda element: (element, element["i"]))
 
 
-# --- Keras ---------------------------------------------------------------------------------------------------
-
-
 def evaluations(data: Any) -> Seen:
     noted = RecordedInfo()
     model, callbacks = keras_model(noted)
@@ -69,8 +66,6 @@ KERAS = {
     ),
 }
 
-# --- Lightning -----------------------------------------------------------------------------------------------
-
 
 def limited(**data: Any) -> Seen:
     return Seen(lightning_fit(3, limits={"limit_train_batches": 2}, **data).trained)
@@ -105,8 +100,6 @@ LIGHTNING = {
         only=("Lightning",),
     ),
 }
-
-# --- the Trainer of Hugging Face -----------------------------------------------------------------------------
 
 
 def trained(loader: Any, **options: Any) -> Seen:

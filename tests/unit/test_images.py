@@ -23,18 +23,10 @@ from pecan_ray.options import EngineName
 from pecan_ray.part_decoding import JpegHeader, TurboJpeg, decode_part, read_header
 from pecan_ray.sources import ImageFolder
 from tests.unit.autoorder.sampled_orders import push_down
+from tests.unit.known.known_functions import encode, photograph
 
 DECODE = images.Decode()
 ORIENTATION = 0x0112
-
-
-def photograph(height: int, width: int) -> Any:
-    coffee: Any = data.coffee
-    return cv2.resize(coffee(), (width, height))
-
-
-def encoded(height: int, width: int) -> bytes:
-    return bytes(cv2.imencode(".jpg", cv2.cvtColor(photograph(height, width), cv2.COLOR_RGB2BGR))[1])
 
 
 def turned(pixels: Any, kind: str, number: int | None, **how: Any) -> bytes:
@@ -48,7 +40,7 @@ def turned(pixels: Any, kind: str, number: int | None, **how: Any) -> bytes:
 
 
 def test_what_is_no_image_and_no_answer_is_refused() -> None:
-    for file in (b"", b"no image", encoded(90, 90)[:30]):
+    for file in (b"", b"no image", photograph(90, 90)[:30]):
         with pytest.raises(ValueError, match="not an image"):
             DECODE(file)
     wrong: Any = "yes"
@@ -59,7 +51,7 @@ def test_what_is_no_image_and_no_answer_is_refused() -> None:
 
 
 def test_encoded_photographs_may_be_in_any_memory_and_have_the_pixels_of_pillow_in_every_format() -> None:
-    file = encoded(300, 450)
+    file = photograph(300, 450)
     for same in (bytearray(file), memoryview(file), np.frombuffer(file, np.uint8)):
         assert DECODE(same).shape == (300, 450, 3)
     noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (9, 7, 4), np.uint8), "RGBA")
@@ -68,9 +60,6 @@ def test_encoded_photographs_may_be_in_any_memory_and_have_the_pixels_of_pillow_
             out = io.BytesIO()
             (noise.convert("RGB") if mode == "P" else noise).convert(mode).save(out, kind)
             np.testing.assert_array_equal(DECODE(out.getvalue()), Image.open(out).convert("RGB"), f"{kind} {mode}")
-
-
-# --- Decode(upright=True) -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("engine", ["python", "tensorflow"])
@@ -90,7 +79,7 @@ def test_photographs_are_turned_as_pillow_turns_them(engine: EngineName) -> None
 
 def test_no_rewrite_leaves_a_turned_photograph_as_it_is_stored(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "6.jpg").write_bytes(turned(photograph(32, 48), "JPEG", 6))
+    (tmp_path / "a" / "6.jpg").write_bytes(turned(picture(np.random.default_rng(0), 32, 48), "JPEG", 6))
     pipe = pecan.PecanPipeline(ImageFolder(tmp_path), config=pecan.Config(reorder="pecan", progress=False))
     upright = pipe.map(images.Decode(upright=True), on="image")
     for behind in (images.CenterCrop(40, 20), images.Resize(12, 8), images.RandomCrop()):
@@ -98,9 +87,6 @@ def test_no_rewrite_leaves_a_turned_photograph_as_it_is_stored(tmp_path: Path) -
         assert push_down(plan, "python")[1] == () == push_down(plan, "tensorflow")[1]
     with upright.map(images.CenterCrop(40, 20), on="image").batch(1).iter_batches(debug=True) as batches:
         assert [batch["image"].shape for batch in batches] == [(1, 40, 20, 3)]
-
-
-# --- ImageFolder(decode=True) -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("engine", ["python", "tensorflow"])
@@ -143,10 +129,6 @@ def picture(rng: np.random.Generator, height: int, width: int) -> Any:
     return cv2.GaussianBlur(noise, (0, 0), rng.uniform(0.5, 3.0)) if rng.random() < 0.7 else noise
 
 
-def jpeg(image: Any, *settings: int) -> bytes:
-    return bytes(cv2.imencode(".jpg", image, list(settings))[1])
-
-
 def whole(encoded: bytes, ratio: int = 1) -> Any:
     flag = REDUCED[ratio] | cv2.IMREAD_IGNORE_ORIENTATION
     image = cv2.imdecode(np.frombuffer(encoded, np.uint8), flag)
@@ -169,21 +151,21 @@ def some_jpeg(rng: np.random.Generator) -> bytes:
         settings += [cv2.IMWRITE_JPEG_RST_INTERVAL, int(rng.integers(1, 6))]
     if rng.random() < 0.3:
         settings += [cv2.IMWRITE_JPEG_OPTIMIZE, 1]
-    encoded = jpeg(image[..., 0] if rng.random() < 0.2 else image, *settings)
+    encoded = encode(image[..., 0] if rng.random() < 0.2 else image, *settings)
     return encoded if rng.random() < 0.8 else encoded[:2] + TURNED + encoded[2:]
 
 
 def test_other_files_are_decoded_whole() -> None:
     image, crop, four_colours = picture(np.random.default_rng(3), 60, 90), images.RandomCrop(), io.BytesIO()
     Image.fromarray(image).convert("CMYK").save(four_colours, "JPEG")
-    encoded = jpeg(image)
+    encoded = encode(image)
     others = {
-        "no JPEG": bytes(cv2.imencode(".png", image)[1]),
+        "no JPEG": encode(image, kind=".png"),
         "no marker of its end": encoded[:-2] + bytes(4000),
-        "progressive": jpeg(image, cv2.IMWRITE_JPEG_PROGRESSIVE, 1),
+        "progressive": encode(image, cv2.IMWRITE_JPEG_PROGRESSIVE, 1),
         "four colours": four_colours.getvalue(),
         "no header": encoded[:4] + b"\xff\xd9",
-        "an unusual size of colours": jpeg(
+        "an unusual size of colours": encode(
             image, cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_411
         ),
     }
@@ -259,7 +241,7 @@ def test_a_damaged_file_gives_the_same_error_or_the_same_pixels(capfd: pytest.Ca
 
 @needs_turbojpeg
 def test_the_tables_of_one_file_are_not_those_of_the_next() -> None:
-    encoded = jpeg(picture(np.random.default_rng(0), 64, 64))
+    encoded = encode(picture(np.random.default_rng(0), 64, 64))
     header = read_header(encoded)
     assert isinstance(header, JpegHeader) and decode_part(encoded, header, (0, 0, 8, 8)) is not None
     second = encoded.index(b"\xff\xdb\x00\x43\x01")
@@ -293,6 +275,6 @@ def test_a_library_that_makes_other_pixels_is_not_used(monkeypatch: pytest.Monke
 def test_without_a_library_the_whole_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(part_decoding, "libraries", lambda: iter(["/no/such/library", "libm.so.6"]))
     monkeypatch.setattr(part_decoding, "library", functools.cache(part_decoding.library.__wrapped__))
-    encoded, crop = jpeg(np.zeros((40, 40, 3), np.uint8)), images.CenterCrop(8, 8)
+    encoded, crop = encode(np.zeros((40, 40, 3), np.uint8)), images.CenterCrop(8, 8)
     assert np.array_equal(decode_crop(crop, encoded), crop(whole(encoded)))
     assert part_decoding.library() == part_decoding.NOT_THERE

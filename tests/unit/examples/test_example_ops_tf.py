@@ -50,9 +50,6 @@ def test_tensorflow_warps_resizes_blurs_and_grays_like_opencv() -> None:
         np.testing.assert_allclose(ours, theirs.numpy(), atol=0.05)
 
 
-# --- RetinaNet ----------------------------------------------------------------------------------------------
-
-
 def test_targets_are_those_of_numpy_and_an_image_without_boxes_has_only_background() -> None:
     anchors = boxes_ops.make_anchors()
     for item in derived_items(2):

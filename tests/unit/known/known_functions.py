@@ -30,7 +30,11 @@ def photograph(height: int = 400, width: int = 500, seed: int = 0) -> bytes:
     """A smooth picture in colours as a JPEG."""
     rough = np.random.default_rng(seed).integers(0, 256, (height // 10, width // 10, 3), dtype=np.uint8)
     smooth = cv2.GaussianBlur(cv2.resize(rough, (width, height)), (0, 0), 2)
-    return bytes(cv2.imencode(".jpg", smooth, [cv2.IMWRITE_JPEG_QUALITY, 90])[1])
+    return encode(smooth, cv2.IMWRITE_JPEG_QUALITY, 90)
+
+
+def encode(image: Any, *settings: int, kind: str = ".jpg") -> bytes:
+    return bytes(cv2.imencode(kind, image, list(settings))[1])
 
 
 def generators(seed: int) -> Callable[[str], np.random.Generator]:

@@ -32,7 +32,7 @@ from pecan_ray.plan.operators import Map, Plan, wants_rng
 from pecan_ray.plan.windows import Decision, Deployment, Window
 from pecan_ray.runtime.accelerator import offered_accelerator
 from tests.long_form import some_later
-from tests.unit.known.known_functions import generators, photograph
+from tests.unit.known.known_functions import encode, generators, photograph
 
 torch = pytest.importorskip("torch")
 
@@ -141,10 +141,6 @@ def test_photographs_are_what_operators_make_of_them_but_for_rounding(
     assert levels.max() <= MAX_DIFFERENCE + 1e-4 and 0 < levels.mean() < 0.15
 
 
-def encoded(image: Any, kind: str = ".jpg", *options: int) -> bytes:
-    return bytes(cv2.imencode(kind, image, list(options))[1])
-
-
 def by_pillow(mode: str, colour: tuple[int, ...], **options: Any) -> bytes:
     from io import BytesIO
 
@@ -170,14 +166,14 @@ def colours() -> Any:
 
 
 FILES: dict[str, tuple[Callable[[], bytes], bool]] = {
-    "gray": (lambda: encoded(colours()[..., 0]), True),
-    "one pixel": (lambda: encoded(colours()[:1, :1]), True),
-    "progressive": (lambda: encoded(colours(), ".jpg", cv2.IMWRITE_JPEG_PROGRESSIVE, 1), False),
+    "gray": (lambda: encode(colours()[..., 0]), True),
+    "one pixel": (lambda: encode(colours()[:1, :1]), True),
+    "progressive": (lambda: encode(colours(), cv2.IMWRITE_JPEG_PROGRESSIVE, 1), False),
     "CMYK": (lambda: by_pillow("CMYK", (10, 200, 30, 40)), False),
     "RGB by Adobe's marker": (lambda: rgb(names=b"\1\2\3"), False),
     "RGB by names": (lambda: rgb().replace(b"Adobe", b"Other"), False),
     "Adobe's YCbCr": (lambda: rgb(names=b"\1\2\3").replace(b"d" + bytes(5), b"d" + bytes(4) + b"\1"), True),
-    "PNG": (lambda: encoded(colours(), ".png"), False),
+    "PNG": (lambda: encode(colours(), kind=".png"), False),
 }
 """By kind: the file, and whether it travels as it is."""
 
