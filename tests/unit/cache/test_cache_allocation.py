@@ -1,4 +1,4 @@
-"""The cluster's cache and pipe: SiloD's three policies against brute force, the caches it was compared with, limits."""
+"""The cluster's cache and pipe: SiloD's policies against brute force, and limits; its table: docs/reproduction.md."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import get_args
 
-import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -18,14 +17,6 @@ from tests.long_form import examples
 
 POLICIES: tuple[ComparedPolicy, ...] = get_args(ComparedPolicy)
 TB = 1e12
-SILOD_8 = (
-    JobDemand("resnet-0", 114e6, 1.3 * TB),
-    JobDemand("resnet-1", 114e6, 1.3 * TB),
-    JobDemand("efficientnet-0", 69e6, 1.3 * TB),
-    JobDemand("efficientnet-1", 69e6, 1.3 * TB),
-    JobDemand("bert", 8e6, 20.9 * TB, gpus=4),
-)
-"""The 8-V100 experiment of SiloD's evaluation."""
 V100S = ClusterResources(2 * TB, 200e6, gpus=8)
 STEPS = 40
 """Parts of the cache that brute force deals out."""
@@ -87,19 +78,6 @@ def best_least(jobs: Sequence[JobDemand], cluster: ClusterResources) -> float:
         need = sum(speed * missed for speed, missed in zip(fair, misses, strict=True))
         best = max(best, min(most, cluster.remote_io / need if need else most))
     return best
-
-
-@pytest.mark.parametrize("policy", ["greedy", "sjf", "max_min"])
-def test_the_cache_table_of_silods_first_experiment(policy: ComparedPolicy) -> None:
-    found = allocate(SILOD_8, V100S, policy)
-    usage = [(given.cache_bytes / TB, given.remote_io / 1e6) for given in found.values()]
-    wanted = [(1.3, 0.0), (0.7, 52.6), (0.0, 69.0), (0.0, 69.0), (0.0, 8.0)]
-    assert np.array(usage) == pytest.approx(np.array(wanted), rel=1e-3)
-    assert [given.bytes_per_s for given in found.values()] == pytest.approx([job.ideal_bytes_per_s for job in SILOD_8])
-    cold = allocate([replace(job, cached_bytes=0.0) for job in SILOD_8], V100S, policy)
-    assert [given.cache_bytes for given in cold.values()] == [given.cache_bytes for given in found.values()]
-    assert sum(given.remote_io for given in cold.values()) == pytest.approx(200e6), "divided for what misses now"
-    assert {given.hit_share for given in cold.values()} == {0.0}, "a cache that is not filled yet serves nobody"
 
 
 @given(some_jobs(6, sharing=True), clusters, st.sampled_from(POLICIES))

@@ -202,6 +202,9 @@ def refusals(_: random.Random) -> Iterator[str]:
     values = (job, cluster, probed, source, profile.ops[0], point, profile, DeliveryCost(), store, entry)
     yield from refused_fields(values)
     wrong: Any = "fair"
+    window = SlidingWindow[Any](3)
+    window.attach("a")
+    window.push("kept", 1)
     calls: list[Callable[[], object]] = [
         lambda: silod_perf(1.0, 1.0, 1.0, 0.0),
         lambda: allocate([replace(job, name=name) for name in "abc"], cluster),
@@ -225,8 +228,17 @@ def refusals(_: random.Random) -> Iterator[str]:
         lambda: benefit(0.0, 1.0),
         lambda: choose_caching([probed], {"y": 1.0}, 1.0),
         lambda: choose_caching([], {"y": 0.0}, 1.0),
+        lambda: window.attach("a"),
+        lambda: window.attach("b", at=wrong),
+        lambda: window.read("b"),
+        lambda: window.push("large", 4),
+        lambda: window.push("x", -1),
+        lambda: window.push(None, 1),
+        lambda: SlidingWindow(0),
+        lambda: SlidingWindow(1, max_lag=0),
     ]
     yield from map(refusal, calls)
+    yield f"{len(window)} entry, {window.bytes} byte, {window.lag('a')} behind for {window.readers}"
 
 
 def decided(case: int) -> str:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from typing import Any
-
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -13,28 +10,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from pecan_ray.cache import SlidingWindow
 from pecan_ray.errors import PlanError
 from tests.long_form import examples
-
-
-@pytest.mark.parametrize(
-    ("does", "says"),
-    [
-        (lambda w: w.attach("a"), "reader 'a' is attached to the window already"),
-        (lambda w: w.attach("b", at="middle"), "attach('b', at=...) must be 'newest' or 'oldest', but got 'middle'"),
-        (lambda w: w.read("b"), "reader 'b' is not attached to the window ('a')"),
-        (lambda w: w.push("large", 4), "an entry of 4 bytes does not fit into a window of 3"),
-        (lambda w: w.push("x", -1), "nbytes must be a whole number >= 0, but got -1"),
-        (lambda w: w.push(None, 1), "None cannot be pushed"),
-        (lambda w: SlidingWindow(0), "capacity_bytes=...) must be a whole number >= 1, but got 0"),
-        (lambda w: SlidingWindow(1, max_lag=0), "max_lag=...) must be a whole number >= 1, but got 0"),
-    ],
-)
-def test_nonsense_is_refused_by_name(does: Any, says: str) -> None:
-    window = SlidingWindow[str](3)
-    window.attach("a")
-    window.push("kept", 1)
-    with pytest.raises(PlanError, match=re.escape(says)):
-        does(window)
-    assert (len(window), window.bytes, window.lag("a"), window.readers) == (1, 1, 1, ("a",))
 
 
 class WindowAgainstModel(RuleBasedStateMachine):
