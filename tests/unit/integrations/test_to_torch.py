@@ -1,4 +1,4 @@
-"""A pipeline as a data set of torch, and data sets of torch and of Hugging Face as sources."""
+"""A pipeline as a data set of torch, and data sets of torch as sources."""
 
 from __future__ import annotations
 
@@ -45,14 +45,6 @@ def test_a_pass_that_was_left_counts_unless_it_is_gone_on_with() -> None:
         data_set = rows().to_torch(debug=True, epoch_batches=most)
         assert len(data_set) == len(list(data_set)), "a length is that of an epoch"
         assert rows().to_tf_dataset(debug=True, epoch_batches=most).cardinality() == len(data_set)
-
-
-def test_processes_of_a_data_loader_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data._utils, "MP_STATUS_CHECK_INTERVAL", 0.05)  # torch waits so long for one that has failed
-    batches = iter(data.DataLoader(rows().to_torch(debug=True), batch_size=None, num_workers=2))
-    with pytest.raises(PlanError, match=r"rows.to_torch.. was given to a DataLoader with num_workers=2"):
-        next(batches)
-    batches._shutdown_workers()
 
 
 def test_batches_go_to_a_device_and_what_is_no_tensor_stays() -> None:
@@ -200,16 +192,3 @@ def test_a_process_of_a_worker_has_random_numbers_of_its_own_and_that_of_the_use
     assert torch.initial_seed() == 1
     there.fetch({"index": 0})
     assert torch.initial_seed() != 1
-
-
-def test_data_sets_of_hugging_face() -> None:
-    datasets = pytest.importorskip("datasets")
-    made = datasets.Dataset.from_dict({"i": list(range(100)), "text": [str(i) for i in range(100)]})
-    pipe = PecanPipeline.from_hf_dataset(made)
-    assert column(pipe, "i") == list(range(100))
-    assert pipe.fingerprint() == PecanPipeline.from_hf_dataset(made).fingerprint()
-    assert pipe.fingerprint() != PecanPipeline.from_hf_dataset(made.select(range(50))).fingerprint()
-    with pytest.raises(PlanError, match=r"one of its splits: \['train'\], but got DatasetDict"):
-        PecanPipeline.from_hf_dataset(datasets.DatasetDict(train=made))
-    streamed = made.to_iterable_dataset(num_shards=4)
-    assert column(PecanPipeline.from_hf_dataset(streamed), "i") == list(range(100))

@@ -142,13 +142,6 @@ def test_webdataset_samples(tmp_path: Path, kind: int) -> None:
     check_contract(WebDataset(str(tmp_path)), [*SAMPLES, {"__key__": "ä", "txt": b"!"}], splits=2)
 
 
-def test_members_that_are_no_neighbours_are_found_also_behind_the_start(tmp_path: Path) -> None:
-    (tmp_path / "a.tar").write_bytes(tar_of({"a.jpg": b"a", "b.jpg": b"b", "a.cls": b"0", "b.cls": b"1"}))
-    source = WebDataset(tmp_path)
-    with pytest.raises(CorruptSourceError, match=r"'a', element 2 of .* are not neighbours"):
-        list(source.read(next(source.splits()), 2))
-
-
 def test_paths_are_made_absolute_where_the_pipeline_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.txt").write_text("here")
     monkeypatch.chdir(tmp_path)

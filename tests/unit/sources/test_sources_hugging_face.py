@@ -79,6 +79,13 @@ def test_what_is_no_data_set_and_formats_that_give_tables_are_refused() -> None:
                 HuggingFace(held.with_format(kind))
 
 
+def test_pipelines_of_the_same_data_set_have_one_fingerprint() -> None:
+    datasets, held, made = pytest.importorskip("datasets"), table(), PecanPipeline.from_hf_dataset
+    assert made(held).fingerprint() == made(held).fingerprint() != made(held.select(range(9))).fingerprint()
+    with pytest.raises(PlanError, match=r"one of its splits: \['train'\], but got DatasetDict"):
+        made(datasets.DatasetDict(train=held))
+
+
 # --- numbers that the format of NumPy would change ---------------------------------------------------------------
 
 

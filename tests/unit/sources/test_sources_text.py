@@ -22,12 +22,6 @@ from tests.long_form import examples
 from tests.source_contract import check_contract, elements_of
 
 
-def test_lines_keep_empty_ones_and_lose_their_ends(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_bytes("\ufefffirst\r\n\nthird é\nlast".encode())
-    expected = [{"text": text} for text in ("first", "", "third é", "last")]
-    check_contract(TextLines(str(tmp_path / "a.txt")), expected, splits=1)
-
-
 @given(
     lines=st.lists(st.text("ab\u00e9", max_size=5), max_size=20),
     split_bytes=st.integers(1, 12),

@@ -19,6 +19,7 @@ from pecan_ray.errors import ClusterError
 from pecan_ray.transport import flight_client, flight_wire
 from pecan_ray.transport.choice import FlightAddress, choose_transport
 from pecan_ray.transport.flight_server import FlightEndpoint
+from pecan_ray.transport.link_speed import ENOUGH_BYTES, SMALLEST_BYTES, LinkSpeed
 from pecan_ray.transport.outbox import MOST_BATCHES, Outbox
 from pecan_ray.transport.ring import RingSlots
 from tests.unit.transport.flight_rig import (
@@ -212,3 +213,12 @@ def test_a_transport_is_chosen_with_its_reason(nodes: str, sees: bool, wanted: A
     chosen, reason = choose_transport(nodes[0], nodes[1], sees, wanted)
     assert chosen == transport
     assert words in reason
+
+
+def test_large_lots_tell_once_there_are_enough_of_them() -> None:
+    speed = LinkSpeed()
+    speed.add(SMALLEST_BYTES - 1, 100.0)
+    speed.add(ENOUGH_BYTES - 1, 0.5)
+    assert speed.bytes_per_s is None
+    speed.add(ENOUGH_BYTES + 1, 0.5)
+    assert speed.bytes_per_s == pytest.approx(2 * ENOUGH_BYTES)
