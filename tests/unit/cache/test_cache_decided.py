@@ -47,7 +47,6 @@ def power(draw: random.Random, low: float, high: float) -> float:
 
 
 def allocations(draw: random.Random) -> Iterator[str]:
-    """Yield what each policy gives to jobs of a cluster."""
     names = draw.sample(("own", "own", "a", "a", "b", "b"), draw.randint(2, 5))
     sizes = {"a": 700.0, "b": 4000.0}
     jobs = [
@@ -73,7 +72,6 @@ def allocations(draw: random.Random) -> Iterator[str]:
 
 
 def executions(draw: random.Random) -> Iterator[str]:
-    """Yield what a pipeline is said to keep, and why."""
     names = [f"op{number}" for number in range(draw.randint(1, 4))]
     ops = tuple(
         OperatorCost(
@@ -194,7 +192,6 @@ def windows(draw: random.Random) -> Iterator[str]:
 
 
 def refusals(_: random.Random) -> Iterator[str]:
-    """Yield what is refused."""
     job, probed, store = JobDemand("j", 1.0, 10.0, "x"), ProbedJob("a", "x", 2.0, 1.0), StoreModel()
     cluster, source, point = ClusterResources(2.0, 1.0, 8), SourceCost(1.0, 1.0), CachePoint("p", "decode")
     profile = ExecutionProfile(source, (OperatorCost("decode", 1.0, 1e5),), (point,), 1000)
@@ -242,7 +239,6 @@ def refusals(_: random.Random) -> Iterator[str]:
 
 
 def decided(case: int) -> str:
-    """Return what is decided in a case."""
     draw = random.Random(case)
     return "\n".join((f"case {case}", *CASES[case](draw)))
 

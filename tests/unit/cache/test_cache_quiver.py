@@ -16,7 +16,6 @@ from tests.long_form import examples
 
 
 def epoch_of(sampler: SubstitutionSampler, size: int, cached: set[int]) -> list[int]:
-    """Everything that one epoch gives."""
     items: list[int] = []
     while batch := sampler.next_batch(size, cached):
         items += batch

@@ -122,7 +122,6 @@ def free_again(slot: RingSlot) -> None:
 
 
 def registered(worker: OneWorker, device: RecordedDevice, slots: PinnedSlots) -> RingSlot:
-    """Return a slot that is registered, and free."""
     slot = worker.copied(slots, 1)
     free_again(slot)
     assert slot.size in device.registered.values()

@@ -49,7 +49,6 @@ def torch_data(dataset: Any, *columns: str) -> None:
 
 
 def shard(call: dict[str, Any], epochs: int = 2, **options: Any) -> object:
-    """Ask a shard of Ray Train for batches."""
     config = ray_train.PecanDataConfig(epochs=epochs, options={"train": options})
     return config.configure({"train": pipe}, 1, None, [])[0]["train"].iter_batches(**call)
 
@@ -107,7 +106,6 @@ CALLS: dict[str, Callable[[], object]] = {
 
 
 def refusals() -> Iterator[str]:
-    """Yield each call with what it raises."""
     for what, call in CALLS.items():
         said = "nothing is raised"
         try:

@@ -64,7 +64,6 @@ def only_i(element: Any) -> Any:
 
 
 def flat(batches: list[list[int]]) -> list[int]:
-    """The elements of all batches."""
     return [i for batch in batches for i in batch]
 
 
@@ -181,7 +180,6 @@ class Seeded(Sampler[int]):
         self.generator, self.epoch = generator, 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Draw for this epoch."""
         self.epoch = epoch
 
     def __iter__(self) -> Any:

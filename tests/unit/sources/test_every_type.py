@@ -260,7 +260,6 @@ BIG = 2**63 + 1
 
 
 def integers(value: Any) -> list[int]:
-    """All integers of a value, whatever holds them."""
     return [int(one) for one in np.asarray(value, object).ravel()]
 
 

@@ -165,7 +165,6 @@ TYPED = (
 
 
 def objects() -> Iterator[Case]:
-    """Lines of JSON, and of text."""
     yield from lines(
         b"\xff\n", "\ufefffirst\r\n\nthird é\nlast", "a\n" + "x" * 200, kind=TextLines, max_record_bytes=100
     )
@@ -300,7 +299,6 @@ GROUPS: tuple[Group, ...] = (headers, dialects, cells, objects, archives, packed
 
 
 def worded(value: Any) -> str:
-    """Return a value with its type."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{name!r}: {worded(one)}" for name, one in value.items()) + "}"
     if isinstance(value, np.ndarray):

@@ -25,7 +25,6 @@ THIRDS = np.array([1 / 3, 2 / 3])
 
 
 def table() -> Any:
-    """A data set of three columns."""
     datasets = pytest.importorskip("datasets")
     kinds = {"n": datasets.Value("int64"), "text": datasets.Value("string")}
     kinds["vector"] = datasets.Sequence(datasets.Value("float32"), length=2)

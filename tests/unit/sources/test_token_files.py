@@ -103,7 +103,6 @@ def lines(tmp_path: Path) -> TextLines:
 
 
 def shards(pipe: Any, **options: Any) -> list[int]:
-    """The shards of the elements that come."""
     return [int(one["text"]) for one in pipe.iter_batches(debug=True, first_epoch=0, **options)]
 
 

@@ -24,7 +24,6 @@ class Place(NamedTuple):
     bucket: Bucket | None = None
 
     def put(self, objects: dict[str, bytes]) -> None:
-        """Write files by their names below the folder."""
         if self.bucket is not None:
             self.bucket.put(objects)
             return
@@ -63,13 +62,11 @@ class StoredObject:
         """What becomes of bytes on their way."""
 
     def ask(self, start: int, stop: int | None, version: str) -> FileRange:
-        """Return a range, as a bucket does."""
         self.requested.append((start, stop, version))
         assert version in ("", self.version)
         return FileRange(self.spoil(self.data[start:stop]), len(self.data), self.version)
 
     def read(self, cache: BlockCache, start: int = 0, stop: int | None = None) -> bytes:
-        """Read by a cache."""
         return cache.read(self.ask, self.path, start, stop, self.version).data
 
     def digest(self) -> dict[str, ObjectDigest]:

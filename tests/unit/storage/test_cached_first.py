@@ -45,7 +45,6 @@ class ReadingJob:
         self.epoch, self.read = 0, list[int]()
 
     def step(self) -> None:
-        """Read one split."""
         lease = self.queue.take(deque(self._at_hand))
         if lease is None:
             assert sorted(self.read) == list(range(OBJECTS)), "an epoch has each element once"

@@ -205,7 +205,6 @@ OBJECTS = {"a": b"", "b/one": os.urandom(10), "b/two": os.urandom(2 * MIB), "c Ã
 
 @pytest.fixture
 def data(bucket: Bucket) -> str:
-    """A prefix with some objects."""
     bucket.put({f"set/{name}": body for name, body in OBJECTS.items()})
     return f"{bucket.url}/set"
 

@@ -36,7 +36,6 @@ BODY = "".join(f"{text}\n" for text in TEXTS).encode()
 
 @pytest.fixture
 def memory() -> Iterator[Any]:
-    """Files in fsspec's memory."""
     files = fsspec.filesystem("memory")
     for name in ("a/1.txt", "a/2.txt", "b/3.txt"):
         files.pipe_file(f"/data/{name}", f"one of {name}\ntwo\n".encode())
@@ -128,7 +127,6 @@ class Lines(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def web(monkeypatch: pytest.MonkeyPatch) -> Iterator[FlakyProxy]:
-    """A web server behind a proxy."""
     monkeypatch.setattr(Backoff, "pause_s", lambda self, failures, chance: 0.001)
     with serving(Lines) as address, flaky_proxy(address) as proxy:
         storage.reset_clients()

@@ -30,11 +30,9 @@ class Asking(fsspec.AbstractFileSystem):  # type: ignore[misc, name-defined]  # 
         self.text = f"{account} {account_key}\n".encode()
 
     def info(self, path: str, **_: Any) -> dict[str, Any]:
-        """Describe any path as that file."""
         return {"name": self._strip_protocol(path), "size": len(self.text), "type": "file", "etag": "1"}
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
-        """Return a range of it."""
         return self.text[start:end]
 
 

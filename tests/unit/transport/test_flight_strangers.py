@@ -137,7 +137,6 @@ def exchange(client: Any, options: Any, wish: bytes, data: bytes = b"") -> None:
 def check_refused(
     address: FlightAddress, send: Callable[..., None], token: str, data: bytes, said: str | None = None
 ) -> None:
-    """Send something, which the server must refuse."""
     options = flight.FlightCallOptions(timeout=60, headers=[(b"authorization", f"Bearer {token}".encode())])
     refused = (flight.FlightError, pa.ArrowException)
     with flight.FlightClient(address.location) as stranger, pytest.raises(refused, match=said):

@@ -24,7 +24,6 @@ Ends = tuple[MessageWriter, MessageReader]
 
 @contextmanager
 def connected() -> Iterator[Ends]:
-    """Both ends of a pipe."""
     with closing(MessageWriter()) as writer, closing(MessageReader(writer.address)) as reader:
         writer.opened()
         yield writer, reader
