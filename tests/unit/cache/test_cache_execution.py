@@ -1,4 +1,4 @@
-"""What is kept: Cachew's formula by hand, nearly the best choice; the model of a store.  The rest: decided.txt."""
+"""What is kept: Cachew's formula by hand, limits of storage, nearly the best choice; the model of a store."""
 
 from __future__ import annotations
 
@@ -20,15 +20,21 @@ from pecan_ray.cache import (
     StoreRead,
     choose_execution,
 )
-from pecan_ray.cache.execution import shared_seconds
+from pecan_ray.cache.execution import ExecutionPlace, shared_seconds
 from tests.long_form import examples
+
+
+def pipeline(*seconds: float) -> ExecutionProfile:
+    """Operators a, b, ... of 100 KB each with a point behind every one, 1,000 elements; reading takes 1 ms."""
+    names = "abcdef"[: len(seconds)]
+    ops = tuple(OperatorCost(name, one, 1e5) for name, one in zip(names, seconds, strict=True))
+    points = tuple(CachePoint(f"behind_{name}", behind=name) for name in names)
+    return ExecutionProfile(SourceCost(1e-3, 1e5), ops, points, elements=1000, splits=10)
 
 
 def test_one_thread_that_never_waits_gets_cachews_sum() -> None:
     """N t_last; and M g(b) + N t_last - M t_point for the source and each point, by hand."""
-    ops = OperatorCost("a", 2e-3, 1e5), OperatorCost("b", 4e-3, 1e5)
-    points = CachePoint("behind_a", "a"), CachePoint("behind_b", "b")
-    profile = ExecutionProfile(SourceCost(1e-3, 1e5), ops, points, elements=1000, splits=10)
+    profile = pipeline(2e-3, 4e-3)
     choice = choose_execution(profile, StoreModel(latency_s=0.01, per_element_s=1e-4, per_byte_s=1e-8))
     reading = 10 * 0.01 + 1000 * 1e-4 + 1000 * 1e5 * 1e-8
     places = ("compute", None), ("source", None), ("point", "behind_a"), ("full", "behind_b")
@@ -41,6 +47,33 @@ def test_one_thread_that_never_waits_gets_cachews_sum() -> None:
     unmarked = choose_execution(replace(profile, points=()), StoreModel())
     assert (unmarked.mode, unmarked.point, len(unmarked.options), unmarked.remote) == ("compute", None, 1, False)
     assert "no autocache point is marked" in unmarked.reason
+
+
+def test_splits_that_are_too_large_for_an_entry_are_computed() -> None:
+    """Splits of 100 elements with 100 KB each; of a hundred and a single one the hundred are most of the bytes."""
+    profile, store, most = replace(pipeline(9e-3), split_elements=(100.0,) * 10), StoreModel(per_byte_s=1e-9), 1e7
+    assert choose_execution(profile, store, most_entry_bytes=most) == choose_execution(profile, store)
+    took: dict[ExecutionPlace, float] = {("full", "behind_a"): 0.1}
+    for remote, measured in ((None, None), (store, None), (None, took)):
+        none = choose_execution(profile, store, most_entry_bytes=most - 1, remote=remote, measured=measured)
+        assert none.mode == "compute" and [option.share for option in none.options[1:]] == [0.0, 0.0]
+        assert {option.seconds for option in none.options} == {10.0} and not none.remote
+        assert "nothing of it can be kept" in none.warnings[-1] and "'behind_a'" in none.warnings[-1]
+    uneven = replace(profile, split_elements=(100.0, 20.0))
+    part = choose_execution(uneven, store, most_entry_bytes=most - 1)
+    assert part.mode == "full" and part.options[-1].share == pytest.approx(1 / 6)
+    assert part.seconds == pytest.approx(0.1 / 6 + 10 * 5 / 6) and "only 17% of it" in part.warnings[-1]
+
+
+def test_a_small_gain_is_not_worth_a_cache_and_of_equally_fast_ones_the_smallest_is_kept() -> None:
+    """Reading takes 985 and 970 ms of the 1,000 of the source, before an operator that takes nothing."""
+    small = choose_execution(pipeline(0.0), StoreModel(per_element_s=0.985e-3))
+    assert small.mode == "compute" and "less than 2% would be saved" in small.reason
+    assert choose_execution(pipeline(0.0), StoreModel(per_element_s=0.970e-3)).mode == "source"
+    ops = (OperatorCost("grow", 0.0, 3e5), OperatorCost("shrink", 0.0, 2e4))
+    points = (CachePoint("large", "grow"), CachePoint("small", "shrink"))
+    profile = ExecutionProfile(SourceCost(1.0, 1e5), ops, points, elements=10)
+    assert choose_execution(profile, StoreModel(latency_s=1.0)).point == "small"
 
 
 @given(work=st.floats(0, 1e6), share=st.floats(0, 1), threads=st.integers(1, 64))

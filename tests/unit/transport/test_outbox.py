@@ -21,7 +21,7 @@ from pecan_ray.transport.flight_lanes import LOT_BYTES
 from pecan_ray.transport.outbox import MOST_BATCHES, MOST_WAITING, Outbox
 from tests.long_form import examples
 from tests.ray.waiting import until
-from tests.unit.transport.flight_rig import Memory, batch, beside, number_of
+from tests.unit.transport.flight_rig import Memory, batch, beside, number_of, outbox_of
 
 
 @contextlib.contextmanager
@@ -42,6 +42,13 @@ def put_all(outbox: Outbox, *ranks: int | None, first: int = 0) -> None:
     """Put a batch for each of some ranks; None: for any."""
     for number, rank in enumerate(ranks, first):
         outbox.put(batch(number), rank)
+
+
+def test_small_batches_are_taken_together_up_to_a_size_and_a_number() -> None:
+    outbox = outbox_of([batch(n, nbytes) for n, nbytes in enumerate([100, 100, LOT_BYTES, 10, LOT_BYTES + 1, 5])])
+    assert [numbers(outbox, 0, MOST_BATCHES, LOT_BYTES) for _ in range(5)] == [[0, 1], [2], [3], [4], [5]]
+    many = outbox_of([batch(n) for n in range(MOST_BATCHES + 1)])
+    assert len(many.take(0, MOST_BATCHES, LOT_BYTES)) == MOST_BATCHES
 
 
 def test_who_is_not_to_take_yet_gets_as_many_as_were_asked_for_and_at_the_end_what_is_left() -> None:
