@@ -31,6 +31,7 @@ class Loader(ABC):
     """Batches of a pass, for libraries that must be told; None: they are known."""
 
     def __post_init__(self) -> None:
+        self.data: Any = None
         self.opened()
 
     def opened(self) -> None:  # noqa: B027 - some ways open nothing before their first pass
@@ -43,13 +44,14 @@ class Loader(ABC):
     def epochs(self, count: int) -> list[Pass]:
         return self.run(*[None] * count)
 
-    def close(self) -> None:  # noqa: B027 - most ways end their job with the loop
-        ...
+    def close(self) -> None:
+        if self.data is not None:  # most ways end their job with the loop
+            self.data.close()
 
 
 class Iterated(Repeated, Loader):
-    @abstractmethod
-    def again(self) -> Any: ...
+    def again(self) -> Any:
+        return self.data
 
 
 class Calls(Iterated):
@@ -86,13 +88,7 @@ class Awaited(Loader):
 
 class Torch(Iterated):
     def opened(self) -> None:
-        self.data: Any = self.pipe.to_torch(**self.options)
-
-    def again(self) -> Any:
-        return self.data
-
-    def close(self) -> None:
-        self.data.close()
+        self.data = self.pipe.to_torch(**self.options)
 
 
 class TorchsLoader(Torch):
@@ -112,14 +108,11 @@ class TfDataset(Iterated):
     def opened(self) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(framework_methods, "Passes", self._note)
-            self.data: Any = self.pipe.to_tf_dataset(**self.options)
+            self.data = self.pipe.to_tf_dataset(**self.options)
 
     def _note(self, *arguments: Any, **options: Any) -> Passes:
         self.passes = Passes(*arguments, **options)
         return self.passes
-
-    def again(self) -> Any:
-        return self.data
 
     def close(self) -> None:
         """End the job here, since a `tf.data.Dataset` has no `close`: a user's ends with the program."""
@@ -131,14 +124,11 @@ class KerasFit(Loader):
 
     def opened(self) -> None:
         columns = list(self.pipe.peek())
-        self.data: Any = self.pipe.to_keras(columns, columns[0], steps=self.steps, **self.options)
+        self.data = self.pipe.to_keras(columns, columns[0], steps=self.steps, **self.options)
 
     def run(self, *most: int | None) -> list[Pass]:
         fits = [keras_fit(self.data, epochs, steps_per_epoch=count) for count, epochs in grouped(most)]
         return [one for fit in fits for one in fit.trained]
-
-    def close(self) -> None:
-        self.data.close()
 
 
 class LightningFit(Loader):
@@ -159,13 +149,10 @@ class Shard(Loader):
     def opened(self) -> None:
         from pecan_ray.integrations.ray_train import PipelineShard
 
-        self.data: Any = PipelineShard(self.pipe, {"rank": 0, "world_size": 1, "job": "shard"}, 9, dict(self.options))
+        self.data = PipelineShard(self.pipe, {"rank": 0, "world_size": 1, "job": "shard"}, 9, dict(self.options))
 
     def run(self, *most: int | None) -> list[Pass]:
         return [list(itertools.islice(map(batch_of, self.data.iter_batches()), count)) for count in most]
-
-    def close(self) -> None:
-        self.data.close()
 
 
 class TrainerTrain(Loader):

@@ -12,9 +12,8 @@ import pytest
 import pecan_ray
 from pecan_ray import sources
 from tests import floors, tiers
-from tests.programs import run_python
+from tests.programs import ROOT, run_python
 
-ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("pecan_ray", "placement", "reorder", "autoscaler", "cache")
 FRAMEWORKS = (*tiers.FRAMEWORKS, "IPython", "boto3", "gcsfs")
 

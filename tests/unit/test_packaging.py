@@ -15,14 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.programs import run_python
+from tests.programs import ROOT, run_python
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
-ROOT = Path(__file__).resolve().parents[2]
 TRAIN = """
 import cache, placement
 import pecan_ray.cache, pecan_ray.placement

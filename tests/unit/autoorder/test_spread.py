@@ -21,9 +21,10 @@ from pecan_ray.plan.op_sequences import op_sequences
 from pecan_ray.plan.splits import Element, Split
 from pecan_ray.sources.listing import LISTING_S, MOST_LISTED, list_splits
 from tests.unit.autoorder.sampled_rows import keep
+from tests.unit.engines.engine_leases import OwnSource
 
 
-class Files:
+class Files(OwnSource):
     """A source of files with some elements each, which counts those that were opened."""
 
     def __init__(self, sizes: list[int], *, known: bool = False) -> None:
@@ -41,9 +42,6 @@ class Files:
 
     def num_elements(self) -> int | None:
         return sum(self.sizes) if self.known else None
-
-    def identity(self) -> str:
-        return "files"
 
 
 def sampled(pipe: pecan.PecanPipeline, elements: int = 64, *, anywhere: bool = True) -> list[tuple[int, int]]:

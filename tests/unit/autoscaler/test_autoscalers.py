@@ -26,13 +26,6 @@ def window(batch_time: float, queue_size: float = 1.0, batches: int = 100) -> Wi
     return Window(batch_time, queue_size, batches)
 
 
-@pytest.mark.parametrize(("gain", "workers"), [(0.0301, 3), (0.0299, 1), (-1.0, 1)])
-def test_a_worker_stays_only_if_it_gains_more_than_the_threshold(gain: float, workers: int) -> None:
-    scaler = Autoscaler(threshold=0.03)
-    scaler.decide(window(1.0), 1)
-    assert scaler.decide(window(1.0 - gain), 2).workers == workers
-
-
 @pytest.mark.parametrize(("rule", "stops_at"), [(CACHEW, 19), (CACHEW_CODE, 7)])
 def test_the_authors_trace_leads_to_18_workers_at_3_percent_and_to_6_by_the_released_code(
     rule: ScalingRule, stops_at: int

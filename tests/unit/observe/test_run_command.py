@@ -22,7 +22,7 @@ from pecan_ray.observe.trainer_speed import RecentSpeed
 from pecan_ray.runtime import cluster
 from pecan_ray.runtime.client import BatchClient
 from tests.long_form import some_later
-from tests.programs import Programs, started_programs
+from tests.programs import ROOT, Programs, started_programs
 
 HEAD = """
 import sys
@@ -131,7 +131,6 @@ def test_a_program_is_explained_up_to_its_first_job(
     assert not ray.is_initialized(), "no job has begun"
 
 
-ROOT = Path(__file__).parents[3]
 PROGRAM = """
 import os
 import sys

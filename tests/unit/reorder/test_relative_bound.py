@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pytest
 
 from pecan_ray.reorder.relative_bound import Moved, moved, step_of
+from tests.unit.autoorder.test_autoorder_decided import half as small
 
 Array = npt.NDArray[Any]
 
@@ -22,13 +23,6 @@ def picture(side: int = 96, seed: int = 0) -> Array:
     waves = sum(np.sin(2 * np.pi * (a * x + b * y + c)) for a, b, c in rng.uniform(0, 4, (6, 3)))
     found = 128 + 20 * np.stack([waves, np.roll(waves, 9, 0), (x > 0.4) * 4.0 - 2], axis=-1)
     return np.asarray(np.clip(found, 0, 255).astype(np.uint8))
-
-
-def small(image: Array) -> Array:
-    """Halve the sides by means of four."""
-    parts = [image[top::2, left::2].astype(np.float64) for top in (0, 1) for left in (0, 1)]
-    mean = np.asarray(sum(parts)) / 4
-    return np.asarray(np.rint(mean).astype(image.dtype) if image.dtype.kind == "u" else mean.astype(image.dtype))
 
 
 def blurred(image: Array) -> Array:
