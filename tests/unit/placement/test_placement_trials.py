@@ -7,7 +7,8 @@ import math
 import pytest
 
 from pecan_ray.placement.control import control
-from pecan_ray.placement.trial_history import Bound, ControlState, PlacementTrial
+from pecan_ray.placement.looks import LookSums
+from pecan_ray.placement.trial_history import AcceleratorUse, Bound, ControlState, Known, PlacementTrial, TrialHistory
 from pecan_ray.plan.windows import Decision, Deployment
 from tests.unit.placement.fluid import observed
 
@@ -25,6 +26,14 @@ def judged(trial: PlacementTrial, running: Deployment, taken: float) -> tuple[De
         look += 1
         decision, state = control(state, seen, look / 2, per_hour)
     return decision, state
+
+
+def test_where_nothing_was_seen_nothing_is_known() -> None:
+    assert LookSums(2.0) == (2.0, *8 * [0.0]) and Known() == Known((0.0, 0.0), 0.0)
+    state = ControlState()
+    assert (state.looks, state.missed_s, state.calm_s, state.stretch.span) == ((), 0.0, 0.0, 0.0)
+    assert state.trial is None and state.trial_history == TrialHistory(bracket=(-1, 0))
+    assert state.accelerator == AcceleratorUse(False, 0.0, 0.0, False, not_before=0.0)
 
 
 def test_what_is_cheaper_is_sought_on_both_sides_of_what_is_better() -> None:

@@ -85,6 +85,11 @@ def op(name: str, inflation: float = 1.0, reads: str = "", writes: str = "", **f
     return ProfiledOp(name, inflation, reads=frozenset(reads.split()), writes=frozenset(writes.split()), **facts)
 
 
+def test_nothing_moves_of_which_nobody_says_that_it_may_be_exchanged() -> None:
+    ops = [op("pad", 4.0), op("crop", 0.1), op("resize", 0.9)]
+    assert auto_order(ops, "safe").order == ("pad", "crop", "resize")
+
+
 def test_the_noise_of_a_sample_does_not_move_an_op_when_a_band_is_given() -> None:
     ops = [op("pad", 4.0), op("speed", 1.007), op("reverb", 0.998), op("pitch", 1.0)]
     assert auto_order(ops, neutral_band=NEUTRAL_BAND).order == ("speed", "reverb", "pitch", "pad")

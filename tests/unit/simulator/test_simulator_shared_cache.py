@@ -87,6 +87,7 @@ JOB = ReadingJob("j", 1.0, 10.0, 1, gpus=2)
     ("makes", "says"),
     [
         (lambda: replace(JOB, ideal_bytes_per_s=math.nan), "'j': ideal_bytes_per_s"),
+        (lambda: replace(JOB, dataset_bytes=0.0), "'j': dataset_bytes"),
         (lambda: replace(JOB, starts_s=-1.0), "'j': starts_s"),
         (lambda: replace(JOB, gpus=0), "'j': gpus"),
         (lambda: simulate_cache([JOB], ClusterResources(10.0, 1.0, 1), "greedy"), "must hold each of the jobs"),
