@@ -137,9 +137,8 @@ class JobRig:
         report = TrainerReport(rank, f"t{rank}", number, **told)  # type: ignore[arg-type]  # its fields
         return self.handle(events.TrainerReported(report))
 
-    def acknowledge(self, worker: str, lease: Lease, first: int, count: int = 1, rank: int = 0) -> list[Instruction]:
+    def acknowledge(self, worker: str, lease: Lease, first: int, count: int = 1) -> list[Instruction]:
         """Let a trainer acknowledge a batch of elements of one split."""
         ack = ReceivedBatches(worker, lease.epoch, {lease.key: [elements(first, count)]}, 1, count, 10 * count)
-        return self.report(
-            rank, received=Receipts((ack,), delivery_records=(Delivery(first, lease.epoch, ack.spans, worker),))
-        )
+        delivered = Delivery(first, lease.epoch, ack.spans, worker)
+        return self.report(received=Receipts((ack,), delivery_records=(delivered,)))

@@ -38,8 +38,8 @@ def empty_passes(keep: Any = none) -> EmptyPasses:
     return found
 
 
-def rig_of(shape: LedgerShape = ENDLESS, workers: int = 1, keep: Any = none) -> tuple[JobRig, list[str]]:
-    rig = JobRig(shape, Workers(workers), empty_passes=empty_passes(keep))
+def rig_of(workers: int = 1, keep: Any = none) -> tuple[JobRig, list[str]]:
+    rig = JobRig(ENDLESS, Workers(workers), empty_passes=empty_passes(keep))
     names = rig.begin(SPLITS)
     for name in names:
         rig.assign(name)

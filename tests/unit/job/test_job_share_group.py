@@ -47,7 +47,6 @@ class GroupPlay:
         self.runs: list[BeginRun] = []
         self.at = self.base = 0
         """How many entries the lineage of the run that is under way has given, and with which epoch it began."""
-        self.produced = 0
         self.owed = 0
 
     def do(self, instructions: Any) -> None:
@@ -75,7 +74,7 @@ class GroupPlay:
         if not self.each or (epochs is not None and epoch >= epochs):
             self.do(self.group.ran_out())
             return True
-        self.at, self.produced = self.at + 1, self.produced + 1
+        self.at += 1
         lineage = sum(run.restart_from is not None for run in self.runs) - 1
         self.do(self.group.produced((lineage, epoch, number), 1, self.base + epoch))
         return True

@@ -65,8 +65,8 @@ def whole(body: bytes) -> bytes:
     return b"%s%08x %s\n" % (head, zlib.crc32(head), body)
 
 
-def read(data: bytes, spec: JobSpec = SPEC) -> tuple[int, list[bytes]]:
-    job = replay((entry for entry, _ in entries(data)), spec, [PAGE])
+def read(data: bytes) -> tuple[int, list[bytes]]:
+    job = replay((entry for entry, _ in entries(data)), SPEC, [PAGE])
     return job.events, job.plan_versions
 
 

@@ -15,16 +15,13 @@ from pecan_ray.plan.splits import OUTPUT_BITS, Lease, Split
 from tests.ledger_check import check_ledger
 
 
-def ledger_of(
-    shape: LedgerShape, workers: int, splits: int = 1, rows: int | None = None, listed: bool = True
-) -> tuple[Ledger, list[str]]:
+def ledger_of(shape: LedgerShape, workers: int, splits: int, rows: int | None = None) -> tuple[Ledger, list[str]]:
     """A ledger of splits of so many rows, and its workers."""
     ledger, names = Ledger(shape), [f"w{number}" for number in range(workers)]
     for name in names:
         ledger.join(name)
     ledger.add_splits(0, [Split(index, elements=rows) for index in range(splits)])
-    if listed:
-        ledger.end_listing(0)
+    ledger.end_listing(0)
     return ledger, names
 
 

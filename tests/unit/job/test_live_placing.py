@@ -17,28 +17,22 @@ from pecan_ray.plan.windows import Decision, Deployment
 from tests.unit.job.job_rig import JobRig, said
 
 
-def work_done(elements: int, seconds: float, blocked: float = 0.0, cpu_s: float = 0.0) -> WorkerProgress:
-    """Return what a worker of one thread has done."""
-    return WorkerProgress(
-        elements, stages=StageSeconds(observed_s=seconds, threads_s=seconds, cpu_s=cpu_s, blocked_s=blocked)
-    )
-
-
 def auto_rig(**options: Any) -> JobRig:
     return JobRig(LedgerShape(batch_size=10), AutoWorkers(max_remote=0), **options)
 
 
-def starving(rig: JobRig, seconds: float, **told: Any) -> list[str]:
+def starving(rig: JobRig, seconds: float) -> list[str]:
     """Let a trainer wait for all of its time beside workers that work for all of theirs; return what was logged."""
     logged = []
     until = rig.now + seconds
     while rig.now < until:
         for name, worker in rig.job.worker_table.workers.items():
             if worker.running:
-                rig.handle(events.WorkerProgressReported(name, work_done(int(20 * rig.now), rig.now, cpu_s=rig.now)))
+                stages = StageSeconds(observed_s=rig.now, threads_s=rig.now, cpu_s=rig.now)
+                rig.handle(events.WorkerProgressReported(name, WorkerProgress(int(20 * rig.now), stages=stages)))
         rig.now += 0.5
         made = sum(worker.own_progress.elements for worker in rig.job.worker_table.workers.values())
-        progress = TrainerProgress(0, made, 0.9 * rig.now, rig.now, **told)
+        progress = TrainerProgress(0, made, 0.9 * rig.now, rig.now)
         logged.append(said(rig.report(progress=progress)))
     return logged
 

@@ -90,16 +90,7 @@ def test_losses_in_a_row_end_a_job_if_the_workers_own_work_may_be_the_cause(how:
     assert str(job.rig.job.error).startswith("job job: 6 workers in a row were lost before a trainer received a batch")
 
 
-@pytest.mark.parametrize(
-    "how",
-    [
-        "stream breaks",
-        "stream breaks, and its node is gone",
-        "cannot be reached",
-        "silent and starved",
-        "silent from its start",
-    ],
-)
+@pytest.mark.parametrize("how", ["stream breaks", "stream breaks, and its node is gone"])
 def test_losses_by_what_is_around_the_workers_end_no_job_however_many_they_are(how: str) -> None:
     job = LosingJob()
     for _ in range(TIMES):
@@ -108,7 +99,9 @@ def test_losses_by_what_is_around_the_workers_end_no_job_however_many_they_are(h
 
 
 @pytest.mark.parametrize("how", ["cannot be reached", "silent and starved", "silent from its start"])
-def test_the_job_says_so_and_starts_workers_at_longer_and_longer_intervals_until_a_batch_comes(how: str) -> None:
+def test_a_job_that_goes_on_says_so_and_starts_workers_at_longer_and_longer_intervals_until_a_batch_comes(
+    how: str,
+) -> None:
     job = LosingJob()
     for number in range(TIMES):
         job.lose_one(how)
@@ -117,6 +110,7 @@ def test_the_job_says_so_and_starts_workers_at_longer_and_longer_intervals_until
             since = job.rig.job.worker_table.waited_since()["losses"]
             assert waits["losses"].startswith(f"{number + 1} workers in a row were lost within {{seconds}}")
             assert since < job.rig.now
+    assert job.rig.job.error is None
     assert job.pauses[0] <= 1.0 and all(before <= after for before, after in pairwise(job.pauses))
     assert MAX_PAUSE_S <= job.pauses[-1] <= MAX_PAUSE_S + 1.0
     assert any("nothing shows that their work is at fault" in one.text for one in job.rig.job.story)

@@ -22,12 +22,12 @@ NODES = ("east", "east", "west", "west")
 """Of four ranks."""
 
 
-def ledger_of(elements: int, **workers: str) -> Ledger:
+def ledger_of(**workers: str) -> Ledger:
     """Return a ledger of four ranks on two nodes, and workers on some."""
     ledger = Ledger(LedgerShape(in_row_order=True, seeks=True, world_size=4, batch_size=SIZE))
     for rank, node in enumerate(NODES):
         ledger.rank_nodes.put(rank, node)
-    ledger.add_splits(0, [Split(0, elements=10), Split(1, elements=elements - 10)])
+    ledger.add_splits(0, [Split(0, elements=10), Split(1, elements=150)])
     ledger.end_listing(0)
     for worker, node in workers.items():
         ledger.join(worker, node)
@@ -44,7 +44,7 @@ def taken(ledger: Ledger, worker: str, most: int = SIZE) -> list[Span]:
 
 
 def test_each_node_makes_the_batches_of_its_ranks_and_a_remote_worker_takes_what_is_next() -> None:
-    ledger = ledger_of(160, a="east", b="west", remote="elsewhere")
+    ledger = ledger_of(a="east", b="west", remote="elsewhere")
     assert taken(ledger, "b") == [(8, 10), (10, 12)], "across two splits"
     assert taken(ledger, "a", 2 * SIZE) == [(0, 8)]
     assert taken(ledger, "b", 4 * SIZE) == [(12, 16), (24, 28)], "half of a window over the workers"
@@ -71,7 +71,7 @@ def test_which_sources_read_an_element_alone(source: Source, does: bool) -> None
 
 
 def test_ranks_on_one_node_and_sources_that_do_not_seek_are_served_in_the_order_of_rows() -> None:
-    ledger = ledger_of(160, a="east", b="east")
+    ledger = ledger_of(a="east", b="east")
     assert taken(ledger, "a", 2 * SIZE) == [(0, 8)] and taken(ledger, "b", 2 * SIZE) == [(8, 10), (10, 16)]
     scanning = Ledger(LedgerShape(in_row_order=True, world_size=4, batch_size=SIZE))
     for rank, node in enumerate(NODES):

@@ -7,11 +7,9 @@ import math
 import random
 import tracemalloc
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,11 +17,10 @@ from hypothesis import strategies as st
 from pecan_ray.job.ledger import Ledger
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.pass_order import Listing
-from pecan_ray.job.resume_point import BranchPoint, Rest
+from pecan_ray.job.resume_point import BranchPoint
 from pecan_ray.job.split_queue import SplitQueue
-from pecan_ray.plan.splits import OUTPUT_BITS, Lease, Split
-from pecan_ray.sampling.order import shuffled
-from pecan_ray.sampling.random_keys import SplitOrder, random_key
+from pecan_ray.plan.splits import Lease, Split
+from pecan_ray.sampling.random_keys import SplitOrder
 from tests.long_form import some_later
 
 SEED = 3
@@ -57,23 +54,6 @@ def drain(queue: SplitQueue, most: int | None = None, wanted: tuple[int, ...] = 
     while (most is None or len(taken) < most) and (lease := queue.take(looked_for)) is not None:
         taken.append(lease.split.index)
     return taken
-
-
-WORDS = 1 << 64
-"""So many different words there are."""
-
-
-def in_order(indices: Iterable[int], seed: int, epoch: int = 0, pass_index: int = 0) -> list[int]:
-    """Splits in a pass's order, by Python's own integers: as SplitMix64 is published, twice with a key."""
-    first, second = (int(word) for word in random_key(seed, epoch, pass_index, 0, 0, 0, 0, "order"))
-    return sorted(indices, key=lambda index: splitmix(splitmix((index + first) % WORDS) ^ second))
-
-
-def splitmix(state: int) -> int:
-    word = (state + 0x9E3779B97F4A7C15) % WORDS
-    word = (word ^ word >> 30) * 0xBF58476D1CE4E5B9 % WORDS
-    word = (word ^ word >> 27) * 0x94D049BB133111EB % WORDS
-    return word ^ word >> 31
 
 
 @pytest.mark.parametrize(("files", "offered"), [(0, 2048), (1, 1024), (1023, 2), (5000, 1)])
@@ -132,73 +112,6 @@ def test_each_split_waits_once_whatever_is_offered_and_a_state_knows_it(
     assert sorted(drain(other)) == sorted(lease.split.index for lease in queue)
 
 
-LENGTH = 3
-"""Elements of a split."""
-
-
-@given(
-    st.sampled_from([SplitOrder(SEED), None]),
-    st.booleans(),
-    st.integers(1, 2),
-    st.lists(st.integers(1, 9), min_size=1, max_size=3),
-    st.randoms(use_true_random=False),
-)
-def test_what_was_used_after_a_state_does_not_come_again(
-    shuffling: SplitOrder | None, counted: bool, passes: int, listed: list[int], chance: random.Random
-) -> None:
-    """A state, and what was used since: a run that goes on from both gives exactly what was not used."""
-
-    def grow(listing: Listing, count: int) -> None:
-        length = LENGTH if counted else None
-        listing.add([Split(len(listing) + number, elements=length) for number in range(count)])
-
-    def positions(lease: Lease) -> list[tuple[int, int, int]]:
-        within = [at for at in range(LENGTH) for start, end in lease.spans if start <= at << OUTPUT_BITS < end]
-        return [(lease.pass_index, lease.split.index, at) for at in within]
-
-    def use_some() -> None:
-        if (lease := queue.take()) is not None:
-            begun.append(lease)
-        for one in chance.sample(begun, chance.randint(0, len(begun))):
-            used.update(chance.sample(found := positions(one), chance.randint(0, len(found))))
-
-    def rests(found: set[tuple[int, int, int]]) -> Iterator[Rest]:
-        for pass_index, index in sorted({one[:2] for one in found}):
-            of = sorted(at for *key, at in found if key == [pass_index, index])
-            yield Rest(index, pass_index, tuple((at << OUTPUT_BITS, at + 1 << OUTPUT_BITS) for at in of))
-
-    listing, begun, used = Listing(), list[Lease](), set[tuple[int, int, int]]()
-    queue = SplitQueue(listing, 0, shuffling, passes=passes)
-    for count in listed:
-        grow(listing, count)
-        use_some()
-    listing.complete = chance.random() < 0.5
-    for _ in range(chance.randint(0, 20)):
-        use_some()
-    missing = {one for lease in begun for one in positions(lease)} - used
-    point = BranchPoint(queue.cursor(), (*rests(missing), *queue.remaining_parts()))
-    before = set(used)
-    listing.complete = True
-    for _ in range(chance.randint(0, 20)):
-        use_some()
-    again = Listing()
-    other = SplitQueue(again, 0, shuffling, passes=passes)
-    other.go_on(0, replace(point, used=tuple(rests(used - before))))
-    for _ in range(len(listing)):
-        grow(again, 1)
-        other.catch_up()
-        if chance.random() < 0.2:  # a state of this run
-            point = BranchPoint(other.cursor(), tuple(other.remaining_parts()), other.used())
-            other = SplitQueue(again, 0, shuffling, passes=passes)
-            other.go_on(0, point)
-    again.complete = True
-    came: list[tuple[int, int, int]] = []
-    while (lease := other.take()) is not None:
-        came += positions(lease)
-    each = {(number, split, at) for number in range(passes) for split in range(len(listing)) for at in range(LENGTH)}
-    assert sorted(came) == sorted(each - used)
-
-
 DRAWS, SPLITS = 2000, 12
 
 
@@ -253,12 +166,3 @@ def test_many_splits_wait_without_an_object_for_each(seed: int | None, count: in
         ledger.queues.begin_epoch(1)
         assert isinstance(ledger.take("w"), Lease)
         assert ledger.share("w") == (count - 1) // 2
-
-
-@pytest.mark.parametrize(("start", "splits", "step"), [(0, 0, 1), (5, 1, 1), (0, 2, 1), (3, 1000, 7), (0, 20_000, 1)])
-def test_a_shuffled_order_is_that_of_a_sort_by_splitmix(start: int, splits: int, step: int) -> None:
-    """Any share of the splits, however it is ordered so far."""
-    indices = np.arange(start, start + splits * step, step, dtype=np.int64)
-    drawn = np.random.default_rng(splits).permutation(indices)
-    order = shuffled(drawn, SplitOrder(11), 2, 1, 0)
-    assert order.dtype == np.int64 and order.tolist() == in_order(indices.tolist(), 11, 2, 1)

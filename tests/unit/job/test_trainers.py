@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from pecan_ray.errors import ClusterError, RankTakenError, StaleJobError
@@ -59,20 +57,12 @@ def test_a_new_process_ends_a_job_that_was_left_behind_and_no_other_and_is_told_
 # --- a process that is replaced --------------------------------------------------------------------------------
 
 
-def left_job(met: int = 0, **told: Any) -> JobRig:
-    """Two ranks and a worker; the process of rank 0 is gone when rank 1 was heard last."""
-    rig = JobRig(LedgerShape(world_size=2), timeouts=Timeouts(TIMEOUT_S))
-    rig.begin()
-    rig.handle(events.TrainerWaiting(0, "t0", met=met))
-    if told:
-        rig.report(0, **told)
-    rig.handle(events.TrainerWaiting(1, "t1", met=met), after=10.0)
-    return rig
-
-
 def test_what_workers_may_have_sent_to_the_process_before_comes_from_others() -> None:
-    rig = left_job(met=1)
-    (worker,) = rig.job.worker_table.workers
+    """The process of rank 0 is gone when rank 1 was heard last."""
+    rig = JobRig(LedgerShape(world_size=2), timeouts=Timeouts(TIMEOUT_S))
+    (worker,) = rig.begin()
+    rig.handle(events.TrainerWaiting(0, "t0", met=1))
+    rig.handle(events.TrainerWaiting(1, "t1", met=1), after=10.0)
     rig.assign(worker)
     (lease,) = rig.take(worker)
     done = rig.handle(events.TrainerRegistered(0, "new", "node"))
@@ -92,36 +82,26 @@ def test_what_workers_may_have_sent_to_the_process_before_comes_from_others() ->
 # --- a process that says nothing -------------------------------------------------------------------------------
 
 
-def begun_job(ranks: int = 1) -> JobRig:
-    rig = JobRig(LedgerShape(world_size=ranks), timeouts=Timeouts(TIMEOUT_S))
-    for rank in range(ranks):
-        rig.handle(events.TrainerRegistered(rank, f"t{rank}", "node", (), f"process-{rank}"))
-    rig.handle(events.RoomFound((("node", 4.0),), ()))
-    rig.list_splits(1)
-    return rig
-
-
-def pass_time(rig: JobRig, seconds: float, state: events.ProcessState | None, speaks: tuple[int, ...] = ()) -> int:
-    """Let time pass, while the cluster answers (None: it cannot); return how many questions it was asked."""
-    asked = 0
+def pass_time(rig: JobRig, seconds: float, state: events.ProcessState | None) -> None:
+    """Let time pass in which rank 1 alone is heard, while the cluster answers (None: it cannot)."""
     for _ in range(int(seconds)):
-        for rank in speaks:
-            rig.handle(events.TrainerWaiting(rank, f"t{rank}"))
-        done = rig.handle(events.TimePassed(), after=1.0)
-        for looks in of_kind(LookForTrainers, done):
-            asked += len(looks.trainers)
+        rig.handle(events.TrainerWaiting(1, "t1"))
+        for looks in of_kind(LookForTrainers, rig.handle(events.TimePassed(), after=1.0)):
             for one in looks.trainers if state is not None else ():
                 assert one.process == f"process-{one.rank}"
                 rig.handle(events.TrainerChecked(one.rank, one.incarnation, state))  # type: ignore[arg-type]  # not None
-    return asked
 
 
 @pytest.mark.parametrize("state", [None, "ended"])
 def test_where_nobody_can_answer_and_where_it_has_ended_the_deadline_holds(state: events.ProcessState | None) -> None:
-    rig = begun_job(2)
-    pass_time(rig, TIMEOUT_S - 1.0, state, speaks=(1,))
+    rig = JobRig(LedgerShape(world_size=2), timeouts=Timeouts(TIMEOUT_S))
+    for rank in range(2):
+        rig.handle(events.TrainerRegistered(rank, f"t{rank}", "node", (), f"process-{rank}"))
+    rig.handle(events.RoomFound((("node", 4.0),), ()))
+    rig.list_splits(1)
+    pass_time(rig, TIMEOUT_S - 1.0, state)
     assert rig.job.error is None
-    pass_time(rig, 3.0, state, speaks=(1,))
+    pass_time(rig, 3.0, state)
     assert isinstance(rig.job.error, ClusterError)
     why = "its process has ended" if state else "nobody could tell whether its process exists"
     assert why in str(rig.job.error) and "rank 0 on node node has not been heard for 61 s" in str(rig.job.error)

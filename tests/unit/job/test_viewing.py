@@ -24,9 +24,9 @@ from pecan_ray.plan.windows import Decision, Deployment, Window
 from tests.unit.job.job_rig import JobRig, said
 
 
-def look(rig: JobRig, seconds: float = 6.0) -> str:
+def look(rig: JobRig) -> str:
     """Let time pass in a job; return what it says meanwhile."""
-    return said(rig.handle(events.TimePassed())) + said(rig.handle(events.TimePassed(), after=seconds))
+    return said(rig.handle(events.TimePassed())) + said(rig.handle(events.TimePassed(), after=6.0))
 
 
 def test_a_job_says_which_ranks_have_not_come_and_in_what_one_differs_until_it_comes_as_the_others_are() -> None:
@@ -44,9 +44,9 @@ def test_a_job_says_which_ranks_have_not_come_and_in_what_one_differs_until_it_c
     assert "ranks 4, 5, 6" in text and "differs" not in text
 
 
-def step(number: int, target: Deployment, phase: str = "measure") -> PlacementStep:
+def step(number: int, target: Deployment) -> PlacementStep:
     window = Window(batch_time=0.1, queue_size=2.0, batches=10, wait_time=0.02)
-    return PlacementStep(float(number), window, target, Decision(target, phase, f"reason {number}"))
+    return PlacementStep(float(number), window, target, Decision(target, "measure", f"reason {number}"))
 
 
 def test_a_long_timeline_is_thinned_and_keeps_its_changes() -> None:

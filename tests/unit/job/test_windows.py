@@ -11,18 +11,14 @@ from hypothesis import strategies as st
 from pecan_ray.job.windows import StepTotals, window_of
 
 STEPS = st.lists(st.tuples(st.floats(0.001, 10), st.floats(0, 1), st.integers(0, 50)), min_size=2, max_size=40)
-NONE = StepTotals()
-
-
-def totals(steps: list[tuple[float, float, int]], start: StepTotals = NONE) -> StepTotals:
-    for seconds, share, queued in steps:
-        start = start.step(seconds, seconds * share, queued)
-    return start
 
 
 @given(STEPS)
 def test_a_window_holds_the_means_of_its_steps(steps: list[tuple[float, float, int]]) -> None:
-    window = window_of([totals(steps)])
+    totals = StepTotals()
+    for seconds, share, queued in steps:
+        totals = totals.step(seconds, seconds * share, queued)
+    window = window_of([totals])
     assert window.batches == len(steps) and window.wait_time is not None
     times = [seconds for seconds, _, _ in steps]
     mean = sum(times) / len(times)

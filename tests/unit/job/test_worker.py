@@ -56,10 +56,10 @@ class Rig:
         """Answer what was asked."""
         return self.handle(told.ReplyReceived(channel, self.requested.pop(channel).number, reply))
 
-    def begin(self, assignment: Assignment, version: int = 0) -> list[told.WorkerInstruction]:
+    def begin(self, assignment: Assignment) -> list[told.WorkerInstruction]:
         """Give it an assignment, for which it has asked."""
         self.handle(told.WorkStarted())
-        return self.reply(RUN, Assigned(assignment, version))
+        return self.reply(RUN, Assigned(assignment))
 
     def take(self, reply: Reply) -> list[told.WorkerInstruction]:
         """Let the engine take a lease of the first source, which the job is asked for."""
@@ -100,8 +100,7 @@ def test_what_the_next_epoch_begins_with_is_fetched_at_once_and_kept_when_that_e
 def test_the_row_that_fails_is_the_first_that_is_in_no_batch() -> None:
     split, rig = Split(0, elements=100), Rig(LedgerShape(in_row_order=True), one_sequence=True)
     spans = [elements(0, 20), elements(40, 20)]
-    rig.handle(told.WorkStarted())
-    rig.reply(RUN, Assigned(Assignment(0)))
+    rig.begin(Assignment(0))
     assert rig.state.failing_row is None
     rig.handle(told.LeaseRequested(0))
     rig.reply("take:0", tuple(Lease(0, split, (span,), row=0) for span in spans))
