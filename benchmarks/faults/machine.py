@@ -10,6 +10,7 @@ import os
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -21,6 +22,7 @@ from ray.cluster_utils import Cluster
 from benchmarks.faults.case import BUCKET, FILE_ROWS, VICTIM
 from benchmarks.faults.links import NODES, NodeLinks, address, inside, links
 from tests.flaky_http import FlakyProxy, flaky_proxy
+from tests.node_start import tried_twice
 
 ROOT = Path(__file__).resolve().parents[2]
 STORE_BYTES = 200 << 20
@@ -46,14 +48,14 @@ class Machine:
         """Return a new node."""
         options = {"num_cpus": 4, "object_store_memory": STORE_BYTES, "labels": labels}
         if self.links is None:
-            return self.nodes.add_node(**options)
+            return tried_twice(partial(self.nodes.add_node, **options))
         start = services.start_ray_process
 
         def start_inside(command: list[str], *arguments: Any, **more: Any) -> Any:
             return start([*inside(number, SHM_BYTES), *command], *arguments, **more)
 
         with mock.patch.object(services, "start_ray_process", start_inside):
-            node = self.nodes.add_node(node_ip_address=address(number), **options)
+            node = tried_twice(partial(self.nodes.add_node, node_ip_address=address(number), **options))
         self._numbers[node] = number
         return node
 

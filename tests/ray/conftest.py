@@ -6,18 +6,18 @@ import contextlib
 import itertools
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import psutil
 import pytest
 import ray
 from ray.cluster_utils import Cluster
 
 from tests.flaky_http import FlakyProxy
+from tests.node_start import tried_twice
 from tests.object_stores import reaching_s3, s3_bucket, serving_s3
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -86,20 +86,6 @@ class Clusters:
         """Tell whether the tests before have left the nodes that were there, and this process connected."""
         nodes: Any = ray.nodes
         return ray.is_initialized() and sum(node["Alive"] for node in nodes()) == len(self._cpus)
-
-
-def tried_twice(start: Callable[[], Any]) -> Any:
-    """Start a node: Ray gives it 30 s, however busy the machine is, and leaves what it has begun of it."""
-    before = psutil.Process().children()
-    try:
-        return start()
-    except Exception as error:  # Ray raises no other class
-        if "timed out during startup" not in str(error):
-            raise
-        for process in set(psutil.Process().children()) - set(before):
-            process.kill()
-            process.wait()
-        return start()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

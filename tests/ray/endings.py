@@ -22,7 +22,8 @@ from typing import Any
 import ray
 from ray.cluster_utils import Cluster
 
-from tests.ray.conftest import FREE_PORTS, tried_twice
+from tests.node_start import tried_twice
+from tests.ray.conftest import FREE_PORTS
 from tests.ray.test_endings import ENDINGS, must_end_well
 
 

@@ -29,7 +29,8 @@ from pecan_ray.placement import Deployment
 from pecan_ray.plan.prices import GCP_TPU_V2, Prices, PriceTier
 from pecan_ray.runtime.cluster import local_selector, why_no_placement
 from pecan_ray.runtime.sigterm import sigterm_flag
-from tests.ray.conftest import ROOT, living_actors, tried_twice
+from tests.node_start import tried_twice
+from tests.ray.conftest import ROOT, living_actors
 from tests.ray.pipelines import ONE, TWO, ids, numbers
 from tests.ray.waiting import until
 from tests.ray.waiting_transforms import SMALL, train, waiting

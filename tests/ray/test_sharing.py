@@ -25,7 +25,8 @@ from pecan_ray.errors import ClusterError, PlanError
 from pecan_ray.run_of_reader import ReaderRun
 from pecan_ray.runtime import cluster
 from tests.long_form import some_later
-from tests.ray.conftest import living_actors, tried_twice
+from tests.node_start import tried_twice
+from tests.ray.conftest import living_actors
 from tests.ray.waiting import ENDS_S, until
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
