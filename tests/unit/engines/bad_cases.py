@@ -18,15 +18,20 @@ from tests.unit.engines.operator_cases import Build, Cases, Pieces, batched, few
 Change = Callable[[PecanPipeline], PecanPipeline]
 
 
-def files(fail_at: int | None = None, error: type[Exception] = OSError, kind: type[Numbered] = Numbered) -> Any:
-    """Two files of five numbers, of which one may be impossible to read."""
+def files(
+    fail_at: int | None = None,
+    error: type[Exception] = OSError,
+    kind: type[Numbered] = Numbered,
+    lengths: tuple[int, ...] = (5, 5),
+) -> PecanPipeline:
+    """Two files of five numbers, or files of so many, of which one may be impossible to read."""
 
     def make(number: int) -> Element:
         if number == fail_at:
             raise error("the disk is wet")
         return {"i": np.int64(number), "name": f"n{number % 5}"}
 
-    return PecanPipeline(kind(5, 5, make=make, path="data/{}.bin"))
+    return PecanPipeline(kind(*lengths, make=make, path="data/{}.bin"))
 
 
 def refuses_7(element: Element) -> Element:
@@ -89,6 +94,35 @@ class Unloadable:
         raise ValueError("not here")
 
 
+def list_of_itself() -> Any:
+    value: list[Any] = [1, 2]
+    value[1] = value
+    return value
+
+
+def array_of_itself() -> Any:
+    value = np.empty(2, object)
+    value[:] = [1, 2]
+    value[1] = value
+    return value
+
+
+def nested(levels: int) -> Any:
+    value: Any = [1]
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+def into_itself(element: Element) -> Element:
+    element["i"].append(element["i"])
+    return element
+
+
+def no_model() -> Any:
+    raise KeyError("no model")
+
+
 def odd(value: Callable[[], Any]) -> Change:
     """Return what gives one element a column of another kind."""
     return lambda pipe: pipe.map(lambda e: {**e, "odd": value() if e["i"] == 7 else [1, "a"]}, name="add")
@@ -146,6 +180,12 @@ FUNCTIONS: dict[str, Build] = {
     "that returns a lock": lambda: odd(threading.Lock)(few(9)),
     "that returns a generator": lambda: odd(lambda: (one for one in "ab"))(few(9)),
     "that returns what cannot be loaded": lambda: odd(Unloadable)(few(9)),
+    "that returns a list in itself": lambda: odd(list_of_itself)(few(9)),
+    "that returns an array in itself": lambda: odd(array_of_itself)(few(9)),
+    "that returns lists that are too deep": lambda: odd(lambda: nested(5000))(few(9)),
+    "of outputs that returns a list in itself": lambda: few(3).flat_map(lambda e: [{**e, "o": list_of_itself()}]),
+    "that puts a list into itself": lambda: few(3).map(lambda i: [int(i)], on="i").shuffle(3).map(into_itself),
+    "that cannot be set up": lambda: few(2).map(lambda i, model: i, on="i", setup=no_model),
     "that returns lists unlike others": lambda: odd(lambda: [[1], [1, 2]])(few(9)),
     "that returns a masked array": lambda: few(9).map(masked),
     "that gives every third a masked array": lambda: few(4).map(
@@ -242,6 +282,7 @@ BAD_CASES: Cases = {
     },
     "a bad element behind what is taken": lambda: files().map(refuses_7).take(7).batch(4),
     "a bad element in passes": lambda: files().map(refuses_7).skip(4).repeat(2).batch(3),
+    "a list in itself, in passes": lambda: odd(list_of_itself)(few(9)).repeat(2).batch(5),
     "a bad element beside another": lambda: files().map(refuses_7).zip(few(10, column="j")).batch(8),
     "a bad element in a branch": lambda: files().map(refuses_7).concat(files()).batch(8),
     "a bad element in batches that are cut": lambda: files().map(refuses_7).batch(3).unbatch().batch(4),
@@ -270,6 +311,8 @@ BAD_CASES: Cases = {
     "fewer rows than unbatch wants": lambda: few(7).batch(3).map(lambda b: {"i": b["i"][:2]}).unbatch(same_rows=True),
     "a number that unbatch finds": lambda: few(7).batch(3).map(lambda b: {**b, "n": 2}, name="f").unbatch(),
     "rows of unequal columns": lambda: few(7).batch(3).map(lambda b: {**b, "z": np.zeros(2)}, name="f").unbatch(),
+    "set up by no function": lambda: few(9).map(abs, on="i", setup=3),  # type: ignore[arg-type]  # as meant
+    "seeded for each element, and given the epoch": lambda: few(9).map(lambda i, epoch: i, on="i", seed_globals=True),
     "fewer rows than were given": lambda: few(7).map(lambda c: {"i": c["i"][:2]}, rows=3, name="f").batch(2),
     "no rows": lambda: few(7).map(dict, rows=0),
     "a list that fails": lambda: few(9).batch(3, collate=pads),

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from pecan_ray.engines.contract import EngineOptions, Produced, Slots
-from pecan_ray.engines.registry import build_engine
-from pecan_ray.engines.slots import HeapSlots
-from pecan_ray.options import EngineName
+from pecan_ray.engines.contract import Produced
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.op_sequences import with_ops
 from pecan_ray.plan.operators import Autocache, Plan
-from pecan_ray.plan.splits import Lease, Split
-from tests.unit.engines.engine_leases import ListedLeases, all_said, column, whole_leases
+from pecan_ray.plan.splits import Split
+from tests.unit.engines.engine_leases import column
 
 READS: Counter[int] = Counter()
 CALLS: Counter[str] = Counter()
@@ -58,15 +54,6 @@ def kept(pipe: PecanPipeline, key: str = "k", name: str | None = None) -> Plan:
     """Keep what comes to a point of a pipeline."""
     points = [op for op in pipe.plan.all_ops() if isinstance(op, Autocache) and name in (None, op.name)]
     return with_ops(pipe.plan, {points[0].name: replace(points[0], key=key)})
-
-
-def run_on(
-    engine: EngineName, plan: Plan, leases: Iterable[Lease] | None = None, slots: Slots | None = None, **options: Any
-) -> list[Produced]:
-    """Run an engine of this kind to the end of some leases, or of all, and return what it has produced."""
-    given = ListedLeases(whole_leases(list(plan.sources())) if leases is None else leases)
-    with contextlib.closing(build_engine(engine, plan, EngineOptions(**options), slots or HeapSlots())) as running:
-        return all_said(plan, given, running.batches)
 
 
 def sorted_numbers(produced: list[Produced]) -> list[int]:

@@ -6,14 +6,15 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from pecan_ray.engines.contract import EngineOptions, Leases, Produced, Slots
+from pecan_ray.engines.contract import BadElement, Engine, EngineOptions, Leases, Produced, Slots
 from pecan_ray.engines.lease_tracker import LeaseTracker
-from pecan_ray.engines.python import PythonEngine
+from pecan_ray.engines.registry import build_engine
 from pecan_ray.engines.slots import HeapSlot, HeapSlots
 from pecan_ray.options import EngineName
 from pecan_ray.pipeline import PecanPipeline
@@ -151,31 +152,54 @@ class FewSlots:
 
 
 @contextlib.contextmanager
+def built(
+    pipe: PecanPipeline | Plan, engine: EngineName | None = None, slots: Slots | None = None, **options: Any
+) -> Iterator[Engine]:
+    """The engine of a pipeline, or the one that is named; it is closed at the end."""
+    kind = engine or ("python" if isinstance(pipe, Plan) else pipe.engine)
+    made = build_engine(kind, plan_of(pipe), EngineOptions(**options), slots or HeapSlots())
+    with contextlib.closing(made):
+        yield made
+
+
+@contextlib.contextmanager
 def running(
-    pipe: PecanPipeline | Plan, leases: Leases | None = None, slots: Slots | None = None, **options: Any
-) -> Iterator[tuple[PythonEngine, Generator[Produced, None, None]]]:
-    """A python engine and its batches, which are made while they are asked for; both are closed at the end."""
-    plan = pipe if isinstance(pipe, Plan) else pipe.plan
-    sources = tuple(plan.sources())
-    engine = PythonEngine(plan, sources, EngineOptions(**options), slots or HeapSlots())
-    batches = engine.batches(leases or ListedLeases(whole_leases(sources)))
-    with contextlib.closing(engine), contextlib.closing(batches):
+    pipe: PecanPipeline | Plan, leases: Leases | None = None, **options: Any
+) -> Iterator[tuple[Engine, Generator[Produced, None, None]]]:
+    """An engine and its batches, which are made while they are asked for; both are closed at the end."""
+    given = leases or ListedLeases(whole_leases(sources_of(pipe)))
+    with built(pipe, **options) as engine, contextlib.closing(engine.batches(given)) as batches:
         yield engine, batches
 
 
 def run_engine(
-    pipe: PecanPipeline | Plan, leases: ListedLeases | Iterable[Lease] | None = None, **options: Any
+    pipe: PecanPipeline | Plan, leases: Leases | Iterable[Lease] | None = None, **options: Any
 ) -> list[Produced]:
-    """Run one stretch of a python engine to its end and return what it has produced."""
-    plan = pipe if isinstance(pipe, Plan) else pipe.plan
-    sources = tuple(plan.sources())
+    """Run one stretch of an engine to its end and return what it has produced."""
     if leases is None:
-        leases = whole_leases(sources)
-    if not isinstance(leases, ListedLeases):
-        leases = ListedLeases(leases)
-    engine = PythonEngine(plan, sources, EngineOptions(**options), HeapSlots())
-    with contextlib.closing(engine):
-        return all_said(plan, leases, engine.batches)
+        leases = whole_leases(sources_of(pipe))
+    given = ListedLeases(leases) if isinstance(leases, Iterable) else leases
+    with built(pipe, **options) as engine:
+        return all_said(plan_of(pipe), given, engine.batches)
+
+
+def run_beside(pipe: PecanPipeline, came: list[Produced], **options: Any) -> list[Produced]:
+    """Run a pipeline as a worker does, in threads that Ctrl-C does not reach; `came`: filled also before an error."""
+    with running(pipe, threads=2, **options) as (_, batches), ThreadPoolExecutor(1) as pool:
+        pool.submit(came.extend, batches).result()
+    return came
+
+
+def bad_of(produced: Iterable[Produced]) -> list[BadElement]:
+    return [bad for one in produced for bad in one.bad]
+
+
+def plan_of(pipe: PecanPipeline | Plan) -> Plan:
+    return pipe if isinstance(pipe, Plan) else pipe.plan
+
+
+def sources_of(pipe: PecanPipeline | Plan) -> tuple[Source, ...]:
+    return tuple(plan_of(pipe).sources())
 
 
 def all_said(plan: Plan, leases: Leases, batches: Callable[[Leases], Iterator[Produced]]) -> list[Produced]:

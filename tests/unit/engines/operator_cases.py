@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import ml_dtypes
@@ -116,6 +117,13 @@ def with_lists(rows: list[Element]) -> Element:
     return {"n": len(rows), "each": [row["i"] for row in rows]}
 
 
+def detection(rows: list[Element]) -> Mapping[str, Any]:
+    """Return lists by image, beside arrays of any length, as references of torchvision do."""
+    images = [np.full((1 + row["i"] % 3, 2), row["i"]) for row in rows]
+    targets = [{"boxes": np.full((row["i"] % 3, 4), row["i"]), "i": row["i"]} for row in rows]
+    return MappingProxyType({"images": images, "targets": targets, "rows": np.concatenate(images)})
+
+
 def target() -> Element:
     return {"target": {"boxes": np.ones(1), "names": ["cat"]}}
 
@@ -201,6 +209,10 @@ OPERATOR_CASES: Cases = {
     "batch": lambda: five(12).batch(5),
     "batch without a remainder": lambda: five(12).batch(5, drop_remainder=True),
     "batch with collate": lambda: five(7).batch(3, collate=with_lists),
+    "batch with collate to lists of arrays": lambda: five(7).batch(3, collate=detection),
+    "a function behind collate": lambda: (
+        five(7).batch(3, collate=detection).map(lambda batch: {"sizes": [*map(len, batch["images"])]}).prefetch(2)
+    ),
     "batches of columns": lambda: PecanPipeline(InColumns(7, 5)).batch(5),
     "rows of columns": lambda: PecanPipeline(InColumns(3, 2)).filter(lambda e: e["i"] != 1),
     "shuffle": lambda: five(20).shuffle(6).batch(5),

@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
+import functools
 from typing import Any
 
 import tensorflow as tf
 
 import pecan_ray as pecan
-from pecan_ray.engines.contract import EngineOptions, Produced
-from pecan_ray.engines.in_process import AllLeases
-from pecan_ray.engines.slots import HeapSlots
-from pecan_ray.engines.tensorflow import TensorFlowEngine
 from pecan_ray.plan.splits import OUTPUT_BITS
 from pecan_ray.sampling.spans import Spans
 from tests.unit.engines import engine_leases
 
 ROWS = 100
+run = functools.partial(engine_leases.run_engine, engine="tensorflow")
 
 
 def numbers(rows: int = ROWS, **columns: Any) -> pecan.PecanPipeline:
     return engine_leases.numbers(rows, 7, engine="tensorflow", **columns)
-
-
-def run(pipe: pecan.PecanPipeline, leases: Any = None, **options: Any) -> list[Produced]:
-    sources = list(pipe.plan.sources())
-    engine = TensorFlowEngine(pipe.plan, sources, EngineOptions(**options), HeapSlots())
-    with contextlib.closing(engine):
-        return engine_leases.all_said(pipe.plan, leases or AllLeases(sources, 0, 1), engine.batches)
 
 
 def all_of(pipe: pecan.PecanPipeline) -> dict[tuple[int, int, int], Spans]:

@@ -1,40 +1,45 @@
 """What comes before an error or a change: an engine gives up what stands before an element that fails or is of another
-kind, blocks end where elements change, and `take` may end before an element that cannot be read."""
+kind, and blocks end where elements change."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from contextlib import closing, nullcontext
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from pecan_ray.engines.contract import EngineOptions, Produced
+from pecan_ray.engines.contract import Produced
 from pecan_ray.engines.in_process import run_in_process
 from pecan_ray.engines.lease_tracker import LeaseTracker
-from pecan_ray.engines.registry import build_engine
-from pecan_ray.engines.slots import HeapSlots
-from pecan_ray.errors import CorruptSourceError, ElementError, PecanError, SourceError
+from pecan_ray.errors import CorruptSourceError, ElementError, PecanError
 from pecan_ray.options import EngineName, OnError
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.splits import OUTPUT_BITS, Element
 from pecan_ray.sources import Arrays
-from tests.unit.engines.engine_leases import ListedLeases, Numbered, delivered, numbers, whole_leases
+from tests.unit.engines.engine_leases import (
+    ListedLeases,
+    Numbered,
+    built,
+    delivered,
+    numbers,
+    run_engine,
+    running,
+    sources_of,
+    whole_leases,
+)
 
 ENGINES: list[EngineName] = ["python", "tensorflow"]
 
 
 def blocks_of(pipe: PecanPipeline, on_error: OnError = "raise") -> tuple[list[Produced], PecanError | None]:
     """Return what an engine makes of runs whose rows are joined; and its error."""
-    leases = [replace(lease, row=0, place=lease.split.index) for lease in whole_leases(tuple(pipe.plan.sources()))]
+    leases = [replace(lease, row=0, place=lease.split.index) for lease in whole_leases(sources_of(pipe))]
     tracker, found = LeaseTracker(ListedLeases(leases)), []
-    options = EngineOptions(threads=3, order="strict", on_error=on_error)
-    with closing(build_engine(pipe.engine, pipe.plan, options, HeapSlots())) as engine:
+    with running(pipe, tracker, threads=3, order="strict", on_error=on_error) as (_, batches):
         try:
-            for produced in engine.batches(tracker):
+            for produced in batches:
                 tracker.mark_processed(produced.spans)
                 found.append(produced)
         except PecanError as error:
@@ -55,27 +60,16 @@ def test_an_engine_goes_on_behind_the_end_of_a_run_while_an_element_of_it_is_slo
         return i
 
     pipe = PecanPipeline(Numbered(5, 5, 5, 10)).map(slow_at_3, on="i").filter(lambda i: i not in range(5, 10), on="i")
-    (source,) = pipe.plan.sources()
-    leases = [replace(lease, place=lease.split.index, ends_run=True) for lease in whole_leases([source])]
-    tracker, found = LeaseTracker(ListedLeases(leases)), list[Produced]()
-    with closing(
-        build_engine("python", pipe.batch(4).plan, EngineOptions(threads=3, order="strict"), HeapSlots())
-    ) as engine:
-        assert engine.ends_runs
-        for produced in engine.batches(tracker):
-            tracker.mark_processed(produced.spans)
-            found.append(produced)
+    leases = [replace(lease, place=lease.split.index, ends_run=True) for lease in whole_leases(sources_of(pipe))]
+    found = run_engine(pipe.batch(4), leases, threads=3, order="strict")
     delivered(found)
     made = [np.asarray(one.columns["i"]).tolist() if one.rows else one.ends_run for one in found]
     first = [[0, 1, 2, 3], [4], True, True, [10, 11, 12, 13], [14], True]
     assert made == [*first, [15, 16, 17, 18], [19, 20, 21, 22], [23, 24], True]
-    assert not any(one.partial for one in found) and not tracker.unresolved_spans()
-
-
-def test_a_join_has_no_place_for_the_end_of_a_run() -> None:
-    pipe = PecanPipeline(Arrays(i=np.arange(8))).zip(PecanPipeline(Arrays(label=np.arange(8)))).batch(4)
-    with closing(build_engine("python", pipe.plan, EngineOptions(threads=1, order="strict"), HeapSlots())) as engine:
-        assert not engine.ends_runs
+    assert not any(one.partial for one in found)
+    for one, ends_runs in ((pipe, True), (pipe.zip(numbers(column="label")), False)):
+        with built(one.batch(4), order="strict") as engine:
+            assert engine.ends_runs == ends_runs, "a join has no place for the end of a run"
 
 
 def even(i: Any) -> Any:
@@ -124,10 +118,14 @@ def test_what_stands_before_data_that_cannot_be_read_is_given_up(engine: EngineN
             raise CorruptSourceError("byte 17 is broken")
         return {"i": number}
 
-    broken = Numbered(10, make=broken_at_6, known=True)
-    blocks, error = blocks_of(PecanPipeline(broken, engine=engine).filter(even, on="i").batch(4))
+    pipe = PecanPipeline(Numbered(10, make=broken_at_6, known=True), engine=engine).filter(even, on="i")
+    blocks, error = blocks_of(pipe.batch(4))
     assert isinstance(error, CorruptSourceError)
     assert [(i, block.partial) for block in blocks for i in block.columns["i"]] == [(0, False), (2, False), (4, False)]
+    came: list[Any] = []
+    with pytest.raises(CorruptSourceError):
+        came.extend(run_in_process(pipe.skip(1).plan, engine=engine))
+    assert [row["i"] for row in came] == [2, 4], "and so it is where rows are not joined"
 
 
 def test_blocks_of_a_graph_end_where_shapes_change() -> None:
@@ -160,30 +158,3 @@ def test_blocks_end_where_anything_changes_that_tells_what_a_batch_holds(kinds: 
     pipe = numbers(len(kinds)).map(kind).filter(lambda element: True).batch(8)
     blocks, error = blocks_of(pipe)
     assert error is None and [block.rows for block in blocks] == rows
-
-
-FORMS: dict[str, tuple[Callable[[PecanPipeline], PecanPipeline], list[int]]] = {
-    "map": (lambda p: p.map(lambda e: e).take(5), [0, 1, 2, 3, 4]),
-    "filter": (lambda p: p.filter(lambda i: i % 2 == 0, on="i").take(3).batch(2), [0, 2, 4]),
-    "passes": (lambda p: p.map(lambda e: e).take(5).repeat(2), [0, 1, 2, 3, 4, 0, 1, 2, 3, 4]),
-    "skip": (lambda p: p.map(lambda e: e).skip(2).take(3), [2, 3, 4]),
-    "all before": (lambda p: p.map(lambda e: e).skip(1).batch(2), [1, 2, 3, 4]),
-}
-"""By name: a pipeline that takes five elements, or gives up those before the next one, and what it yields."""
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("form", FORMS)
-def test_what_is_not_taken_may_be_unreadable_and_what_stands_before_it_comes(form: str, engine: EngineName) -> None:
-    def make(number: int) -> Element:
-        if number == 5:
-            raise ValueError("five is bad")
-        return {"i": np.int64(number)}
-
-    extend, expected = FORMS[form]
-    pipe = extend(PecanPipeline(Numbered(10, 10, make=make), engine=engine))
-    rows: list[int] = []
-    with pytest.raises(SourceError) if form == "all before" else nullcontext():
-        for batch in run_in_process(pipe.plan, engine=engine):
-            rows += np.atleast_1d(batch["i"]).tolist()
-    assert rows == expected

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import tempfile
@@ -24,15 +23,13 @@ import pecan_ray as pecan
 from pecan_ray.cache_options import Cache
 from pecan_ray.caching.store import EntryStore
 from pecan_ray.engines import caching
-from pecan_ray.engines.contract import EngineOptions, Produced
-from pecan_ray.engines.registry import build_engine
-from pecan_ray.engines.slots import HeapSlots
+from pecan_ray.engines.contract import Produced
 from pecan_ray.errors import ElementError, PlanError
 from pecan_ray.options import EngineName
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.splits import OUTPUT_BITS, Lease
 from tests.long_form import examples
-from tests.unit.engines.cache_rig import CALLING, CALLS, READS, Numbers, double, kept, run_on, sorted_numbers
+from tests.unit.engines.cache_rig import CALLING, CALLS, READS, Numbers, double, kept, sorted_numbers
 from tests.unit.engines.engine_leases import (
     FewSlots,
     ListedLeases,
@@ -151,11 +148,11 @@ def test_what_is_kept_is_what_would_have_been_computed_and_later_passes_read_not
 ) -> None:
     pipe = PIPES[engine][shape](PecanPipeline(Numbers(), engine=engine))
     plan = kept(pipe, name="kept" if shape == "two points" else None)
-    plain = run_on(engine, pipe.plan, threads=3, order="strict")
+    plain = run_engine(pipe, threads=3, order="strict")
     reads, calls = READS.copy(), CALLS.copy()
     assert reads and not cache.folder.exists(), "a point at which nothing is kept costs nothing"
     for threads in (3, 1):
-        made = run_on(engine, plan, threads=threads, order="strict", cache=cache)
+        made = run_engine(plan, engine=engine, threads=threads, order="strict", cache=cache)
         assert columns(made) == columns(plain) and delivered(made) == delivered(plain)
     assert reads + reads >= READS and CALLS["double"] <= 2 * calls["double"], "the second pass has read nothing"
 
@@ -166,9 +163,9 @@ def test_columns_and_texts_of_files_come_out_of_entries_as_a_graph_reads_them(ca
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=10)
     for source in (pecan.sources.TextLines(tmp_path / "a.txt"), pecan.sources.Parquet(tmp_path / "a.parquet")):
         pipe = PecanPipeline(source, engine="tensorflow").autocache().batch(3)
-        plain = run_on("tensorflow", pipe.plan, order="strict")
+        plain = run_engine(pipe, order="strict")
         for _ in range(2):
-            made = run_on("tensorflow", kept(pipe), order="strict", cache=cache)
+            made = run_engine(kept(pipe), engine="tensorflow", order="strict", cache=cache)
             assert columns(made) == columns(plain) and delivered(made) == delivered(plain)
 
 
@@ -181,8 +178,8 @@ def test_ragged_tensors_of_a_graph_are_not_kept_which_is_said_and_changes_nothin
         return {"i": value["i"], "parts": tf.RaggedTensor.from_row_lengths(value["x"], [2, 1])}
 
     pipe = PecanPipeline(Numbers(), engine="tensorflow").map(ragged).autocache()
-    plain = run_on("tensorflow", pipe.plan, order="strict")
-    made = run_on("tensorflow", kept(pipe), order="strict", cache=cache)
+    plain = run_engine(pipe, order="strict")
+    made = run_engine(kept(pipe), engine="tensorflow", order="strict", cache=cache)
     assert [int(one.columns["i"]) for one in made if one.rows] == list(range(35))
     assert delivered(made) == delivered(plain)
     assert "autocache: column 'parts' is a ragged or sparse tensor, so it is not kept" in caplog.text
@@ -221,14 +218,14 @@ def rows_of(produced: list[Produced]) -> list[tuple[Any, ...]]:
 @pytest.mark.parametrize("point", POINTS)
 def test_batches_of_one_entry_and_of_several_get_by_with_two_slots(point: str, cache: Cache) -> None:
     pipe = POINTS[point](Numbers(20)).batch(2)
-    engine, plan = pipe.engine, kept(pipe)
+    plan = kept(pipe)
     leases = whole_leases(list(plan.sources()))
     for pass_, wanted in enumerate([True, False]):
         seen = list[int]()
-        running = build_engine(engine, plan, EngineOptions(threads=3, cache=cache), FewSlots(2))
-        with contextlib.closing(running):
-            assert {running.reads(0, lease.split) for lease in leases} == {wanted}, f"files are fetched in pass {pass_}"
-            for one in running.batches(ListedLeases(leases)):
+        given = ListedLeases(leases)
+        with running(plan, given, engine=pipe.engine, slots=FewSlots(2), threads=3, cache=cache) as (engine, batches):
+            assert {engine.reads(0, lease.split) for lease in leases} == {wanted}, f"files are fetched in pass {pass_}"
+            for one in batches:
                 seen += one.columns["i"].tolist() if one.rows else []
                 if one.slot is not None:
                     one.slot.release()
@@ -242,10 +239,10 @@ def test_a_part_of_a_split_makes_no_entry_and_comes_from_that_of_the_whole(point
     engine = pipe.engine
     spans = ((2 << OUTPUT_BITS, 3 << OUTPUT_BITS), (4 << OUTPUT_BITS, 5 << OUTPUT_BITS))
     rest = [replace(lease, spans=spans) for lease in whole_leases(list(pipe.plan.sources()))]
-    plain = run_on(engine, pipe.plan, rest, order="strict")
+    plain = run_engine(pipe, rest, order="strict")
     for leases, reads in ((rest, 7), (None, 7), (rest, 0)):
         READS.clear()
-        made = run_on(engine, kept(pipe), leases, order="strict", cache=cache)
+        made = run_engine(kept(pipe), leases, engine=engine, order="strict", cache=cache)
         assert READS.total() == reads
     assert columns(made) == columns(plain) and delivered(made) == delivered(plain)
 
@@ -289,27 +286,24 @@ def test_a_split_with_a_bad_element_makes_no_entry_and_the_element_is_told_in_ea
 ) -> None:
     plan = kept(pipe.batch(4))
     for _ in range(3):
-        made = run_on(pipe.engine, plan, cache=cache, on_error="skip")
+        made = run_engine(plan, engine=pipe.engine, cache=cache, on_error="skip")
         assert [bad.where for one in made for bad in one.bad] == ["element 2 of 2.bin"]
         assert sorted_numbers(made) == [i for i in range(35) if i != 12]
     others = {split: count for split, count in READS.items() if split != 2}
     assert READS[2] >= 3 and others == dict.fromkeys((0, 1, 3, 4, 5, 6), 1), "what a graph lost is read again"
     with pytest.raises(ElementError, match=r"element 2 of 2\.bin"):
-        run_on(pipe.engine, plan, cache=cache)
+        run_engine(plan, engine=pipe.engine, cache=cache)
 
 
 @pytest.mark.parametrize("point", POINTS)
 def test_an_epoch_that_is_left_in_the_middle_keeps_whole_splits_alone(point: str, cache: Cache) -> None:
     pipe = POINTS[point](Numbers(40)).batch(5)
     engine, plan = pipe.engine, kept(pipe)
-    running = build_engine(engine, plan, EngineOptions(cache=cache, order="strict"), HeapSlots())
-    with contextlib.closing(running):
-        batches: Any = running.batches(ListedLeases(whole_leases(list(plan.sources()))))
+    with running(plan, engine=engine, cache=cache, order="strict") as (_, batches):
         next(batches)
-        batches.close()
-    assert sorted_numbers(run_on(engine, plan, cache=cache)) == list(range(200))
+    assert sorted_numbers(run_engine(plan, engine=engine, cache=cache)) == list(range(200))
     READS.clear()
-    assert sorted_numbers(run_on(engine, plan, cache=cache)) == list(range(200)) and not READS
+    assert sorted_numbers(run_engine(plan, engine=engine, cache=cache)) == list(range(200)) and not READS
 
 
 def test_what_cannot_be_kept_is_computed_in_each_epoch_and_said_once(

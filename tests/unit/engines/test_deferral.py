@@ -15,7 +15,7 @@ from pecan_ray.engines.contract import Unfinished
 from pecan_ray.engines.python.channel_arithmetic import PerChannelFunction
 from pecan_ray.engines.python.deferral import Deferral, Finisher, deferrable_ops
 from pecan_ray.errors import ClusterError
-from pecan_ray.placement.cut import LinkCosts, TailOp, choose_cut
+from pecan_ray.placement.cut import LinkCosts, choose_cut
 from pecan_ray.plan.fingerprint import describe_plan
 from pecan_ray.plan.operators import Map
 
@@ -66,9 +66,9 @@ def chains(pipe: pecan.PecanPipeline) -> dict[str, list[str]]:
     return {column: [op.name for op in ops] for column, ops in found.items()}
 
 
-def deferral(pipe: pecan.PecanPipeline, choose: Any = always) -> tuple[Deferral, list[Callable[[Any], Any]]]:
-    """Return what decides for a pipeline of maps of `x`, and the functions that its worker runs."""
-    made = Deferral(deferrable_ops(pipe.plan, describe_plan(pipe.plan)), choose)
+def deferral(pipe: pecan.PecanPipeline) -> tuple[Deferral, list[Callable[[Any], Any]]]:
+    """Return what leaves all that it may of maps of `x`, and the functions that its worker runs."""
+    made = Deferral(deferrable_ops(pipe.plan, describe_plan(pipe.plan)), always)
     return made, [op.fn for op in made.guarded(pipe.plan).ops if hasattr(op, "fn")]
 
 
@@ -176,21 +176,6 @@ def test_the_cut_may_lie_between_the_operators() -> None:
     handed_on = np.stack([ran(guards, row) for row in rows])
     assert handed_on.dtype == np.uint8
     assert (left := made.unfinished({"x": handed_on})) is not None and left.ops == ("to_float",)
-
-
-def test_a_cut_is_outdated_once_the_link_has_shown_another_speed() -> None:
-    speed = [125e6]
-
-    def choose(ops: Any) -> Any:
-        assert all(isinstance(op, TailOp) and op.seconds > 0 for op in ops)
-        return choose_cut(ops, LinkCosts(speed[0]))
-
-    made, guards = deferral(rows_before_batch("scaled"), choose)
-    assert not made.is_outdated()  # nothing is decided
-    ran(guards, images(1, 224, 224, 3)[0])
-    assert made.active and not made.is_outdated()
-    speed[0] = 1e12
-    assert made.is_outdated()
 
 
 def test_a_trainer_that_cannot_do_what_was_left_to_it_says_what_to_do() -> None:

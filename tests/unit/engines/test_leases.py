@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 
-from pecan_ray.engines.contract import BadElement, EngineOptions, Leases, Produced
+from pecan_ray.engines.contract import BadElement, Leases, Produced
 from pecan_ray.engines.in_process import AllLeases
 from pecan_ray.engines.lease_tracker import LeaseTracker
 from pecan_ray.engines.leases_behind import LeasesBehind
 from pecan_ray.engines.positions import SkippedPositions
 from pecan_ray.engines.reading import read_lease
-from pecan_ray.engines.registry import build_engine
 from pecan_ray.engines.slots import HeapSlot, HeapSlots
 from pecan_ray.errors import PecanError, PlanError
 from pecan_ray.job.leftovers import Leftovers
 from pecan_ray.options import EngineName
 from pecan_ray.pipeline import PecanPipeline
-from pecan_ray.plan.behind import counts_its_elements, plan_behind
-from pecan_ray.plan.in_step import read_in_step, shape_of_job, why_not_in_step
+from pecan_ray.plan.behind import plan_behind
+from pecan_ray.plan.in_step import read_in_step
 from pecan_ray.plan.operators import Plan
 from pecan_ray.plan.shape import plan_shape
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Element, Lease, Source, Split
@@ -33,15 +31,16 @@ from pecan_ray.sources import Arrays, Items, TextLines
 from pecan_ray.transport.owned_slots import OwnedSlots
 from pecan_ray.transport.ring import RingSlots
 from tests.ray.waiting import until
-from tests.unit.engines.cache_rig import run_on
 from tests.unit.engines.engine_leases import (
     ListedLeases,
     Numbered,
+    built,
     column,
     delivered,
     numbers,
     run_engine,
     running,
+    sources_of,
     whole_leases,
 )
 
@@ -163,16 +162,16 @@ LEFT: dict[str, Callable[[PecanPipeline], PecanPipeline]] = {
 def test_an_engine_runs_a_whole_epoch_behind_one_that_was_left(kind: str, engine: EngineName) -> None:
     pipe = LEFT[kind](PecanPipeline(Arrays(i=np.arange(900)), engine=engine).shuffle(50))
     ring = RingSlots(1 << 20)
-    with closing(build_engine(engine, pipe.plan, EngineOptions(threads=2), OwnedSlots(ring))) as built:
+    with built(pipe, threads=2, slots=OwnedSlots(ring)) as made:
         for epoch in range(3):
-            leases = LeaseTracker(AllLeases(list(pipe.plan.sources()), epoch, 1))
-            stretch = built.batches(leases)
+            leases = LeaseTracker(AllLeases(sources_of(pipe), epoch, 1))
+            stretch = made.batches(leases)
             assert all(next(stretch).epoch == epoch for _ in range(3))
             stretch.close()
             leases.close()
         until(lambda: ring._slots_in_flight <= 1, "slots of stretches that were left stay in flight")
         seen = list[int]()
-        for one in built.batches(AllLeases(list(pipe.plan.sources()), 3, 1)):
+        for one in made.batches(AllLeases(sources_of(pipe), 3, 1)):
             assert one.epoch == 3
             seen += one.columns["i"].tolist() if one.rows else []
         assert sorted(seen) == [i for i in range(900) if i % 3]
@@ -235,22 +234,6 @@ def test_the_rest_of_a_plan_is_what_comes_behind_its_first_outputs_wherever_it_b
                 assert sorted(set(source.read_at)) == sorted(source.read_at), "an element was read twice"
 
 
-UNCOUNTED: dict[str, Callable[[PecanPipeline], PecanPipeline]] = {
-    "filter": lambda pipe: pipe.filter(lambda row: True).take(5),
-    "repeat": lambda pipe: pipe.take(5).repeat(2),
-    "mix": lambda pipe: pipe.mix(pipe, weights=[1, 1], stop="first"),
-    "a filter before a zip": lambda pipe: pipe.zip(of(Lengths("j")).filter(lambda row: True)),
-    "shuffle": lambda pipe: pipe.take(5).shuffle(3),
-}
-
-
-@pytest.mark.parametrize("plan", UNCOUNTED)
-def test_a_plan_that_does_not_tell_how_many_elements_it_takes_is_run_from_its_beginning(plan: str) -> None:
-    pipe = UNCOUNTED[plan](of(Lengths())).batch(2)
-    assert plan_behind(pipe.plan, 3) is None and not counts_its_elements(pipe.plan)
-    assert not plan_shape(pipe.plan).counts
-
-
 def of_lengths(*lengths: int, **options: Any) -> PecanPipeline:
     rows = [{"i": number, "x": np.ones(length)} for number, length in enumerate(lengths)]
     return PecanPipeline(Items(rows)).bucket_by_length([10, 20], sizes=[4, 2, 1], length="x", **options)
@@ -284,11 +267,11 @@ ROUNDS: dict[str, Callable[[PecanPipeline], PecanPipeline]] = {
 @pytest.mark.parametrize("shape", ROUNDS)
 def test_both_engines_make_the_same_rounds(shape: str) -> None:
     found = []
-    for engine in ("python", "tensorflow"):
+    for engine in get_args(EngineName):
         elements = [{"i": i, "x": np.full(1 + i * 7 % 8, i, np.float32), "t": b"t%d" % i} for i in range(90)]
         pipe = ROUNDS[shape](PecanPipeline(Items(elements, split_rows=20), engine=engine, seed=3))
         slots = CountingSlots()
-        made = run_on(engine, pipe.plan, slots=slots, ranks=3, order="strict")
+        made = run_engine(pipe, slots=slots, ranks=3, order="strict")
         assert slots.given <= len(made), "elements take no memory that is meant for batches"
         # What was left out may be told in a piece of its own, which is for no rank.
         ranks = [one.rank for one in made if one.rank is not None]
@@ -317,7 +300,7 @@ def test_elements_that_fail_in_a_graph_are_in_no_round_and_ragged_ones_are_refus
 
     start = numbers(20, 7, engine="tensorflow").map(lambda i: {"i": i["i"], "x": np.ones(3)})
     pipe = start.map(lambda value: {"i": value["i"], "x": fails(value)}).bucket_by_length([5], sizes=[3, 2], length="x")
-    made = run_on("tensorflow", pipe.plan, ranks=2, on_error="skip")
+    made = run_engine(pipe, ranks=2, on_error="skip")
     assert sorted(i for one in made if one.rows for i in rows(one)) == [i for i in range(20) if i % 9 != 4]
     assert sorted(bad.where for one in made for bad in one.bad) == ["element 4 of split 0", "element 6 of split 1"]
 
@@ -328,7 +311,7 @@ def test_elements_that_fail_in_a_graph_are_in_no_round_and_ragged_ones_are_refus
 
     parts = start.map(ragged).bucket_by_length([5], sizes=[3, 2], length="x")
     with pytest.raises(PecanError, match="bucket_by_length: column 'parts' is a ragged or sparse tensor"):
-        run_on("tensorflow", parts.plan, ranks=2)
+        run_engine(parts, ranks=2)
 
 
 def bucketed(pipe: PecanPipeline) -> PecanPipeline:
@@ -396,28 +379,3 @@ def test_pairs_and_draws_are_those_of_one_worker_and_positions_those_of_the_firs
     parts = [*others[::-1], Lease(0, second.split, tuple(some)), first]
     kept = [row for row in whole if row[0] not in (13, 14)]
     assert sorted(rows_of_pairs(run_engine(plan, parts))) == kept
-
-
-NOT: list[tuple[Callable[[PecanPipeline, PecanPipeline], PecanPipeline], str]] = [
-    (lambda a, b: b.zip(a), "first input of zip has 9 elements, and another one 8: let the shortest be"),
-    (lambda a, b: a.zip(b.shuffle(5)), "behind shuffle elements are not known by their rows, in input 2"),
-    (lambda a, b: a.batch(2).zip(b), "behind batch elements are not known by their rows, in input 1"),
-    (lambda a, b: a.zip(b.concat(b)), "concat joins several sources, in input 2"),
-    (lambda a, b: a.zip(PecanPipeline(TextLines(__file__))), "TextLines has no rows that are known"),
-    (lambda a, b: a.zip(b).take(3), "what follows zip needs all of its elements"),
-    (lambda a, b: a.zip(b).repeat(2), "repeat follows zip"),
-]
-
-
-def test_what_one_worker_zips_says_why_and_what_is_read_in_step_is_spread_like_a_single_source() -> None:
-    for join, said in NOT:
-        pipe = join(numbers(8), numbers(9, column="j"))
-        assert said in why_not_in_step(pipe.plan, "python", "raise")
-        shape = shape_of_job(pipe.plan, "python", "raise")
-        assert shape.is_one_sequence and shape.whole_reason == why_not_in_step(pipe.plan, "python", "raise")
-    assert "on_error='skip' leaves elements out" in why_not_in_step(pairs().plan, "python", "skip")
-    assert "tensorflow engine" in why_not_in_step(pairs().plan, "tensorflow", "raise")
-    assert why_not_in_step(numbers(3).plan, "python", "raise") == ""
-    for pipe in (pairs(), pairs().filter(bool).batch(2), pairs().shuffle(4).batch(2)):
-        assert not shape_of_job(pipe.plan, "python", "raise").is_one_sequence
-    assert shape_of_job(pairs().batch(2).plan, "python", "raise").order.unordered_reason == ""

@@ -6,20 +6,19 @@ import functools
 import random
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
 
-from pecan_ray.engines.contract import Produced
 from pecan_ray.engines.in_process import run_in_process
 from pecan_ray.engines.serializable import why_not_serializable
 from pecan_ray.errors import OpError, OutputTypeError, PlanError, SourceError
-from pecan_ray.options import EngineName, OnError
+from pecan_ray.options import EngineName
 from pecan_ray.pipeline import PecanPipeline
 from tests.unit.engines.bad_cases import ON_BATCHES, rows_of_ten
-from tests.unit.engines.engine_leases import Numbered, numbers, run_engine, running
+from tests.unit.engines.cache_rig import sorted_numbers
+from tests.unit.engines.engine_leases import Numbered, bad_of, numbers, run_beside, run_engine
 
 
 class OwnError(BaseException):
@@ -59,21 +58,6 @@ def at_seven(error: BaseException) -> Any:
     return fail
 
 
-def made(pipe: PecanPipeline, on_error: OnError = "raise") -> list[Produced]:
-    """Run a pipeline as a worker does: in threads, of which none is the one that Ctrl-C reaches."""
-
-    def run() -> list[Produced]:
-        with running(pipe, threads=2, on_error=on_error) as (_, batches):
-            return list(batches)
-
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(run).result()
-
-
-def rows(batches: list[Produced]) -> list[int]:
-    return sorted(int(x) for one in batches if one.rows for x in one.columns["i"])
-
-
 ALL_BUT_SEVEN = [i for i in range(40) if i != 7]
 KINDS: dict[str, Callable[[PecanPipeline, Any], PecanPipeline]] = {
     "map": lambda pipe, fail: pipe.map(fail).batch(4),
@@ -88,7 +72,7 @@ KINDS: dict[str, Callable[[PecanPipeline, Any], PecanPipeline]] = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_whatever_a_function_raises_is_an_error_by_name(error: BaseException, kind: str) -> None:
     with pytest.raises(OpError, match=type(error).__name__) as caught:
-        made(KINDS[kind](numbers(), at_seven(error)))
+        run_beside(KINDS[kind](numbers(), at_seven(error)), [])
     assert "element" in str(caught.value) and caught.value.op
 
 
@@ -96,12 +80,12 @@ def test_whatever_a_function_raises_is_an_error_by_name(error: BaseException, ki
 def test_on_error_is_for_exceptions_and_what_was_meant_for_the_process_ends_the_job(error: BaseException) -> None:
     pipe, name = numbers().map(at_seven(error)).batch(4), type(error).__name__
     if isinstance(error, Exception):
-        found = made(pipe, "skip")
-        (bad,) = [bad for one in found for bad in one.bad]
-        assert rows(found) == ALL_BUT_SEVEN and name in bad.error
+        found = run_beside(pipe, [], on_error="skip")
+        (bad,) = bad_of(found)
+        assert sorted_numbers(found) == ALL_BUT_SEVEN and name in bad.error
     else:
         with pytest.raises(OpError, match=name):
-            made(pipe, "skip")
+            run_beside(pipe, [], on_error="skip")
     in_debug_mode = isinstance(error, (Exception, KeyboardInterrupt)) and not isinstance(error, StopIteration)
     with pytest.raises(type(error) if in_debug_mode else OpError):
         list(pipe.iter_batches(epochs=1, debug=True))
@@ -112,15 +96,15 @@ def test_whatever_a_source_raises_is_an_error_by_name(error: BaseException) -> N
     failing = Numbered(40, make=lambda number: at_seven(error)({"i": number}))
     for on_error in ("raise", "skip") if not isinstance(error, Exception) else ("raise",):
         with pytest.raises(SourceError, match=rf"Numbered cannot read element 7 .*{type(error).__name__}"):
-            made(PecanPipeline(failing).batch(4), on_error)
+            run_beside(PecanPipeline(failing).batch(4), [], on_error=on_error)
 
 
 def test_what_leaves_the_engine_must_be_sendable_and_nothing_else() -> None:
     locked = numbers().map(lambda e: {**e, "lock": threading.Lock()})
     dropped = locked.map(at_seven(ValueError("seven"))).map(lambda e: {"i": e["i"]}).batch(4)
-    found = made(dropped, "quarantine")
-    (bad,) = [bad for one in found for bad in one.bad]
-    assert rows(found) == ALL_BUT_SEVEN and "seven" in bad.error
+    found = run_beside(dropped, [], on_error="quarantine")
+    (bad,) = bad_of(found)
+    assert sorted_numbers(found) == ALL_BUT_SEVEN and "seven" in bad.error
     assert why_not_serializable(bad.element) == "", "the element is kept as far as it can be"
 
 

@@ -21,7 +21,8 @@ from pecan_ray.engines.plain import decode, encode
 from pecan_ray.engines.python.tensor_pickling import pickled
 from pecan_ray.errors import BatchShapeError, MissingExtraError, OpError
 from pecan_ray.sources import Arrays
-from tests.unit.engines.engine_leases import column, numbers, run_engine
+from tests.unit.engines.bad_cases import nested
+from tests.unit.engines.engine_leases import numbers, run_engine
 
 ROWS = 3
 
@@ -72,50 +73,6 @@ def test_texts_and_bytes_of_numpy_keep_the_zeros_at_their_end(value: Any) -> Non
     found = [np.array([pickle.loads(write(value))], object).reshape(-1)[0] for write in writers]
     for one in (*found, decode(encode(value, put), lambda place: kept[place])):
         assert len(one) == len(value) and type(one) is type(value)
-
-
-def list_of_itself() -> Any:
-    value: list[Any] = [1, 2]
-    value[1] = value
-    return value
-
-
-def array_of_itself() -> Any:
-    value = np.empty(2, object)
-    value[:] = [1, 2]
-    value[1] = value
-    return value
-
-
-def nested(levels: int) -> Any:
-    value: Any = [1]
-    for _ in range(levels):
-        value = [value]
-    return value
-
-
-@pytest.mark.parametrize("make", [list_of_itself, array_of_itself, lambda: nested(5000)])
-def test_a_value_that_holds_itself_is_an_error_of_its_element_or_left_out(make: Callable[[], Any]) -> None:
-    def tree(element: Any) -> Any:
-        return {"i": element["i"], "node": make() if element["i"] == 7 else [1, 2]}
-
-    made = numbers(TEN).map(tree)
-    spread = numbers(TEN).flat_map(lambda element: [tree(element)], name="tree")
-    for pipe in (made, made.batch(1), made.shuffle(3).batch(1), made.repeat(2).take(20).batch(1), spread.batch(1)):
-        with pytest.raises(OpError, match=r"^tree failed on element 7 .*: it returned ") as caught:
-            run_engine(pipe, order="strict")
-        assert caught.value.op == "tree" and caught.value.element == 7 and len(str(caught.value)) < 5000
-    produced = run_engine(made.batch(1), on_error="quarantine")
-    assert sorted(column(produced)) == [0, 1, 2, 3, 4, 5, 6, 8, 9]
-    assert [(bad.op, bad.elements_left_out) for one in produced for bad in one.bad] == [("tree", 1)]
-
-    def into_itself(element: Any) -> Any:
-        element["i"].append(element["i"])
-        return element
-
-    put_in = numbers(TEN).map(lambda i: [int(i)], on="i", name="list").shuffle(3).map(into_itself, name="tree")
-    with pytest.raises(OpError, match=r"tree: column 'i' of element . .* cannot be sent .* holds itself"):
-        run_engine(put_in)
 
 
 def test_what_is_deep_comes_whole_as_far_as_python_goes_and_a_recursion_without_end_is_told_in_few_words() -> None:

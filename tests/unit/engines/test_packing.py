@@ -1,16 +1,13 @@
-"""Batches that are packed of tokens, and those that a function of the user's makes of a list of elements."""
+"""Batches that are packed of tokens, and arrays in what a function of the user's makes of a list of elements."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from random import Random
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,7 +17,7 @@ from pecan_ray.engines.nested_columns import extract_arrays, restore_arrays
 from pecan_ray.errors import PlanError
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.sampling.packing import pack_rows
-from pecan_ray.sources import Arrays, Items
+from pecan_ray.sources import Items
 from tests.long_form import examples
 from tests.unit.engines.engine_leases import ListedLeases, delivered, missing, run_engine, whole_leases
 
@@ -100,58 +97,6 @@ def test_rows_of_a_group_come_mixed_and_tell_where_their_segments_begin() -> Non
     for wrong in (np.ones(3), np.ones((2, 2, 2), int)):
         with pytest.raises(PlanError, match='cu_seqlens needs the column "segment"'):
             pecan.cu_seqlens(wrong)
-
-
-ROWS, SIZE = 53, 8
-
-
-def sample(element: Any) -> Any:
-    """An image and boxes, whose sizes differ from element to element."""
-    i = int(element["i"])
-    return {"i": i, "image": np.full((4 + i % 5, 40, 3), i), "boxes": np.full((i % 4, 4), i, np.float32)}
-
-
-def detection(elements: list[Any]) -> Any:
-    """What torchvision's references make of a batch: lists by image, beside arrays of any length."""
-    targets = [{"boxes": torch.from_numpy(one["boxes"]), "i": one["i"]} for one in elements]
-    images = [one["image"] for one in elements]
-    return MappingProxyType({"images": images, "targets": targets, "rows": np.concatenate(images)})
-
-
-def detected(**options: Any) -> pecan.PecanPipeline:
-    source = Arrays(i=np.arange(ROWS), split_rows=5)
-    return pecan.PecanPipeline(source, name="d").map(sample).batch(SIZE, collate=detection, **options)
-
-
-def numbers_in(batch: Mapping[str, Any]) -> list[int]:
-    for image, target in zip(batch["images"], batch["targets"], strict=True):
-        assert type(image) is type(target["boxes"]) is np.ndarray
-        assert (image == target["i"]).all() and len(target["boxes"]) == target["i"] % 4
-    assert len(batch["rows"]) == sum(map(len, batch["images"]))
-    return [target["i"] for target in batch["targets"]]
-
-
-def test_a_debug_run_has_the_same_batches_as_the_engine_and_every_element_is_in_one() -> None:
-    pipe = detected()
-    debugged = [numbers_in(batch) for batch in pipe.iter_batches(debug=True)]
-    assert debugged == [list(range(at, min(at + SIZE, ROWS))) for at in range(0, ROWS, SIZE)]
-    assert [numbers_in(restore_arrays(one.columns)) for one in run_engine(pipe, order="strict")] == debugged
-    assert len(pipe) == len(debugged) and len(detected(drop_remainder=True)) == ROWS // SIZE
-    assert repr(pipe).endswith(".batch(8).collate(detection)")
-    leases = ListedLeases(whole_leases(list(pipe.plan.sources())))
-    produced = run_engine(pipe, leases=leases, threads=3)
-    assert Counter(i for one in produced for i in numbers_in(restore_arrays(one.columns))) == Counter(range(ROWS))
-    assert [one.rows for one in produced if one.rows].count(SIZE) == ROWS // SIZE
-    assert delivered(produced) == leases.target()
-    behind = pipe.map(lambda batch: {"sizes": [len(image) for image in batch["images"]]}, name="sizes").prefetch(2)
-    found = [one.columns["sizes"] for one in run_engine(behind, order="strict") if one.rows]
-    assert found[1] == [4 + i % 5 for i in range(SIZE, 2 * SIZE)], "functions behind it take the batch"
-
-
-def test_a_graph_makes_no_batches_by_a_function_of_lists() -> None:
-    pipe = pecan.PecanPipeline(Items([{"i": 1}]), engine="tensorflow")
-    with pytest.raises(PlanError, match=r"batch\(collate=\.\.\.\): the"):
-        pipe.batch(2, collate=detection)
 
 
 def test_arrays_in_containers_are_columns_of_their_own_on_the_way() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,18 +13,15 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pecan_ray.engines.contract import EngineOptions
 from pecan_ray.engines.in_process import run_in_process
-from pecan_ray.engines.registry import build_engine
 from pecan_ray.engines.side_by_side import MAX_OPEN_BYTES, ONE_AFTER_THE_OTHER, Streams, in_turn
-from pecan_ray.engines.slots import HeapSlots
 from pecan_ray.options import EngineName
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.operators import Shuffle
 from pecan_ray.plan.splits import Columns, Element, Lease, Split
 from pecan_ray.sources import Arrays, Parquet
 from tests.ray.waiting import until
-from tests.unit.engines.engine_leases import ListedLeases, OwnSource, numbers, running, whole_leases
+from tests.unit.engines.engine_leases import OwnSource, numbers, running
 
 ROWS = 10_000
 
@@ -107,9 +103,7 @@ def test_so_many_items_are_ready_in_a_graph(build: Callable[..., PecanPipeline],
         return len(calls) >= wanted
 
     pipe = build(numbers(ROWS, ROWS, engine="tensorflow").map(counted, on="i", name="count"))
-    engine = build_engine("tensorflow", pipe.plan, EngineOptions(order="strict"), HeapSlots())
-    batches = engine.batches(ListedLeases(whole_leases(tuple(pipe.plan.sources()))))
-    with contextlib.closing(engine), contextlib.closing(batches):
+    with running(pipe, order="strict") as (_, batches):
         for taken in range(1, 6):
             assert next(batches).rows == taken_at_a_time
             wanted = taken * taken_at_a_time + 300

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from random import Random
@@ -37,6 +37,7 @@ from tests.unit.engines.engine_leases import (
     running,
     whole_leases,
 )
+from tests.unit.engines.operator_cases import spread, three_rows
 
 ORDERS = ("relaxed", "strict")
 DEADLINE_S = 20.0
@@ -81,22 +82,12 @@ def test_a_slow_element_holds_the_sequence_in_strict_order_and_what_overtakes_it
         assert column([first.result(DEADLINE_S), *batches], "i") == list(range(20_000))
 
 
-def spread(element: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield as many outputs as the element's number says, modulo 4: none for every fourth."""
-    for part in range(int(element["i"]) % 4):
-        yield {**element, "part": part}
-
-
 def is_even(i: Any) -> bool:
     return bool(i % 2 == 0)
 
 
 def not_multiple_of_three(element: dict[str, Any]) -> bool:
     return bool((element["i"] + element.get("part", 0)) % 3 != 0)
-
-
-def three_rows(element: dict[str, Any]) -> dict[str, Any]:
-    return {name: np.repeat(value, 3) for name, value in element.items()}
 
 
 Rows = list[dict[str, Any]]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from pecan_ray.engines import positions
-from pecan_ray.engines.contract import BadElement, EngineOptions, Produced
+from pecan_ray.engines.contract import EngineOptions
 from pecan_ray.engines.in_process import AllLeases
 from pecan_ray.engines.positions import MOST_BAD
 from pecan_ray.engines.python import feed, run_here
@@ -23,8 +23,8 @@ from pecan_ray.sources import Arrays
 from tests.unit.engines.bad_cases import files, refuses_7
 from tests.unit.engines.engine_leases import (
     ListedLeases,
-    Numbered,
     OwnSource,
+    bad_of,
     column,
     delivered,
     numbers,
@@ -32,10 +32,6 @@ from tests.unit.engines.engine_leases import (
     running,
     whole_leases,
 )
-
-
-def bad_of(produced: list[Produced]) -> list[BadElement]:
-    return [bad for batch in produced for bad in batch.bad]
 
 
 @pytest.mark.parametrize("fused", [True, False], ids=["fused", "behind a shuffle"])
@@ -72,12 +68,7 @@ def test_an_error_does_not_wait_for_elements_that_are_stuck() -> None:
 
 
 def late_source(fail_at: int | None = None) -> PecanPipeline:
-    def make(number: int) -> Element:
-        if number == fail_at:
-            raise OSError("the disk is wet")
-        return {"i": np.int64(number)}
-
-    return PecanPipeline(Numbered(400, make=make))
+    return files(fail_at, lengths=(400,))
 
 
 def refuses_130(i: Any) -> Any:
@@ -256,10 +247,8 @@ def test_a_break_ends_the_split_and_tells_how_much_is_lost(
     assert [bad.elements_left_out for bad in bad_of(produced)] == [left_out]
     assert leases.lengths == {KEY: length}
     assert delivered(produced) == leases.target()
-    assert [
-        bad.elements_left_out
-        for bad in bad_of(run_engine(PecanPipeline(Counted(1, 600, length_known=False)), on_error="skip"))
-    ] == [1]
+    (of_unknown_length,) = bad_of(run_engine(PecanPipeline(Counted(1, 600, length_known=False)), on_error="skip"))
+    assert of_unknown_length.elements_left_out == 1
 
 
 def refuse_threes(element: Element) -> Element:

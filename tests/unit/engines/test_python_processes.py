@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -20,19 +19,14 @@ import numpy as np
 import psutil
 import pytest
 
+from pecan_ray.engines.contract import Produced
 from pecan_ray.engines.python.call_results import ResponseColumns, ResponseWriter, unpack_results
 from pecan_ray.engines.python.processes import Processes
 from pecan_ray.errors import OpError
 from pecan_ray.options import OnError
 from pecan_ray.pipeline import PecanPipeline
-from tests.unit.engines.engine_leases import (
-    Numbered,
-    column,
-    exact,
-    numbers,
-    run_engine,
-    running,
-)
+from tests.unit.engines.cache_rig import sorted_numbers
+from tests.unit.engines.engine_leases import Numbered, bad_of, column, exact, numbers, run_beside, run_engine
 
 # A process that is started here would import all of this file's libraries for one function.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -220,24 +214,12 @@ def test_functions_run_in_other_processes_when_asked_to() -> None:
     wanted, produced = (run_engine(built(apart), order="strict", on_error="skip") for apart in (False, True))
     assert column(produced, "noise") == column(wanted, "noise")
     assert os.getpid() not in column(produced, "pid")
-    (bad,) = [bad for batch in produced for bad in batch.bad]
+    (bad,) = bad_of(produced)
     assert (bad.op, bad.where) == ("unlucky", "element 3 of split 0")
     assert bad.error == "unlucky failed on element 3 of split 0: RuntimeError: OwnError: bad number 3"
 
 
 Change = Callable[[dict[str, Any]], dict[str, Any]]
-
-
-def gone_through(pipe: PecanPipeline, found: list[int], on_error: OnError = "raise") -> None:
-    """Run a pipeline as a worker does, and note what came of it until an error was raised."""
-
-    def run() -> None:
-        with running(pipe, threads=2, on_error=on_error) as (_, batches):
-            for one in batches:
-                found.extend(int(x) for x in (one.columns["i"] if one.rows else ()))
-
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(run).result()
 
 
 def at_seven(in_child: Callable[[], object]) -> Change:
@@ -293,10 +275,11 @@ KINDS: dict[str, tuple[Callable[[], PecanPipeline], str]] = {
 @pytest.mark.parametrize("on_error", ["raise", "skip"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_child_that_comes_back_writes_nothing_and_is_told_by_name(kind: str, on_error: OnError) -> None:
-    found: list[int] = []
+    came: list[Produced] = []
     build, said = KINDS[kind]
     with pytest.raises(OpError, match=said):
-        gone_through(build(), found, on_error)
+        run_beside(build(), came, on_error=on_error)
+    found = sorted_numbers(came)
     assert -1 not in found and len(found) == len(set(found))
     if kind == "map":
         with pytest.raises(OpError, match=said):
@@ -305,6 +288,5 @@ def test_a_child_that_comes_back_writes_nothing_and_is_told_by_name(kind: str, o
 
 @pytest.mark.parametrize(("leave", "processes"), [(sys.exit, False), (os._exit, False), (sys.exit, True)])
 def test_a_child_that_ends_itself_is_left_alone(leave: Callable[[int], None], processes: bool) -> None:
-    found: list[int] = []
-    gone_through(numbers().map(at_seven(lambda: leave(0)), processes=processes).batch(4), found)
-    assert sorted(found) == list(range(40))
+    came = run_beside(numbers().map(at_seven(lambda: leave(0)), processes=processes).batch(4), [])
+    assert sorted_numbers(came) == list(range(40))

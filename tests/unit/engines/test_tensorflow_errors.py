@@ -16,7 +16,8 @@ from pecan_ray import errors
 from pecan_ray.engines.contract import BadElement
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.sources import Items
-from tests.unit.engines.engine_leases import column, delivered
+from tests.unit.engines.bad_cases import files
+from tests.unit.engines.engine_leases import bad_of, column, delivered
 from tests.unit.engines.tensorflow_rig import all_of, numbers, refuses, run
 
 WRITTEN = Path(__file__).with_name("graph_errors.txt")
@@ -72,6 +73,12 @@ def items(*values: Any, usual: Callable[[int], Any] = lambda i: [[1, 2], [3, i]]
     return PecanPipeline(Items([*given, *({"v": usual(i)} for i in range(8))]), engine="tensorflow")
 
 
+def torn_dataset() -> Any:
+    return tf.data.Dataset.range(10).map(refuses(7))
+
+
+TORN = PecanPipeline(*files(8).plan.sources(), engine="tensorflow")
+"""Two files of five numbers, of which the one before the last cannot be read."""
 SPARSE, RAGGED = tf.sparse.from_dense([1, 0]), tf.ragged.constant([[1], [1, 2]])
 CASES: dict[str, Callable[[PecanPipeline], PecanPipeline]] = {
     # functions that fail for one element while the graph runs
@@ -111,6 +118,10 @@ CASES: dict[str, Callable[[PecanPipeline], PecanPipeline]] = {
     "processes": lambda p: p.map(lambda v: v, on="i", processes=True, name="other").batch(4),
     "two columns of one name": lambda p: p.zip(numbers(ROWS)).batch(4),
     "groups": lambda p: p.group_by("i", 2),
+    "batches by a function of lists": lambda p: p.batch(2, collate=dict),
+    "a function that is set up": lambda p: p.map(lambda i, value: i, on="i", setup=dict),
+    "a function that draws from global generators": lambda p: p.map(lambda i: i, on="i", seed_globals=True),
+    "a padding that is no value": lambda p: p.map(tf.range, on="i").padded_batch(4, padding=0.5),
     "a flat_map of batches": lambda p: p.batch(4).flat_map(lambda b: b, name="f"),
     "an unknown rank that is padded": lambda p: p.map(
         lambda e: {"i": tf.numpy_function(lambda v: v, [e["i"]], tf.int64)}
@@ -123,6 +134,18 @@ CASES: dict[str, Callable[[PecanPipeline], PecanPipeline]] = {
     "a ragged tensor of a source": lambda p: items([[1, 2], [3, 4]], RAGGED).batch(4),
     "another type of a source": lambda p: items(1, 1.5, usual=int).batch(4),
     "another rank of a source": lambda p: items(1, [1], usual=int).batch(4),
+    "none that can be read": lambda p: TORN.map(dict, name="same").batch(4),
+    "none that can be read, behind what is taken": lambda p: TORN.map(dict, name="same").take(8),
+    "none that can be read, behind what is filtered": lambda p: TORN.filter(lambda i: i != 1, on="i").take(7).batch(5),
+    "none that can be read, behind each pass": lambda p: TORN.map(dict, name="same").take(8).repeat(2),
+    "none that can be read, behind what is skipped": lambda p: TORN.skip(2).take(6),
+    "integers that the type of the others rounds": lambda p: items(
+        [0.5, 1], [2**53 + 1, 0.5], usual=lambda i: [0.5, 1]
+    ).batch(2),
+    "integers that the type of the first rounds": lambda p: items(0.5, 2**53 + 1, usual=float).batch(2),
+    "a dataset in place of a function": lambda p: PecanPipeline.from_tf_data(tf.data.Dataset.range(3)),
+    "a function that makes no dataset": lambda p: PecanPipeline.from_tf_data(lambda: 3),
+    "a dataset that fails": lambda p: PecanPipeline.from_tf_data(torn_dataset),
     "other columns": lambda p: PecanPipeline(Items([{"i": 1}, {"j": 1}]), engine="tensorflow").batch(2),
 }
 
@@ -137,7 +160,7 @@ def told(name: str) -> str:
             text = f"{type(error).__name__}: {_words(str(error))}"
             lines += [] if text == lines[-1] else [text]
         else:
-            lines += [_told_of(bad) for batch in batches for bad in batch.bad]
+            lines += [_told_of(bad) for bad in bad_of(batches)]
             lines.append(f"{sum(batch.rows for batch in batches)} rows")
     return "\n".join(lines)
 
@@ -167,7 +190,7 @@ def test_what_is_left_out_is_one_position_and_the_rest_is_delivered() -> None:
     for on_error, element in (("skip", None), ("quarantine", {"i": 37})):
         batches = run(pipe, on_error=on_error)
         assert sorted(column(batches)) == [i for i in range(ROWS) if i != 37] and delivered(batches) == all_of(pipe)
-        assert [bad.element for batch in batches for bad in batch.bad] == [element]
+        assert [bad.element for bad in bad_of(batches)] == [element]
 
 
 def test_what_is_no_tensor_may_pass_from_one_map_to_the_next_and_a_tuple_is_one_tensor() -> None:
@@ -194,7 +217,7 @@ def test_what_fails_now_and_then_in_a_graph_is_told_as_a_bad_element() -> None:
 
     pipe = numbers().map(lambda i: tf.ensure_shape(tf.numpy_function(once, [i], tf.int64), ()), on="i", name="odd")
     found = run(pipe.batch(4), on_error="skip")
-    (bad,) = [bad for one in found for bad in one.bad]
+    (bad,) = bad_of(found)
     assert bad.op == "odd" and "failed on element 0 of split 1" in bad.error
     assert "not when it was run alone" in bad.error and 7 not in column(found)
 

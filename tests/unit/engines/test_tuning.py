@@ -359,6 +359,7 @@ def test_other_work_in_line_does_not_keep_the_reader_waiting() -> None:
 
     pipe = numbers(400, 400, "x").map(with_others_behind, on="x").batch(4)
     with running(pipe, threads=2) as (engine, batches), ThreadPoolExecutor(1) as pool:
+        assert isinstance(engine, PythonEngine)
         engines.append(engine)
         found = pool.submit(lambda: column(list(batches), "x")).result(DEADLINE_S)
     assert sorted(found) == list(range(400))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pecan_ray.engines.contract import UnderWay
+from pecan_ray.engines.contract import Engine, UnderWay
 from pecan_ray.engines.items import Item
 from pecan_ray.engines.python import PythonEngine
 from pecan_ray.engines.python.slow_elements import SlowElementLog
@@ -37,7 +37,7 @@ def in_files(still: Blocking | None = None, source: type[Numbered] = Numbered) -
 
 
 @contextlib.contextmanager
-def at_work(pipe: PecanPipeline, rows: int, *blocking: Blocking, **options: Any) -> Iterator[PythonEngine]:
+def at_work(pipe: PecanPipeline, rows: int, *blocking: Blocking, **options: Any) -> Iterator[Engine]:
     """Let an engine work until the first one stands still; at the end let all go on, and count what comes."""
     with running(pipe, **options) as (engine, batches), ThreadPoolExecutor(1) as pool:
         made = pool.submit(lambda: sum(one.rows for one in batches))
@@ -231,6 +231,6 @@ def test_an_engine_times_elements_where_it_keeps_their_order(monkeypatch: pytest
     for order in ("strict", "relaxed"):
         for pipe in (numbers(10).map(abs, on="i"), in_files().map(dict)):
             with running(pipe.batch(4), threads=1, order=order) as (engine, batches):
-                assert sum(one.rows for one in batches)
+                assert sum(one.rows for one in batches) and isinstance(engine, PythonEngine)
                 found.append(engine.slow.worst)
     assert found[2:] == ["", ""] and "split 0 in abs" in found[0] and "data/1.bin in dict" in found[1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +10,12 @@ import pytest
 
 import pecan_ray as pecan
 from pecan_ray.autoorder.kept_order import KeptOrder, keep_order, load_kept
-from pecan_ray.engines.contract import EngineOptions
-from pecan_ray.engines.in_process import AllLeases, InProcessEpoch, run_in_process
-from pecan_ray.engines.registry import build_engine
-from pecan_ray.engines.slots import HeapSlots
+from pecan_ray.engines.in_process import InProcessEpoch, run_in_process
 from pecan_ray.engines.users_order import UsersOrder, run_order_of
 from pecan_ray.errors import BatchShapeError, OpError, OrderError
-from pecan_ray.job import events
-from pecan_ray.job.instructions import Response, UseUsersOrder
-from pecan_ray.job.messages import AskAssignment, Assigned, WorkerProgress
-from pecan_ray.options import Workers
 from pecan_ray.plan.op_sequences import Names, apply_op_order
 from pecan_ray.plan.operators import Plan
-from tests.unit.engines.engine_leases import ListedLeases, delivered, exact, run_engine, whole_leases
-from tests.unit.job.job_rig import JobRig, of_kind, said
+from tests.unit.engines.engine_leases import ListedLeases, bad_of, delivered, exact, run_engine, running, whole_leases
 
 ELEMENTS, GRAY = 64, 40
 BOTH: dict[Names, Names] = {("to_rgb", "darken"): ("darken", "to_rgb")}
@@ -141,7 +132,7 @@ def test_what_fails_in_both_orders_is_an_error_of_the_users_order() -> None:
     assert not users.taken and not users.reason
     produced = run_engine(plan, users_order=users, on_error="quarantine")
     assert found(produced) == [row for row in EXPECTED if row[0] != GRAY]
-    (bad,) = [bad for batch in produced for bad in batch.bad]
+    (bad,) = bad_of(produced)
     assert bad.op == "darken" and bad.element["image"].shape == (4, 5)
     twice = pecan.PecanPipeline(pecan.sources.Items(items())).map(wide, on="image").map(abs, on="image").batch(8)
     plan, users = in_another_order(twice.plan, {("wide", "abs"): ("abs", "wide")})
@@ -176,42 +167,11 @@ def test_a_graph_says_that_the_order_failed() -> None:
     pipe = pecan.PecanPipeline(pecan.sources.Items(rows), engine="tensorflow")
     pipe = pipe.map(halved, on="x").map(checked, on="x").batch(8)
     plan, users = in_another_order(pipe.plan, {("halved", "checked"): ("checked", "halved")})
-    options = EngineOptions(order="strict", on_error="skip", users_order=users)
-    engine = build_engine("tensorflow", plan, options, HeapSlots())
     produced: list[Any] = []
-    with contextlib.closing(engine), pytest.raises(OrderError, match=r"checked failed on .* goes back to your order"):
-        produced.extend(engine.batches(AllLeases(tuple(plan.sources()), 0, 1)))
+    with (
+        running(plan, engine="tensorflow", order="strict", on_error="skip", users_order=users) as (_, batches),
+        pytest.raises(OrderError, match=r"checked failed on .* goes back to your order"),
+    ):
+        produced.extend(batches)
     spans = [span for key, found in delivered(produced).items() if key[2] == 10 for span in found]
     assert not any(start <= 0 < stop for start, stop in spans), "the element does not count as done"
-
-
-def version_for(rig: JobRig, worker: str) -> int:
-    (answer,) = of_kind(Response, rig.ask(worker, AskAssignment()))
-    assert isinstance(answer.reply, Assigned)
-    return answer.reply.plan_version
-
-
-FELL_BACK = WorkerProgress(fallback_reason="an element failed")
-
-
-@pytest.mark.parametrize("why", ["an element failed", "other results"])
-def test_a_worker_that_fell_back_and_results_that_differ_take_the_whole_job_with_them(why: str) -> None:
-    rig = JobRig(workers=Workers(2), ordered=False)
-    first, second = rig.come()
-    for name in (first, second):
-        rig.place(name)
-    rig.handle(events.OrderKnown(changed=True))
-    rig.handle(events.SplitPageReceived(0, ()))
-    assert version_for(rig, first) == 1
-    done = rig.handle(
-        events.OrderDropped(why) if why == "other results" else events.WorkerProgressReported(first, FELL_BACK)
-    )
-    assert of_kind(UseUsersOrder, done) == [UseUsersOrder(first), UseUsersOrder(second)]
-    assert said(done) == why
-    for worker, progress in ((first, FELL_BACK), (second, WorkerProgress(fallback_reason="another one too"))):
-        assert rig.handle(events.WorkerProgressReported(worker, progress)) == []
-    assert version_for(rig, second) == 0, "within the epoch that has begun in the other order"
-    rig.handle(events.PlanChanged("a better order"))
-    facts = rig.job.stats(rig.now)
-    assert facts.fallback_reason == why
-    assert [one.text for one in facts.events if one.kind == "reorder"] == [why]

@@ -20,7 +20,6 @@ import pecan_ray as pecan
 from pecan_ray.engines.freed_memory import keep_freed_memory
 from pecan_ray.engines.global_generators import GlobalGenerators, global_generators
 from pecan_ray.engines.python.processes import Processes
-from pecan_ray.errors import PlanError
 from pecan_ray.sources import Arrays
 from tests.unit.engines.engine_leases import column, run_engine
 
@@ -239,11 +238,3 @@ print(len(list(run_in_process(pipe.plan))))
     assert ran.stdout == b"1\n", told
     assert told.count("late has imported torch, whose global generator was not seeded for this element") == 1
     assert told.count("late has imported cupy, whose global generator is not seeded for elements") == 1
-
-
-def test_what_cannot_be_seeded_is_refused() -> None:
-    pipe = pecan.PecanPipeline(Arrays(x=np.arange(3)), engine="tensorflow")
-    with pytest.raises(PlanError, match="draws from no global generator"):
-        pipe.map(draw_row, on="x", seed_globals=True)
-    with pytest.raises(PlanError, match="parameter `epoch`"):
-        pecan.PecanPipeline(Arrays(x=np.arange(3))).map(lambda x, epoch: x, on="x", seed_globals=True)
