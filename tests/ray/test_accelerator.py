@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,8 +10,7 @@ import pytest
 
 import pecan_ray as pecan
 from pecan_ray import images
-from pecan_ray.errors import OpError
-from tests.ray.workers import ONE_BY_ONE, lose, maker
+from tests.ray.workers import ONE_BY_ONE, lose, maker, told
 from tests.unit.known.known_functions import photograph
 from tests.unit.known.test_image_run import BROKEN
 
@@ -51,10 +49,6 @@ def by_number(batches: list[Any]) -> dict[int, Any]:
     return dict(found)
 
 
-def told(report: Any) -> str:
-    return "\n".join(event.text for event in report.events)
-
-
 @pytest.fixture(scope="module")
 def alone() -> dict[int, Any]:
     """What workers make of all photographs that decode themselves."""
@@ -91,21 +85,8 @@ def test_photographs_are_decoded_by_the_trainer_also_behind_a_killed_worker_and_
     assert full == EPOCHS * (COUNT // 8), "but for the remainder batches are full"
 
 
-@pytest.mark.parametrize("on_error", ["skip", "quarantine"])
-def test_an_image_that_nobody_can_decode_is_left_out_by_its_worker_and_all_others_go_on(
-    on_error: Any, alone: dict[int, Any], tmp_path: Path
-) -> None:
-    pipe = pipeline(file_or_broken).with_config(quarantine_path=str(tmp_path / "bad.jsonl"))
-    with pipe.iter_batches(workers=workers(), on_error=on_error) as batches:
+def test_an_image_that_nobody_can_decode_is_left_out_by_its_worker_and_all_others_go_on(alone: dict[int, Any]) -> None:
+    with pipeline(file_or_broken).iter_batches(workers=workers(), on_error="skip") as batches:
         made, report = by_number(list(batches)), batches.report()
     check(made, alone, but=(BAD,))
     assert report.bad_elements == 1 and len(report.workers) == 2, "nobody is replaced"
-
-
-def test_an_image_that_nobody_can_decode_ends_the_job_with_the_error_of_its_operator() -> None:
-    with (
-        pipeline(file_or_broken).iter_batches(workers=workers()) as batches,
-        pytest.raises(OpError, match="not an image that OpenCV can decode") as caught,
-    ):
-        list(batches)
-    assert caught.value.fields["op"] == "decode"

@@ -22,7 +22,7 @@ from tests.ray.conftest import living_actors
 from tests.ray.pipelines import TWO, ids, numbers, times
 from tests.ray.user_programs import run_program
 from tests.ray.waiting import ENDS_S, until
-from tests.ray.workers import ONE_BY_ONE, Together, controller_process, lose, maker, process_of
+from tests.ray.workers import ONE_BY_ONE, Together, controller_process, lose, maker, process_of, told
 from tests.unit.transport.flight_rig import Wire
 from tests.unit.transport.test_flight_strangers import make_certificates
 
@@ -37,19 +37,15 @@ def square(i: Any) -> Any:
     return np.full((SIDE, SIDE), i, np.int32)
 
 
-def squares(rows: int = ROWS, function: Callable[[Any], Any] = square, **config: Any) -> pecan.PecanPipeline:
+def squares(function: Callable[[Any], Any] = square, **config: Any) -> pecan.PecanPipeline:
     """Elements of 36 KB that hold their own number everywhere."""
-    return numbers(rows, "squares", config=pecan.Config(**config)).map(function, on="i", name="square").batch(8)
+    return numbers(ROWS, "squares", config=pecan.Config(**config)).map(function, on="i", name="square").batch(8)
 
 
 def sound(batch: Any) -> list[int]:
     """The elements of a batch; fails if any of them is damaged."""
     assert (batch["i"] == batch["i"][:, :1, :1]).all()
     return ids([batch])
-
-
-def told(report: Any) -> str:
-    return "\n".join(event.text for event in report.events)
 
 
 class Nothing:

@@ -6,7 +6,6 @@ import io
 import json
 import os
 import shutil
-import socket
 import subprocess
 import time
 import urllib.error
@@ -28,6 +27,7 @@ from pecan_ray.placement import Prices
 from pecan_ray.storage.access import write_file
 from tests.object_stores import reaching_s3, s3_bucket, serving_s3
 from tests.ray.conftest import Clusters
+from tests.ray.user_programs import free_port
 from tests.ray.waiting import until
 from tests.ray.workers import lose, maker
 
@@ -63,8 +63,7 @@ def prometheus(cluster_with_a_bucket: None, tmp_path: Path) -> Iterator[str]:
         "scrape_configs": [{"job_name": "ray", "static_configs": [{"targets": targets}]}],
     }
     (tmp_path / "prometheus.yml").write_text(json.dumps(config))  # which is YAML too
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        address = f"127.0.0.1:{found.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     process = subprocess.Popen(
         [
             "prometheus",

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import pecan_ray as pecan
-from pecan_ray.options import EngineName
 from tests.ray.pipelines import TWO
 from tests.ray.workers import ONE_BY_ONE, lose
 
@@ -72,29 +71,22 @@ class Step(NamedTuple):
     shape: tuple[int, ...]
 
 
-def coordinated(engine: EngineName) -> pecan.PecanPipeline:
+def coordinated() -> pecan.PecanPipeline:
     def element(row: dict[str, Any]) -> dict[str, Any]:
         return {"i": row["i"], "x": np.full(1 + int(row["i"]) * 7919 % 90, row["i"], np.float32)}
 
-    def in_graph(row: dict[str, Any]) -> dict[str, Any]:
-        import tensorflow as tf
-
-        return {"i": row["i"], "x": tf.fill([1 + row["i"] * 7919 % 90], tf.cast(row["i"], tf.float32))}
-
     source = pecan.sources.Arrays(i=np.arange(ROWS), split_rows=50)
-    pipe = pecan.PecanPipeline(source, name="coordinated", seed=3, engine=engine)
-    pipe = pipe.map(element if engine == "python" else in_graph)
+    pipe = pecan.PecanPipeline(source, name="coordinated", seed=3).map(element)
     return pipe.bucket_by_length(BOUNDARIES, sizes=SIZES, length="x")
 
 
-@pytest.mark.parametrize("engine", ["python", "tensorflow"])
-def test_ranks_are_in_one_bucket_in_each_step_and_killed_workers_lose_and_repeat_nothing(engine: EngineName) -> None:
+def test_ranks_are_in_one_bucket_in_each_step_and_killed_workers_lose_and_repeat_nothing() -> None:
     gone: list[str] = []
 
     def train(rank: int) -> tuple[list[Step], int]:
         options: dict[str, Any] = {"rank": rank, "world_size": RANKS, "job": "coordinated", "coordinated": True}
         steps = []
-        with coordinated(engine).iter_batches(workers=TWO, **options, **ONE_BY_ONE) as batches:
+        with coordinated().iter_batches(workers=TWO, **options, **ONE_BY_ONE) as batches:
             for batch in batches:
                 assert batches.provenance is not None
                 steps.append(Step(batches.provenance.worker, batch["i"].tolist(), batch["x"].shape))

@@ -16,7 +16,7 @@ import pecan_ray as pecan
 from tests.ray.conftest import ROOT
 from tests.ray.user_programs import environment_at, no_ray_folder
 from tests.ray.waiting import ENDS_S
-from tests.ray.workers import ONE_BY_ONE, kill_controller, lose, maker
+from tests.ray.workers import ONE_BY_ONE, kill_controller, lose, maker, told
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
 
@@ -57,10 +57,6 @@ def check(batches: list[Any], epochs: int = 1, last: Any = normalize) -> None:
         assert batch["image"].dtype == np.float32
         for i, image in zip(batch["i"], batch["image"], strict=True):
             assert image.tobytes() == last(to_float(picture(i))).tobytes()
-
-
-def told(report: Any) -> str:
-    return "\n".join(event.text for event in report.events)
 
 
 def test_where_a_gigabyte_costs_money_a_pipeline_is_cut_by_itself_and_each_bit_is_as_in_one_process() -> None:
@@ -119,7 +115,8 @@ import ray
 from ray.cluster_utils import Cluster
 import pecan_ray as pecan
 from tests.ray.conftest import FEW_PROCESSES, FREE_PORTS
-from tests.ray.test_pipeline_split import EPOCHS, check, pictures, rooted, told
+from tests.ray.test_pipeline_split import EPOCHS, check, pictures, rooted
+from tests.ray.workers import told
 
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, **FREE_PORTS, **FEW_PROCESSES})
 cluster.add_node(num_cpus=1)

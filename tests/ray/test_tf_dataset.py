@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import ray
 
 import pecan_ray as pecan
 from pecan_ray.errors import PlanError, StateError
 from pecan_ray.integrations import InputBackup
+from tests.ray.conftest import living_actors
 from tests.ray.waiting import until
 
 tf: Any = pytest.importorskip("tensorflow")
@@ -29,14 +29,9 @@ def pipeline() -> pecan.PecanPipeline:
     return pecan.PecanPipeline(pecan.sources.Arrays(x=x[:, None], y=x), name="tf_dataset", config=config).batch(10)
 
 
-def actors() -> int:
-    names = ray.util.list_named_actors(all_namespaces=True)
-    return sum("tf_dataset" in str(actor["name"]) for actor in names)
-
-
 def ended() -> bool:
     gc.collect()
-    return not actors()
+    return not living_actors()
 
 
 def firsts(batches: Any) -> list[int]:
@@ -51,7 +46,7 @@ def test_a_dataset_goes_on_from_a_checkpoint_and_its_job_ends_with_it(tmp_path: 
     assert firsts(iterator) == PASS[4:]
     again = pipeline().to_tf_dataset(**WORKER)
     tf.train.Checkpoint(data=again).restore(saved)
-    assert firsts(again) == PASS[4:] and firsts(again.take(3)) == PASS[:3] and actors()
+    assert firsts(again) == PASS[4:] and firsts(again.take(3)) == PASS[:3] and living_actors()
     again.close()
     del data, iterator
     until(ended, "the job of a dropped data set goes on")

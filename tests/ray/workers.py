@@ -90,6 +90,11 @@ def maker(batches: pecan.Batches) -> str:
     return batches.provenance.worker
 
 
+def told(report: Any) -> str:
+    """Return what a job has told of itself."""
+    return "\n".join(event.text for event in report.events)
+
+
 @dataclass(frozen=True)
 class Together:
     """A function that gives nothing back before so many processes have called it: none of them does all the work."""
