@@ -90,6 +90,7 @@ JOB = ReadingJob("j", 1.0, 10.0, 1, gpus=2)
         (lambda: replace(JOB, dataset_bytes=0.0), "'j': dataset_bytes"),
         (lambda: replace(JOB, starts_s=-1.0), "'j': starts_s"),
         (lambda: replace(JOB, gpus=0), "'j': gpus"),
+        (lambda: simulate_cache([JOB], ClusterResources(10.0, 1.0), "greedy"), "must hold each of the jobs"),
         (lambda: simulate_cache([JOB], ClusterResources(10.0, 1.0, 1), "greedy"), "must hold each of the jobs"),
         (
             lambda: simulate_cache([JOB], ClusterResources(10.0, 1.0, 2), cast(Any, "fair")),
