@@ -430,11 +430,15 @@ class FaultRun:
         """Let Ray know that a node will be taken away, and take it away then."""
         if not ours(WORKER):
             return False
-        node, self._victim = self._victim, None
+        node = self._victim
         raylet, words = cast(Any, ray._raylet), cast(Any, autoscaler_pb2)
         reason = words.DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
-        client = raylet.GcsClient(address=self._nodes.address)
-        client.drain_node(node.node_id, reason, "preempted", int(1000 * (time.time() + fault.seconds)))
+        try:
+            client = raylet.GcsClient(address=self._nodes.address)
+            client.drain_node(node.node_id, reason, "preempted", int(1000 * (time.time() + fault.seconds)))
+        except ray.exceptions.RpcError:  # the GCS gets too little CPU to answer in time: it is told again
+            return False
+        self._victim = None
         self._later(fault.seconds, lambda: self._nodes.remove_node(node, allow_graceful=False))
         return True
 
