@@ -49,6 +49,7 @@ def gain(monkeypatch: pytest.MonkeyPatch, speedup: float) -> None:
         return SpeedComparison(speedup, 0.0, len(sampled.held))
 
     monkeypatch.setattr("pecan_ray.autoorder.trial.compare_speed", compared)
+    monkeypatch.setattr("pecan_ray.autoorder.op_samples.trimmed_mean", min)
 
 
 def images(**options: Any) -> pecan.PecanPipeline:
