@@ -54,6 +54,7 @@ class _FailedSplit:
     lease: Lease
     """What this worker was given."""
     since: float
+    """When the last worker was there that had not tried."""
     workers: set[str] = field(default_factory=set)
     """Those that could not."""
 
@@ -164,6 +165,9 @@ class SplitOpenFailures:
             return
         worker = next(iter(self._living), None)
         for key, rejected in list(self._waiting.items()):
+            if not rejected.workers.issuperset(self._living):
+                # A worker that runs may have it. If that is lost, those that come after it have their time, too.
+                rejected.since = now
             if worker is None or self._may_try(rejected, now):
                 continue
             # Of none somebody has it.
