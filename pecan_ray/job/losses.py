@@ -88,6 +88,11 @@ class Losses:
         """Tell whether workers are started now."""
         return self._start_from is None or now >= self._start_from
 
+    @property
+    def starts_later(self) -> bool:
+        """Return whether workers are to be started when a pause ends."""
+        return self._start_from is not None
+
     def pause_ended(self, now: float) -> bool:
         """Tell, once, that workers which were not started are to be started now."""
         if self._start_from is None or now < self._start_from:

@@ -247,7 +247,9 @@ class SplitOpenFailures:
         worker_table = self._job.worker_table.workers.values()
         # Decision 98: a worker without a place may come late or never, so patience with it ends.
         coming = any(not (one.running or one.draining) and (patient or not one.pending.reason) for one in worker_table)
-        return coming or not rejected.workers.issuperset(self._living)
+        # Decision 237: in place of lost ones others come later.
+        later = patient and self._job.worker_table.losses.starts_later
+        return coming or later or not rejected.workers.issuperset(self._living)
 
     def waiting(self) -> dict[Hashable, str]:
         """Return what is waited for: workers to come, which may open what the ones that run could not."""
