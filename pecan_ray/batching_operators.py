@@ -13,7 +13,7 @@ from pecan_ray.plan.arguments import a_function, buckets, positive
 from pecan_ray.plan.grouping import BucketByLength, GroupBy, Tail
 from pecan_ray.plan.operators import Batch, Collate, Function, Gather, Op, PaddedBatch, Plan, Unbatch
 from pecan_ray.plan.option_types import of_kind
-from pecan_ray.plan.own_attributes import function_name
+from pecan_ray.plan.own_attributes import called
 from pecan_ray.plan.renaming import free_name
 
 if TYPE_CHECKING:
@@ -60,8 +60,7 @@ class BatchingMethods(ABC):
 
     def _collated(self, fn: Function) -> Self:
         """Make batches of lists of elements."""
-        called = function_name(fn)
-        return self._then(Collate(name=self._unique("collate" if called == "<lambda>" else called), fn=fn))
+        return self._then(Collate(name=self._unique(called(fn, "collate")), fn=fn))
 
     def padded_batch(
         self,
@@ -176,13 +175,13 @@ class BatchingMethods(ABC):
 
     # --- inside --------------------------------------------------------------------------------------------
 
-    def _unique(self, name: str | None, fn: Function | None = None) -> str:
-        taken = {op.name for op in self._plan.all_ops()}
-        name = of_kind("name", name, str | None)
-        if not name:
-            name = function_name(fn)
-            name = "map" if name == "<lambda>" else name
-        # A name that the user has given is kept or refused, and never becomes another one.
-        elif fn is not None and name in taken:
+    def _unique(self, name: str) -> str:
+        return free_name(name, {op.name for op in self._plan.all_ops()})
+
+    def _given_or_unique(self, name: str | None, fn: Function, method: str) -> str:
+        """Return the name that the user has given, which is kept or refused, or else one for the function."""
+        if not (name := of_kind("name", name, str | None)):
+            return self._unique(called(fn, method))
+        if name in (op.name for op in self._plan.all_ops()):
             raise PlanError(f"the name {name!r} is taken by another operator of the pipeline {self._name}.")
-        return free_name(name, taken)
+        return name

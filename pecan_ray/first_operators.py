@@ -8,7 +8,7 @@ from pecan_ray.integrations.map_style import stacked
 from pecan_ray.options import EngineName
 from pecan_ray.plan.arguments import a_function
 from pecan_ray.plan.operators import ELEMENTS, Collate, Function, Map, Plan
-from pecan_ray.plan.own_attributes import function_name
+from pecan_ray.plan.own_attributes import called
 from pecan_ray.plan.splits import Element, Source
 from pecan_ray.sources.by_index import ByIndex
 from pecan_ray.sources.image_folder import ImageFolder
@@ -36,7 +36,7 @@ def _collate(collate: Function | None) -> Collate:
     if collate is None:
         return Collate(name="collate", fn=stacked)
     fn = a_function("PecanPipeline(collate=...)", collate)
-    return Collate(name="collate" if function_name(fn) == "<lambda>" else function_name(fn), fn=fn)
+    return Collate(name=called(fn, "collate"), fn=fn)
 
 
 def decode_all(batch: Element) -> Element:

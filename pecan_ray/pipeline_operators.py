@@ -95,7 +95,7 @@ class OperatorMethods(BatchingMethods):
             checked = self._with_seeded_globals(checked)
         return self._then(
             Map(
-                name=self._unique(name, fn),
+                name=self._given_or_unique(name, fn, "map"),
                 fn=checked,
                 on=on,
                 keep_position=keep_position,
@@ -138,11 +138,12 @@ class OperatorMethods(BatchingMethods):
         engine it is not asked again about elements that it let pass and that the worker gave back, since they filled
         no batch.  What a lost worker held goes through the filters of others.
         """
-        return self._then(Filter(name=self._unique(name, fn), fn=a_function("filter", fn), on=on))
+        return self._then(Filter(name=self._given_or_unique(name, fn, "filter"), fn=a_function("filter", fn), on=on))
 
     def flat_map(self, fn: Function, *, on: str | None = None, name: str | None = None) -> Self:
         """Replace each element by those that the function returns (any iterable of elements)."""
-        return self._then(FlatMap(name=self._unique(name, fn), fn=a_function("flat_map", fn, many=True), on=on))
+        name = self._given_or_unique(name, fn, "flat_map")
+        return self._then(FlatMap(name=name, fn=a_function("flat_map", fn, many=True), on=on))
 
     # --- operators on the sequence -------------------------------------------------------------------------
 
@@ -276,7 +277,13 @@ class OperatorMethods(BatchingMethods):
                 f"would be taken in all others. Put autocache before it, or write random=False for {one} if its "
                 "results are the same in each epoch."
             )
-        return self._then(Autocache(name=self._unique(name or "autocache"), version=version, refresh=refresh))
+        return self._then(
+            Autocache(
+                name=self._unique(of_kind("autocache(name=...)", name, str | None) or "autocache"),
+                version=version,
+                refresh=refresh,
+            )
+        )
 
     # --- joins ---------------------------------------------------------------------------------------------
 

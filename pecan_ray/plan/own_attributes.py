@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from functools import partial
 from typing import Any
 
 _MISSING = object()
@@ -22,3 +23,11 @@ def function_name(fn: Any) -> str:
     except Exception:  # of the user's `__getattr__`, for which AttributeError is not enough
         name = None
     return name if isinstance(name, str) and name else type(fn).__name__
+
+
+def called(fn: Any, nameless: str) -> str:
+    """Name an operator by its function, a `partial` by what it calls, and a lambda `nameless`."""
+    while isinstance(fn, partial):
+        fn = fn.func
+    name = function_name(fn)
+    return nameless if name == "<lambda>" else name

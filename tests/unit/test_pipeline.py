@@ -47,8 +47,10 @@ def test_operators_are_named_by_their_functions_and_names_are_unique() -> None:
     scale = functools.partial(add_one)
     pipe = numbers().map(add_one).map(add_one).map(lambda e: e).map(lambda e: e).map(scale).map(str.upper, on="i")
     pipe = pipe.map(add_one, name="mine").filter(bool).batch(2).unbatch().batch(3)
-    of_functions = ["add_one", "add_one_2", "map", "map_2", "partial", "upper", "mine", "bool"]
+    of_functions = ["add_one", "add_one_2", "map", "map_2", "add_one_3", "upper", "mine", "bool"]
     assert names(pipe) == [*of_functions, "batch", "unbatch", "batch_2"]
+    nameless = numbers().filter(lambda e: True).flat_map(lambda e: [e]).filter(functools.partial(lambda n, e: True, 1))
+    assert names(nameless.batch(2, collate=lambda e: e[0])) == ["filter", "flat_map", "filter_2", "batch", "collate"]
     with pytest.raises(PlanError, match="the name 'mine' is taken by another operator of the pipeline pipeline"):
         pipe.map(add_one, name="mine")
     side = numbers().map(add_one, on="i").map(add_one, on="i").batch(2)
