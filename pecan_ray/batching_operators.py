@@ -180,7 +180,8 @@ class BatchingMethods(ABC):
 
     def _given_or_unique(self, name: str | None, fn: Function, method: str) -> str:
         """Return the name that the user has given, which is kept or refused, or else one for the function."""
-        if not (name := of_kind("name", name, str | None)):
+        name = of_kind("name", name, str | None)
+        if not name:
             return self._unique(called(fn, method))
         if name in (op.name for op in self._plan.all_ops()):
             raise PlanError(f"the name {name!r} is taken by another operator of the pipeline {self._name}.")

@@ -51,14 +51,16 @@ def row_order(options: IterOptions, shape: PlanShape, workers: int | None = None
     if not (unordered_reason := why_row_unknown(options, shape)):
         in_order = "rows come in the order of the source, whatever the workers: no operator shuffles"
         return RowOrder(True, f"{in_order}{_dealt(options.world_size)}.")
+    if options.world_size > 1:
+        why = f"several ranks share them and {unordered_reason}"
+        # Coordinated reads cannot be shared.
+        group = "" if options.coordinated or not _in_order_alone(options, shape) else f"; {SHARED}"
+        return RowOrder(False, f"{finished}, since {why}: {STRICT}, in turn to each rank{group}.")
     return _order_of_one_worker(options, workers, unordered_reason, finished)
 
 
 def _order_of_one_worker(options: IterOptions, workers: int | None, unordered_reason: str, finished: str) -> RowOrder:
     """Return the order where several workers cannot keep that of the source, and one can."""
-    if options.world_size > 1:
-        why = f"several ranks share them and {unordered_reason}"
-        return RowOrder(False, f"{finished}, since {why}: {STRICT}, in turn to each rank.")
     given = options.workers
     if not isinstance(given, Workers) or given.local + given.remote > 1:
         why = f"several workers may make them and {unordered_reason}"
@@ -87,6 +89,7 @@ def _dealt(ranks: int) -> str:
 
 
 STRICT = 'order="strict" gives them in the order of the source, made by one worker at a time'
+SHARED = "so do all workers of a shared group, whose ranks get batches in turn (share=True, max_lag=8, job=...)"
 
 
 def why_row_unknown(options: IterOptions, shape: PlanShape) -> str:
@@ -154,5 +157,10 @@ def is_in_turn(options: IterOptions, shape: PlanShape) -> bool:
     """Tell whether one worker at a time makes rows in the order of the source, where several of one trainer would."""
     if runs_in_order(options, shape) or not row_order(options, shape).kept:
         return False
+    return _in_order_alone(options, shape)
+
+
+def _in_order_alone(options: IterOptions, shape: PlanShape) -> bool:
+    """Tell whether several workers would make rows in the order of the source for one trainer."""
     alone = replace(options, workers=Workers(2), rank=0, world_size=1, coordinated=False)
     return runs_in_order(alone, shape)

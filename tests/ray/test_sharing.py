@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -224,6 +225,41 @@ def test_the_ranks_of_four_trials_divide_what_one_run_makes_also_on_another_node
         assert len(first) == len(second) and sorted(first + second) == each, "disjoint, and all of it"
     assert calls(tmp_path) == dict.fromkeys(range(BATCHES * EACH), 2), "each once an epoch, for all of them"
     ray.kill(far)
+
+
+def test_ranks_of_a_trial_get_batches_in_turn_and_in_order_of_filtered_lines_from_several_workers(
+    tmp_path: Path,
+) -> None:
+    texts = [f"{file}-{line}" for file in range(6) for line in range(40)]
+    for file in range(6):
+        of_file = [text for text in texts if text.startswith(f"{file}-")]
+        (tmp_path / f"{file}.txt").write_text("".join(f"{text}\n" for text in of_file))
+    began = threading.Barrier(2, timeout=ENDS_S)
+
+    def odd_ones(element: dict[str, Any]) -> bool:
+        # What one worker reads at first takes long, so what others read behind it is ready before.
+        if element["text"].startswith("0-"):
+            time.sleep(0.02)
+        return bool(int(element["text"][-1]) % 2)
+
+    def both_cases(element: dict[str, Any]) -> list[dict[str, Any]]:
+        return [{"text": f"{case}{element['text']}"} for case in "aB"]
+
+    source = pecan.sources.TextLines(str(tmp_path / "*.txt"), split_bytes=60)
+    config = pecan.Config(share_linger_s=LINGER_S, reorder="off")
+    pipe = pecan.PecanPipeline(source, name="lines", config=config).filter(odd_ones).flat_map(both_cases).batch(EACH)
+
+    def read(rank: int) -> list[list[str]]:
+        of: dict[str, Any] = {"job": "in-order", "rank": rank, "world_size": 2, "workers": pecan.Workers(local=2)}
+        with pipe.iter_batches(share="in-order", max_lag=8, **of) as batches:
+            began.wait()
+            return [batch["text"].tolist() for batch in batches]
+
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(read, range(2)))
+    rows = [f"{case}{text}" for text in texts if int(text[-1]) % 2 for case in "aB"]
+    expected = [rows[begin : begin + EACH] for begin in range(0, len(rows), EACH)]
+    assert len(expected) % 2 == 0 and found == [expected[0::2], expected[1::2]]
 
 
 def test_ranks_that_lose_their_group_are_told_for_none_knows_what_the_others_have_had(tmp_path: Path) -> None:
