@@ -9,7 +9,6 @@ from dataclasses import replace
 from pecan_ray.job.blocks import place_of
 from pecan_ray.job.last_round import LastRound
 from pecan_ray.job.lease_rows import rows_of
-from pecan_ray.job.lease_sizes import may_be_cut
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.queues import Queues
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, LeaseKey, Split
@@ -50,59 +49,62 @@ class EpochRows:
         if self.known or not self._queues.is_complete:
             return False
         queue, listing = self._queues.common[0], self._queues.listings[0]
-        if not listing.has_counts:
+        if not (listing.has_counts and len(listing)):
             self._bounds = 0, MANY  # the order is given up with the first split that is not counted
             return False
         taken = min(queue.cursor().taken, len(listing))
-        begun = queue.pass_index * listing.elements + listing.elements_before(taken)
-        leases = [replace(self.number(one), spans=(span,)) for one in queue.returned for span in one.spans]
-        # Behind the estimated end of a split there may be elements, too.
-        parts = sorted(rows for one in leases if (rows := rows_of(one))[0] < rows[1] or one.split.about is not None)
-        # If all is begun, the rest was left with the epoch, or fills no batch.
-        goes_on = not parts or begun != (self._shape.num_passes or MANY) * listing.elements
-        if goes_on:
-            parts.append((begun, begun))
-        self._bounds = parts[0][0], MANY if goes_on else parts[-1][1]
         behind = queue.pass_index * len(listing) + taken
-        has_gaps = self._has_gaps(parts, behind, goes_on=goes_on)
+        parts = sorted((self.split_number(lease.key), *span) for lease in queue.returned for span in lease.spans)
+        places = [(self._data_from(n, start, behind), self._data_from(n, stop, behind)) for n, start, stop in parts]
+        # A split that told how many elements it holds has nothing behind them.
+        parts = [part for part, (start, stop) in zip(parts, places, strict=True) if start < stop]
+        places = [place for place in places if place[0] < place[1]]
+        # If all is begun, the rest was left with the epoch, or fills no batch.
+        goes_on = not parts or behind < (self._shape.num_passes or MANY) * len(listing)
+        first, last = parts[0] if parts else (behind, 0, 0), (behind - 1, 0, END) if goes_on else parts[-1]
+        self._bounds = self._row_at(first[0], first[1]), MANY if goes_on else self._row_at(last[0], last[2])
+        # Decision 135: where something between is used, no run of numbered rows can follow.
+        places += [(place_of(behind, 0), MANY)] * goes_on
+        has_gaps = any(end != begin for (_, end), (begin, _) in itertools.pairwise(places))
         if self._shape.joined and not has_gaps:
-            self._fill_places(behind if goes_on else 0)
+            self._fill_places(first, last)
         return has_gaps
 
-    def _has_gaps(self, parts: list[Span], behind: int, *, goes_on: bool) -> bool:
-        """Tell whether something between the rows that are left is used; `behind`: the first split not begun.
+    def _data_from(self, number: int, position: int, behind: int) -> int:
+        """Return the first place from a position of a split on that may have data, of splits before the one behind."""
+        listing = self._queues.listings[0]
+        if position >> OUTPUT_BITS < _end_of(listing[number % len(listing)]):
+            return place_of(number, position)
+        number += 1
+        while number < behind and not _end_of(listing[number % len(listing)]):
+            number += 1
+        return place_of(number, 0)
 
-        Decision 135: then no run of numbered rows can follow.
-        """
-        queue, count = self._queues.common[0], len(self._queues.listings[0])
-        # Where rows are only estimated, places tell.
-        if any(one.split.about is not None for one in queue.returned):
-            left = [(lease.pass_index * count + lease.split.index, lease.spans) for lease in queue.returned]
-            parts = sorted((place_of(n, start), place_of(n, stop)) for n, spans in left for start, stop in spans)
-            parts += [(place_of(behind, 0), place_of(behind, 0))] * goes_on
-        return any(end != first for (_, end), (first, _) in itertools.pairwise(parts))
+    def _row_at(self, number: int, position: int) -> int:
+        """Return the row of the source that lies at a position of a split, or behind its last one."""
+        listing = self._queues.listings[0]
+        pass_index, index = divmod(number, len(listing))
+        rows = min(position >> OUTPUT_BITS, listing[index].elements or 0)
+        return pass_index * listing.elements + listing.elements_before(index) + rows
 
-    def _fill_places(self, behind: int) -> None:
-        """Let nothing be missing between the places of what a run before this one has left, nor up to a split.
+    def _fill_places(self, first: tuple[int, int, int], last: tuple[int, int, int]) -> None:
+        """Let nothing be missing between the places of what a run before this one has left: from one part to another.
 
         Where rows were numbered, what lies behind the last element of a split is done, and so are splits without any.
         """
         queue, listing = self._queues.common[0], self._queues.listings[0]
-        left = {lease.pass_index * len(listing) + lease.split.index: lease for lease in queue.returned}
-        first = min((number for number, lease in left.items() if may_be_cut(lease, 0)), default=behind)
-        while first - 1 in left:  # of which nothing is missing but what may lie behind its last element
-            first -= 1
-        left = {number: lease for number, lease in left.items() if number >= first}
-        self.start = first, left[first].spans[0][0] if left else 0
+        left = {self.split_number(lease.key): lease for lease in queue.returned}
+        number, start, _ = first
+        # What may lie behind the last elements of the splits before is read, too, as far as nothing between is used.
+        while not start and number - 1 in left and left[number - 1].spans[-1][1] == END:
+            number, start = number - 1, left[number - 1].spans[-1][0]
+        self.start = number, start
         queue.returned.clear()
-        for number in range(first, max([behind, *(number + 1 for number in left)])):
-            pass_index, index = divmod(number, len(listing))
-            lease = left.get(
-                number, replace(left[first], split=listing[index], pass_index=pass_index, spans=((0, END),))
-            )
-            (start, stop) = lease.spans[0][0], lease.spans[-1][1]
-            ends = stop >> OUTPUT_BITS >= _end_of(lease.split)
-            queue.returned.append(replace(lease, spans=((start, END if ends else stop),)))
+        for each in range(number, last[0] + 1):
+            pass_index, index = divmod(each, len(listing))
+            stop = END if each < last[0] or last[2] >> OUTPUT_BITS >= _end_of(listing[index]) else last[2]
+            lease = replace(left[number], split=listing[index], pass_index=pass_index)
+            queue.returned.append(replace(lease, spans=((start if each == number else 0, stop),)))
 
     def number(self, lease: Lease) -> Lease:
         """Return a lease with its row, where all splits before it are counted."""

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from hypothesis import example, given
+from hypothesis import strategies as st
+
 from pecan_ray.job import events
 from pecan_ray.job.blocks import place_of
 from pecan_ray.job.lease_sizes import elements_in
 from pecan_ray.job.ledger import Ledger
 from pecan_ray.job.ledger_shape import Assignment, LedgerShape
+from pecan_ray.job.resume_point import BranchPoint, Cursor, Rest, ResumePoint
 from pecan_ray.job.suspicion import CRASHED
 from pecan_ray.options import Workers
-from pecan_ray.plan.splits import END, Split
+from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, Split
+from pecan_ray.sampling.spans import merged
 from tests.unit.job.job_rig import JobRig, elements
 
 
@@ -199,3 +204,64 @@ def test_what_a_worker_had_made_before_stays_its_own_where_it_cannot_open_a_spli
     ledger.seconds.replace(ledger.workers["a"])
     assert [key[2] for key in ledger.workers["a"].pending_leases] == [0]
     assert run_of(ledger, "b") == [(1, ((0, END),))]
+
+
+HALF = 1 << (OUTPUT_BITS - 1)
+"""An output of an element that becomes two."""
+BEGUN = st.tuples(st.integers(0, 3), st.sets(st.integers(0, 5)), st.booleans())
+"""How many elements a split holds, which of their outputs are used, and whether it is known that there are no more."""
+
+
+def left_of(elements: int, used: set[int], ended: bool) -> tuple[tuple[int, int], ...]:
+    """Return what is left of a split."""
+    outputs = [(number * HALF, (number + 1) * HALF) for number in range(2 * elements) if number not in used]
+    return merged([*outputs, *([] if ended else [(2 * elements * HALF, END)])])
+
+
+def outputs_in(leases: list[Lease], elements: list[int]) -> list[tuple[int, int]]:
+    """Return the outputs that leases hold, each with its split."""
+    return [
+        (lease.split.index, number)
+        for lease in leases
+        for start, stop in lease.spans
+        for number in range(2 * elements[lease.split.index])
+        if start <= number * HALF < stop
+    ]
+
+
+def all_leases(ledger: Ledger, worker: str) -> list[Lease]:
+    """Let the only worker take all that there is, in order or as it comes."""
+    ledger.join(worker)
+    leases: list[Lease] = []
+    more = isinstance(ledger.next_assignment(worker), Assignment)
+    while more:
+        given = ledger.take_run(worker, 100) if ledger.runs.kept else None
+        lease = ledger.take(worker) if given is None and not ledger.runs.kept else "none"
+        given = (lease,) if isinstance(lease, Lease) else given or ()
+        leases += given
+        more = bool(given)
+    return leases
+
+
+@given(st.lists(BEGUN, max_size=4), st.lists(st.integers(0, 2), max_size=2))
+@example([(1, {0, 1}, False), (1, {0, 1}, False)], [1])  # two splits of which all is used but what may lie behind
+@example([(2, {2, 3}, False)], [])
+@example([(1, {1}, True)], [0])
+def test_a_run_in_order_goes_on_with_all_that_is_left_and_with_nothing_between_that_was_used(
+    begun: list[tuple[int, set[int], bool]], fresh: list[int]
+) -> None:
+    """Else rows came twice, or the trainer waited for ever for a block between two others."""
+    left = [left_of(*split) for split in begun]
+    parts = tuple(Rest(index, 0, spans) for index, spans in enumerate(left) if spans)
+    start = ResumePoint(0, (BranchPoint(Cursor(0, len(begun)), parts),))
+    ledger = Ledger(LedgerShape(in_row_order=True, joined=True, batch_size=1000), start)
+    elements = [*(held for held, _, _ in begun), *fresh]
+    ledger.add_splits(0, [Split(index, elements=held) for index, held in enumerate(elements)])
+    ledger.end_listing(0)
+    leases = all_leases(ledger, "a")
+    missing = [Lease(0, Split(index), spans) for index, spans in enumerate([*left, *[((0, END),)] * len(fresh)])]
+    assert sorted(outputs_in(leases, elements)) == outputs_in(missing, elements)
+    if ledger.runs.kept:
+        assert [lease.starts_epoch for lease in leases] == [True, *[False] * len(leases)][: len(leases)]
+        ends = [place_of(lease.split.index, lease.spans[-1][1]) for lease in leases]
+        assert ends[:-1] == [place_of(lease.split.index, lease.spans[0][0]) for lease in leases[1:]]
