@@ -52,3 +52,8 @@ def workers_of(given: Workers | AutoWorkers | int | None, *, fixed: bool) -> Wor
     if given is None:
         return Workers() if fixed else AutoWorkers()
     return given
+
+
+def device_name(given: Any) -> str | None:
+    """Return the name of a device, which may be given as torch's."""
+    return None if given is None else str(given)

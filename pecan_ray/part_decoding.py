@@ -78,19 +78,20 @@ class JpegHeader:
 # All but tables of codes (C4, CC) and one that is reserved (C8).
 FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 """Markers of the header of a frame."""
+SCAN = 0xDA
+"""The marker behind whose segment the data of a scan follows."""
 ADOBE, AS_STORED = 0xEE, b"\0"
 """The marker of a segment that begins with "Adobe" and ends with how colours were transformed: they were not."""
 
 
 def read_header(encoded: Any) -> JpegHeader | None:
     """Return the header of a JPEG; None for any other file."""
-    if not isinstance(encoded, (bytes, bytearray)) or encoded[:2] != b"\xff\xd8":
+    if not isinstance(encoded, (bytes, bytearray)):
         return None
     header: JpegHeader | None = None
-    at, colours, is_rgb = 2, 0, False
-    while at + 9 < len(encoded) and encoded[at] == 0xFF:
-        marker, size = encoded[at + 1], int.from_bytes(encoded[at + 2 : at + 4], "big")
-        if marker == 0xDA and header is not None:
+    colours, is_rgb = 0, False
+    for marker, at, size in _segments(encoded):
+        if marker == SCAN and header is not None:
             # A decoder stops at the first marker of an end, whatever follows it.  Without one the data may lack rows
             # below the part, of which the whole has an error.  Colours may be in scans of their own.
             fits = colours == encoded[at + 4] and encoded.rfind(END, at + 2 + size) >= 0
@@ -99,9 +100,20 @@ def read_header(encoded: Any) -> JpegHeader | None:
             is_rgb = encoded[at + 15 : at + 16] == AS_STORED
         if marker in FRAMES:
             header, colours = _frame(marker, bytes(encoded[at + 4 : at + 2 + size])), encoded[at + 9]
-        # Any number of FF may stand before a marker.
-        at += 1 if marker == 0xFF else 2 + size
     return None if header is None else replace(header, sampling=None)
+
+
+def _segments(encoded: bytes | bytearray) -> Iterator[tuple[int, int, int]]:
+    """Yield the marker of each segment of a JPEG, where it begins, and its bytes behind the marker."""
+    at = 2 if encoded.startswith(b"\xff\xd8") else len(encoded)
+    while at + 9 < len(encoded) and encoded[at] == 0xFF:
+        marker, size = encoded[at + 1], int.from_bytes(encoded[at + 2 : at + 4], "big")
+        # Any number of FF may stand before a marker.
+        if marker == 0xFF:
+            at += 1
+            continue
+        yield marker, at, size
+        at += 2 + size
 
 
 def _frame(marker: int, body: bytes) -> JpegHeader:

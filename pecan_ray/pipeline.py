@@ -21,7 +21,7 @@ from pecan_ray.first_operators import initial_plan
 from pecan_ray.integrations.framework_methods import FrameworkMethods
 from pecan_ray.integrations.on_devices import mesh_copies
 from pecan_ray.integrations.train_context import placed
-from pecan_ray.iter_keywords import IterKeywords, workers_of
+from pecan_ray.iter_keywords import IterKeywords, device_name, workers_of
 from pecan_ray.job.saved_state import SavedState, compatible_state
 from pecan_ray.observe.read_script import clock_of_run
 from pecan_ray.options import (
@@ -52,7 +52,7 @@ from pecan_ray.runtime.kept_jobs import KeptJobs
 from pecan_ray.runtime.long_wait import LongWait
 from pecan_ray.runtime.session import check_not_exiting
 from pecan_ray.sampling.subsets import members
-from pecan_ray.sharing import own_options, share_request
+from pecan_ray.sharing import own_options, share_request, usual_visitation
 from pecan_ray.sources.by_index import ByIndex, SamplerArguments
 from pecan_ray.sources.tf_data import TfDataSource
 from pecan_ray.storage import hedge_reads, set_patience
@@ -340,11 +340,11 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
             first_epoch=natural("first_epoch", first_epoch or 0),
             workers=workers_of(workers, fixed=dealt == "static"),
             format=format,
-            device=None if device is None else str(device),
+            device=device_name(device),
             rank=rank,
             world_size=world_size,
             order=order,
-            visitation=visitation or ("at_most_once" if share and max_lag is None else "exactly_once"),
+            visitation=visitation or usual_visitation(share, max_lag),
             sharding=dealt,
             on_error=on_error,
             prefetch_bytes=prefetch_bytes,
@@ -359,8 +359,7 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
         self._check_rounds(options)
         saved, found = (None, self._order) if state is None else self._saved(state, options, debug)
         found.check()  # trainers that share a job must run one plan: it is that of the first one to have an order
-        shared = self._shared(options) if share and not debug else None
-        options = own_options(options, visitation) if shared is None else options
+        options, shared = self._shared(options, visitation, debug=debug)
         again = epochs != 1 and found.movable and self._config.order_file is None
         skip_bad, job_is = on_error != "raise", job_size(options, self._config, debug=debug)
         options, passes = self._with_passes(options, first_epoch, saved, found, debug=debug)
@@ -401,8 +400,15 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
         mesh, rank, world_size = mesh_copies(sharding, format, self._plan, rank, world_size)
         return mesh, "dynamic", placed(self._name, rank, world_size, job, shares=shares)
 
-    def _shared(self, options: IterOptions) -> ShareRequest | None:
-        return share_request(self._plan, self._settings(), options, begin=self.with_config(progress=False).iter_batches)
+    def _shared(
+        self, options: IterOptions, visitation: Visitation | None, *, debug: bool
+    ) -> tuple[IterOptions, ShareRequest | None]:
+        """Return the group that is to be read, if one is, and the options; `visitation`: as the user has said."""
+        if options.share and not debug:
+            begin = self.with_config(progress=False).iter_batches
+            if (request := share_request(self._plan, self._settings(), options, begin=begin)) is not None:
+                return options, request
+        return own_options(options, visitation), None
 
     def _settings(self, seed: int | None = None) -> PipelineSettings:
         return PipelineSettings(self._name, self._engine, self._seed if seed is None else seed, self._config)

@@ -85,6 +85,11 @@ def window_on_disk(config: Config) -> WindowOnDisk:
     return WindowOnDisk(config.share_disk_bytes, Path(tempfile.gettempdir()))
 
 
+def usual_visitation(share: bool | str, max_lag: int | None) -> Visitation:
+    """Return what is meant where nothing is said: a reader that others do not wait for may skip."""
+    return "at_most_once" if share and max_lag is None else "exactly_once"
+
+
 def own_options(options: IterOptions, visitation: Visitation | None) -> IterOptions:
     """Return the options of a job that shares nothing, though it was asked to; `visitation`: as the user has said."""
     if not options.share:

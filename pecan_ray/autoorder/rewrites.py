@@ -35,9 +35,7 @@ from pecan_ray.plan.operators import (
     Map,
     Op,
     Plan,
-    Prefetch,
-    Repeat,
-    is_idle,
+    acting_ops,
     is_pass_dependent,
 )
 from pecan_ray.plan.shape import plan_shape
@@ -182,15 +180,19 @@ def _maps(ops: Sequence[Op]) -> list[Map]:
 
 def maps_from_source(plan: Plan) -> tuple[Map, ...]:
     """Return the maps between a source and `batch`, behind which nothing comes, if all may be run so; else none."""
-    ops = [op for op in plan.ops if not isinstance(op, (Prefetch, Repeat)) and not is_idle(op)]
-    maps = [op for op in ops[:-1] if isinstance(op, Map)]
-    if not maps or len(maps) < len(ops) - 1 or not isinstance(ops[-1], Batch):
+    ops = acting_ops(plan.ops)
+    if len(ops) < 2 or not isinstance(ops[-1], Batch):
         return ()
-    if any(op.keep_position or op.processes or is_pass_dependent(op) for op in maps):
+    maps = [op for op in ops[:-1] if isinstance(op, Map) and _may_run_in_rows(op)]
+    if len(maps) < len(ops) - 1:
         return ()
     if isinstance(plan.head, Join) or plan_shape(plan, order=False).serial:
         return ()
     return tuple(maps) if as_columnar(plan.head) is not None else ()  # asked last: it may look at all of the data
+
+
+def _may_run_in_rows(op: Map) -> bool:
+    return not (op.keep_position or op.processes or is_pass_dependent(op))
 
 
 def in_rows(ops: Sequence[Op], source: Source | None) -> Iterator[Match]:

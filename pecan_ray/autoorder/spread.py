@@ -32,6 +32,37 @@ MOST_DRAWN = 1024
 """Numbers that are drawn of a split whose elements are read one by one: more than a sample takes of it."""
 
 
+class _DrawnElements:
+    """Of the elements that come one by one, those with the largest numbers, as many as there is room for."""
+
+    def __init__(self, room: int, max_bytes: int) -> None:
+        self.room, self._bytes_left = room, max_bytes
+        self.count = 0
+        """Elements that have come."""
+        self.elements: list[tuple[float, int, Element]] = []
+        """A heap: the number that was drawn, which element it is, and the element."""
+
+    @property
+    def is_full(self) -> bool:
+        """Return whether another one takes the place of one of these."""
+        return len(self.elements) == self.room
+
+    def wants(self, drawn: float) -> bool:
+        """Tell whether an element with this number is one of them."""
+        return not self.is_full or drawn > self.elements[0][0]
+
+    def add(self, drawn: float, element: Element) -> None:
+        """Hold the element that has come, in the place of another one if there is no room."""
+        if self.is_full:
+            heapq.heapreplace(self.elements, (drawn, self.count, element))
+            return
+        heapq.heappush(self.elements, (drawn, self.count, element))
+        self._bytes_left -= element_bytes(element)
+        # More of them would not be taken: the sample has so many bytes at most.
+        if self._bytes_left <= 0:
+            self.room = len(self.elements)
+
+
 class Bounded:
     """Another source's elements, until a deadline.
 
@@ -97,36 +128,32 @@ class Bounded:
         Each element is given a random number, and those with the least ones are drawn: so they are spread over what
         was read, wherever that ends.
         """
-        numbers, room, nbytes, timer = random.Random(split.index), stop, 0, self._scans.timer()
-        held, count, cut = list[tuple[float, int, Element]](), 0, ""
+        numbers, held, cut = random.Random(split.index), _DrawnElements(stop, self._limits.bytes), ""
+        timer = self._scans.timer()
         timer.start()
         until = self._clock() + seconds
         try:
             for element in self._source.read(split):
                 drawn = numbers.random() if self._limits.later else -numbers.random()
-                if len(held) < room:
-                    heapq.heappush(held, (drawn, count, own_element(element, NOTHING, None, [])))
-                    nbytes += element_bytes(element)
-                    # More of them would not be taken: the sample has so many bytes at most.
-                    room = len(held) if nbytes >= self._limits.bytes else room
-                elif drawn > held[0][0]:
-                    heapq.heapreplace(held, (drawn, count, own_element(element, NOTHING, None, [])))
-                count += 1
+                if held.wants(drawn):
+                    # Here, where nothing else holds the element: `own_element` counts references.
+                    held.add(drawn, own_element(element, NOTHING, None, []))
+                held.count += 1
                 now = self._clock()
-                if now > self._limits.deadline or (len(held) == room and now > until):
+                if now > self._limits.deadline or (held.is_full and now > until):
                     cut = "there was no time to read on"
                     break
         except Exception as error:  # a source can raise anything: where nothing else is left, reading says where
-            if not held:
+            if not held.elements:
                 return [first]
             cut = f"behind them is what cannot be read ({describe_error(error).splitlines()[0]})"
-        each = timer.stop() / max(1, count)
-        taken = sorted(held, reverse=True)[first:]
+        each = timer.stop() / max(1, held.count)
+        taken = sorted(held.elements, reverse=True)[first:]
         self._drawn.update({(split.index, number): (element, each) for _, number, element in taken})
-        self._scans.add(split, count, len(taken), cut)
-        self._scans.full |= room < stop
+        self._scans.add(split, held.count, len(taken), cut)
+        self._scans.full |= held.room < stop
         if not cut:
-            self._lengths[split.index] = count
+            self._lengths[split.index] = held.count
         return [number for _, number, _ in taken]
 
     def num_elements(self) -> int | None:

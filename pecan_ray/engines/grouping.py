@@ -117,10 +117,11 @@ def _tail(left: Sequence[OpenGroup], op: GroupingOp, ranks: int, made: int) -> I
     for number, places in enumerate(batches):
         size = rows[0][1]
         members = [rows.popleft()[0] for _ in places]
-        rank = (made + number) % ranks if ranks > 1 and number < used else None
-        repeats = size - len(members) if op.rest == "fill" and number < used else 0
-        members += [_repeat_row(row) for row in itertools.islice(itertools.cycle(members), repeats)]
-        batch = _batch(members, op, rank=rank, partial=op.rest != "drop" or number >= used)
+        is_used = number < used
+        rank = (made + number) % ranks if ranks > 1 and is_used else None
+        repeats = size - len(members) if op.rest == "fill" and is_used else 0
+        members += map(_repeat_row, itertools.islice(itertools.cycle(tuple(members)), repeats))
+        batch = _batch(members, op, rank=rank, partial=op.rest != "drop" or not is_used)
         yield replace(batch, repeats=repeats)
 
 

@@ -26,6 +26,8 @@ from pecan_ray.sources.copies import UNCHANGING, own_copy
 
 FIXED = UNCHANGING | {np.dtype(code).type for code in "?bhilqBHILQefdFDmMSU"}
 """Types of values into which nobody can write."""
+BOOLEANS = frozenset({bool})
+"""Those of them that a filter may answer."""
 MOST_SEEN = 256
 """Arrays of functions that are remembered: more than threads have buffers."""
 SAMPLED = 4096

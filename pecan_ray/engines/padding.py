@@ -40,8 +40,7 @@ def collate_padded(items: Sequence[Item], op: PaddedBatch | BucketByLength) -> d
     together: tuple[int, ...] = ()
     if op.same_shape:
         items = _with_one_rank(items, op)
-        shapes_of_all = [item.value[name].shape for item in items for name in op.same_shape]
-        together = tuple(max(lengths) for lengths in zip(*shapes_of_all, strict=True))
+        together = _largest_shape([item.value[name].shape for item in items for name in op.same_shape])
     columns: dict[str, Any] = {}
     for name in names:
         if not is_columnar(items[0].value[name]):
@@ -53,6 +52,10 @@ def collate_padded(items: Sequence[Item], op: PaddedBatch | BucketByLength) -> d
         at_least = together if name in op.same_shape else ()
         columns[name] = _pad(items, name, shapes.get(name), filled_with, op.name, at_least)
     return columns
+
+
+def _largest_shape(shapes: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
+    return tuple(max(lengths) for lengths in zip(*shapes, strict=True))
 
 
 def _with_one_rank(items: Sequence[Item], op: PaddedBatch | BucketByLength) -> list[Item]:
@@ -107,14 +110,19 @@ def _with_lists_as_arrays(items: list[Item], padding: Mapping[str, Any], op: str
     """
     for name in [name for name in items[0].value if holds_lists([item.value[name] for item in items])]:
         arrays = [_array_of(name, item, items[0], op) for item in items]
-        full = [array for array in arrays if array.size]
-        if not all(is_columnar(array) for array in full):
+        if not all(is_columnar(array) for array in arrays if array.size):
             continue  # texts, or objects of some kind
         # If nothing tells the type, that of the padding does; 0.0 is what NumPy makes of an empty list.
-        dtype = full[0].dtype if full else np.asarray(padding.get(name, 0.0)).dtype
-        typed = (array if array.size else array.astype(dtype) for array in arrays)
+        typed = _of_one_type(arrays, np.asarray(padding.get(name, 0.0)).dtype)
         items = [replace(item, value={**item.value, name: one}) for item, one in zip(items, typed, strict=True)]
     return items
+
+
+def _of_one_type(arrays: list[Array], if_all_empty: np.dtype[Any]) -> list[Array]:
+    """Return arrays of lists, the empty ones with the dtype of the first that is not."""
+    full = [array for array in arrays if array.size]
+    dtype = full[0].dtype if full else if_all_empty
+    return [array if array.size else array.astype(dtype) for array in arrays]
 
 
 def _array_of(name: str, item: Item, first: Item, op: str) -> Array:

@@ -10,7 +10,7 @@ import inspect
 import re
 import types
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, Literal, TypeAlias
@@ -265,6 +265,14 @@ class Autocache(Op):
 def is_idle(op: Op) -> bool:
     """Tell whether an operator is a point at which nothing is kept."""
     return isinstance(op, Autocache) and not op.key
+
+
+def acting_ops(ops: Iterable[Op]) -> list[Op]:
+    """Return the operators that do something to elements.
+
+    `prefetch` only keeps them ready, `repeat` hands out the splits again, and some points keep nothing.
+    """
+    return [op for op in ops if not (isinstance(op, (Prefetch, Repeat)) or is_idle(op))]
 
 
 JoinKind: TypeAlias = Literal["zip", "concat", "mix"]

@@ -283,20 +283,13 @@ class BlockCache:
         number, looked = run.first, -1
         while number < run.last:
             key = reading.key(number)
-            found = self._find(reading, number)
-            # `pop`: a node that says to have a block and does not give it is asked for it once; then the
-            # bucket is.
-            if found is None and missed.sizes.pop(key, None) is not None:
-                found = self._of_others(reading, number)
+            found = self._found(reading, missed, number)
             if found is not None:
                 pieces[number] = found, BlockRun(number, number + 1)
             if found is not None or key in missed.fetched_by_others:
                 number += 1
                 continue
-            behind = number + 1
-            while behind < run.last and not self._holds(reading, behind) and missed.is_missing(reading.key(behind)):
-                behind += 1
-            missing = BlockRun(number, behind)
+            missing = self._missing_run(reading, missed, number, run.last)
             stop = min(missing.stop, size)
             # Decision 54: one fetches and the others wait, for five seconds at most: a quota may make the one slow.
             with alone(self._fetching, key) as waited:
@@ -311,8 +304,23 @@ class BlockCache:
                 if len(piece.data) < stop - missing.start:
                     break  # whoever reads it says that there is less than was listed
                 self._keep(reading, number, piece, missed)
-            number = behind
+            number = missing.last
         return pieces
+
+    def _found(self, reading: _Reading, missed: BlockMisses, number: int) -> bytes | memoryview | None:
+        """Return a block of this node, or of another one that says to have it."""
+        found = self._find(reading, number)
+        # `pop`: a node that says to have a block and does not give it is asked for it once; then the bucket is.
+        if found is None and missed.sizes.pop(reading.key(number), None) is not None:
+            return self._of_others(reading, number)
+        return found
+
+    def _missing_run(self, reading: _Reading, missed: BlockMisses, first: int, last: int) -> BlockRun:
+        """Return the blocks from one on that are nowhere, and come in one request."""
+        behind = first + 1
+        while behind < last and not self._holds(reading, behind) and missed.is_missing(reading.key(behind)):
+            behind += 1
+        return BlockRun(first, behind)
 
     def _fetch_checked(self, ask: Ask, reading: _Reading, run: BlockRun, stop: int) -> FileRange:
         """Return what a store sends of blocks, asked for again if a digest tells of other bytes."""

@@ -13,6 +13,16 @@ FOLDERS = ("pecan_ray", "placement", "reorder", "autoscaler", "cache", "examples
 FUNCTION_CAP, FUNCTION_P95_CAP = 80, 40
 FILE_CAP = 500
 CLASS_CAP, CLASS_FOLDERS = 250, ("pecan_ray/job/", "pecan_ray/runtime/")
+BRANCH_CAP, BRANCH_FOLDERS = 12, FOLDERS[:5]
+ABOVE = {
+    "pecan_ray/engines/own_results.py:own_element",  # runs for each element, and counts who refers to its values
+    "pecan_ray/job/epoch_rows.py:find",
+    "pecan_ray/job/fatal_batches.py:died",
+    "pecan_ray/job/row_runs.py:_next_run",
+    "pecan_ray/runtime/journaled_job.py:_begin",
+}
+"""Functions of what is installed that have more branches."""
+BRANCHES = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.ExceptHandler, ast.IfExp, ast.Assert, ast.match_case)
 
 Sizes: TypeAlias = dict[str, int]
 Functions = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -24,6 +34,14 @@ def lines_of(node: ast.stmt) -> int:
     if not isinstance(node, Functions) or ast.get_docstring(node) is None:
         return lines
     return lines - lines_of(node.body[0])
+
+
+def branches(function: ast.stmt) -> int:
+    """Count ways through a function as McCabe does, and each `and`, `or` and loop in an expression for one, too."""
+    nodes = list(ast.walk(function))
+    count = 1 + sum(isinstance(node, BRANCHES) for node in nodes)
+    count += sum(len(node.values) - 1 for node in nodes if isinstance(node, ast.BoolOp))
+    return count + sum(1 + len(node.ifs) for node in nodes if isinstance(node, ast.comprehension))
 
 
 def without_comments(source: str) -> str:
@@ -46,6 +64,18 @@ def test_what_is_measured_is_what_is_meant() -> None:
         assert sizes(f"def f():\n{spoken}    # why\n    return 1\n", Functions) == {":f:1": 2}, "these do not count"
     found = sizes("class A:\n    def f(self):\n        return 1\n\n\nclass B: ...\n", ast.ClassDef)
     assert found == {":A:1": 3, ":B:6": 1} and longer(found, 2) == {":A:1": 3}
+
+
+def test_no_function_has_too_many_branches() -> None:
+    (known,) = ast.parse("def f(a, b):\n    if a and b:\n        return [c for c in a if c]\n    return a or b\n").body
+    assert branches(known) == 6
+    found: Sizes = {}
+    for path in python_files(BRANCH_FOLDERS):
+        for node in statements(ast.parse(path.read_text())):
+            if isinstance(node, Functions):
+                name = f"{path.relative_to(ROOT)}:{node.name}"
+                found[name] = max(branches(node), found.get(name, 0))
+    assert longer(found, BRANCH_CAP).keys() == ABOVE
 
 
 def test_no_function_no_file_and_no_class_of_the_job_and_the_cluster_is_too_long_and_few_functions_are_long() -> None:

@@ -21,7 +21,7 @@ from pecan_ray.options import OnError
 from pecan_ray.plan.operators import Batch
 
 MOST_IN_PIECE = 256
-"""Elements of a chunk that stand in line together."""
+"""Elements of a chunk that stand in line together: as many as a chunk has (`feed.MOST_PER_CHUNK`)."""
 
 
 class BatchWriter:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -57,6 +58,16 @@ class ChainStep:
     wants_epoch: bool
     filters: bool
     """Whether it is asked for keeping an element."""
+
+    @functools.cached_property  # asked for each call
+    def wants_keywords(self) -> bool:
+        """Return whether its function is given more than an element, or a column of one."""
+        return self.wants_rng or self.wants_epoch
+
+    @property
+    def makes_elements(self) -> bool:
+        """Return whether its results are whole elements."""
+        return self.op.on is None and not self.filters
 
 
 class ChainProtocol(Protocol):
@@ -129,6 +140,8 @@ class Chain:
         # Filters make no values, so nothing has to be asked about who holds them.
         self._changes = any(not isinstance(op, Filter) for op in ops)
         self._has_collate = any(isinstance(op, Collate) for op in ops)
+        self._may_lose_rows = self._changes and not self._has_flat_map
+        """Whether rows of a batch must be compared: a `flat_map` may make any number of them."""
         self._buffers = SharedBuffers()
         self._none_results = {
             step.op.name: 0 for step in self.steps if step.op.on is not None and isinstance(step.op, Map)
@@ -155,7 +168,7 @@ class Chain:
         Functions may have written into the arrays of the item nevertheless.
         """
         keeps_rows = item.members is not None and not self._has_collate
-        given = dict(item.value) if keeps_rows and self._changes and not self._has_flat_map else None
+        given = dict(item.value) if keeps_rows and self._may_lose_rows else None
         try:
             items = self._spread(item) if self._has_flat_map else self._run_linear(item)
             if given is not None and items:
@@ -272,15 +285,18 @@ class Chain:
         counts = self._counts_of(item)
         for step in self.steps:
             given, size = len(pieces), sum(element_bytes(piece.value) for piece in pieces) if counts else 0
-            if isinstance(step.op, FlatMap):
-                pieces = [one for piece in pieces for one in self._flat(step, piece, item)]
-            elif isinstance(step.op, Filter):
-                pieces = [piece for piece in pieces if self._passes(step, piece.value, item, piece.output)]
-            else:
-                pieces = [p._replace(value=self._map_output(step, p, item)) for p in pieces]
+            pieces = self._pieces_behind(step, pieces, item)
             if counts:
                 counts.add(step.op.name, given, size, [piece.value for piece in pieces])
         return self._outputs(item, pieces)
+
+    def _pieces_behind(self, step: ChainStep, pieces: list[ElementOutput], item: Item) -> list[ElementOutput]:
+        """Return what one operator makes of the outputs of an element."""
+        if isinstance(step.op, FlatMap):
+            return [one for piece in pieces for one in self._flat(step, piece, item)]
+        if isinstance(step.op, Filter):
+            return [piece for piece in pieces if self._passes(step, piece.value, item, piece.output)]
+        return [piece._replace(value=self._map_output(step, piece, item)) for piece in pieces]
 
     def _outputs(self, item: Item, pieces: list[ElementOutput]) -> list[Item]:
         """Return what an item has become, as items that carry its positions."""
@@ -378,7 +394,7 @@ class Chain:
         # `call_stacks` finds `step`, `item` and `output` in this frame by their names.
         generation = forks.generation
         try:
-            keywords = self.keywords(step, item, output) if step.wants_rng or step.wants_epoch else {}
+            keywords = self.keywords(step, item, output) if step.wants_keywords else {}
             result = step.call(argument, **keywords)
         except BaseException as error:  # sys.exit() in a function ends no thread of ours in silence
             if forks.generation != generation:

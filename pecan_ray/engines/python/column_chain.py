@@ -22,7 +22,7 @@ from pecan_ray.engines.counting import EVERY, Counts, column_bytes
 from pecan_ray.engines.element_errors import apply_error_policy, end_child, op_error
 from pecan_ray.engines.fork_tracker import forks
 from pecan_ray.engines.items import Item, deep_copy
-from pecan_ray.engines.own_results import FIXED, HeldValue, own_element
+from pecan_ray.engines.own_results import BOOLEANS, FIXED, HeldValue, own_element
 from pecan_ray.engines.positions import SkippedPositions, parts_of_arrays
 from pecan_ray.engines.python.chain import (
     ELEMENT_WANTED,
@@ -201,10 +201,11 @@ class ColumnChain:
         results: list[Any] = []
         bad: list[int] = []
         # Local names: this loop runs once for each row, where the function may take a microsecond.
-        call, filters, tracker = step.call, step.filters, forks
-        makes_elements = step.op.on is None and not filters
+        call, tracker, makes_elements = step.call, forks, step.makes_elements
+        # What needs no look: of a filter the two answers, of a map values that nobody can change.
+        plain = BOOLEANS if step.filters else FIXED
         keywords: dict[str, Any] = {}
-        wants_keywords = step.wants_rng or step.wants_epoch
+        wants_keywords = step.wants_keywords
         for place, value in enumerate(arguments):
             generation = tracker.generation
             try:
@@ -220,7 +221,7 @@ class ColumnChain:
                     end_child(step.op.name, self._named(rows, place))
                 if makes_elements:
                     result = self._checked_element(step, result, value, rows, place)
-                elif result is not True and result is not False and (filters or type(result) not in FIXED):
+                elif type(result) not in plain:
                     result = self._checked(step, result, value, rows, place)
             except ElementError as bad_element:
                 if self._options.on_error == "raise" or bad_element.fields.get("ends_job"):

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pecan_ray.engines.contract import EngineOptions, Slots
 from pecan_ray.engines.items import Item, ItemIterator
+from pecan_ray.engines.python.item_stages import leading_element_ops
 from pecan_ray.engines.python.open_batch import OpenBatch
 from pecan_ray.engines.reading import Run
 from pecan_ray.engines.row_block import RowBlock
-from pecan_ray.plan.operators import Batch, BatchInRows, ElementOp, Join, Op, Plan, Prefetch, Repeat, is_idle
+from pecan_ray.plan.operators import Batch, BatchInRows, ElementOp, Join, Op, Plan, Prefetch, Repeat, acting_ops
 from pecan_ray.plan.splits import ColumnarSource, Source, as_columnar
 
 MOST_AHEAD = 8
@@ -39,13 +39,12 @@ def by_columns(plan: Plan, source: Source) -> ColumnarPlan | None:
     """Divide a plan; None for one in which anything happens to single elements, before they are batched or later."""
     if isinstance(plan.head, Join):
         return None
-    # `repeat` gives the splits out again.
-    ops = [op for op in plan.ops if not isinstance(op, (Prefetch, Repeat)) and not is_idle(op)]
-    maps = tuple(itertools.takewhile(lambda op: isinstance(op, ElementOp), ops))
-    ops = ops[len(maps) :]
-    if not ops or (maps and not _runs_in_rows(ops[0], maps)):
+    ops = acting_ops(plan.ops)
+    maps = tuple(leading_element_ops(ops))
+    batch, changes = next(iter(ops[len(maps) :]), None), ops[len(maps) + 1 :]
+    if not isinstance(batch, Batch) or (maps and not _runs_in_rows(batch, maps)):
         return None
-    if not isinstance(batch := ops[0], Batch) or not all(isinstance(op, ElementOp) for op in ops[1:]):
+    if not all(isinstance(op, ElementOp) for op in changes):
         return None
     if (columnar := as_columnar(source)) is None:  # asked last: it may look at all of the data
         return None
@@ -53,10 +52,9 @@ def by_columns(plan: Plan, source: Source) -> ColumnarPlan | None:
     behind = tuple(op for op in plan.ops[at + 1 :] if not isinstance(op, Repeat))
     # `prefetch` before `batch` counts elements, and behind it batches.
     ready = -(-prefetched(plan.ops[:at]) // batch.size)
-    if len(ops) == 1:
+    if not changes:
         ready, behind = ready + prefetched(behind), ()
-    elements = tuple(op for op in maps if isinstance(op, ElementOp))
-    return ColumnarPlan(columnar, elements, batch, behind, ready or MOST_AHEAD)
+    return ColumnarPlan(columnar, maps, batch, behind, ready or MOST_AHEAD)
 
 
 def prefetched(ops: Iterable[Op]) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
@@ -22,10 +21,10 @@ def arrays_in(items: ItemIterator) -> ItemIterator:
         yield item if item is None else with_arrays([item])[0]
 
 
-def applied(begin: MakeItems, stages: Sequence[RunItems]) -> MakeItems:
-    """Return what begins anew with some stages behind a beginning."""
-    # Each call begins all stages anew: a repeated branch must not go on with the buffers of its last pass.
-    return lambda: functools.reduce(lambda items, stage: stage(items), stages, begin())
+def applied(begin: MakeItems, stage: RunItems) -> MakeItems:
+    """Return what begins anew with a stage behind a beginning."""
+    # Each call begins both anew: a repeated branch must not go on with the buffers of its last pass.
+    return lambda: stage(begin())
 
 
 def changes(ops: Sequence[Op]) -> bool:

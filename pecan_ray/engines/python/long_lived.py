@@ -59,7 +59,7 @@ NOT_CALLED = frozenset(NOT_CALLED_NAMES.split())
 DEEPEST = 4
 """So far what library objects hold is searched for functions of the user's, as `Compose([mine, ...])` does."""
 LONGEST = 1000
-"""Entries of a container that are searched for those."""
+"""Entries of a container that are searched for those: pipelines of libraries have some dozens."""
 IMMUTABLE = (type(None), str, bytes, int, float, complex, np.generic)
 LIVES = "which lives longer than a call"
 

@@ -14,7 +14,7 @@ import dis
 import functools
 import inspect
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -149,7 +149,7 @@ class _MemoryWalk:
         if not isinstance(fn, types.FunctionType):
             self.enter(fn)
             return None
-        key = (id(fn), *(one and id(one.value) for one in given), *(id(one) for one in named.values()))
+        key = _call_key(fn, given, named)
         if self._is_known(key, (fn, given, named)):
             return self._returned.get(key)
         cells = dict(zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True))
@@ -163,14 +163,20 @@ class _MemoryWalk:
             del self._asked[key]
             self.function(fn, given, named)
             return None
-        variables = {name: LongLived(content_of(cell)) for name, cell in cells.items()}
-        variables |= held_arguments(fn, given, named)
+        self._returned[key] = self._walk(fn, cells, held_arguments(fn, given, named))
+        return self._returned[key]
+
+    def _walk(
+        self, fn: types.FunctionType, cells: Mapping[str, types.CellType], arguments: dict[str, LongLived]
+    ) -> LongLived | None:
+        """Go through a function's code with what its variables hold that lives longer than a call."""
+        variables = {name: LongLived(content_of(cell)) for name, cell in cells.items()} | arguments
         for one in variables.values():
             self.use(one)
         self._depth += 1
-        self._returned[key] = _CodeWalk(self, fn.__globals__, cells, variables).run(fn.__code__)
+        returned = _CodeWalk(self, fn.__globals__, cells, variables).run(fn.__code__)
         self._depth -= 1
-        return self._returned[key]
+        return returned
 
     def use(self, one: LongLived | None) -> None:
         """Note that something is used."""
@@ -195,6 +201,11 @@ class _MemoryWalk:
         known = key in self._asked
         self._asked[key] = kept
         return known
+
+
+def _call_key(fn: Any, given: Sequence[LongLived | None], named: Mapping[str, Any]) -> tuple[int | None, ...]:
+    """Return by what a call is known: the function, and what it is given that outlives the call."""
+    return (id(fn), *(one and id(one.value) for one in given), *(id(one) for one in named.values()))
 
 
 class _CodeWalk:
@@ -259,23 +270,42 @@ class _CodeWalk:
 
     def _compute(self, step: dis.Instruction) -> None:
         """Take any other step: a container may be changed in place by an operator, or a part of it taken."""
-        name, held, last = step.opname, self._stack.top(2), self._stack.top()
+        held, last = self._stack.top(2), self._stack.top()
         if held is not None and is_in_place(step) and changes_in_place(held):
             self._walk.change_held(held, "it changes a")
-        within = [one for one in self._stack[-(step.arg or 0) :] if one is not None] if name == "BUILD_TUPLE" else []
-        self._stack.replace(step)
-        if name in ("BEFORE_WITH", "SETUP_WITH") and last is not None:
-            for method in ("__enter__", "__exit__"):
-                self._walk.method_named(last, method)
-                self._walk.method(last.value, method)
-            self._stack[-1:] = [last._replace(known=False)]
-        if within:
-            self._stack[-1:] = [within[0]._replace(known=False)]
-        # Of a class it is another class: `dict[str, int]`.
-        if name in ("BINARY_SUBSCR", "BINARY_SLICE") and held is not None and not isinstance(held.value, type):
-            if held.known and isinstance(held.value, collections.defaultdict):
-                self._walk.change_held(held, "it asks for what may be missing of a")
+        if step.opname == "BUILD_TUPLE":
+            held = next((one for one in self._stack[-(step.arg or 0) :] if one is not None), None)
+            self._stack.replace(step)
+            self._leave_part_of(held)
+        elif step.opname in ("BEFORE_WITH", "SETUP_WITH"):
+            self._stack.replace(step)
+            self._enter_with(last)
+        elif step.opname in ("BINARY_SUBSCR", "BINARY_SLICE"):
+            self._stack.replace(step)
+            self._take_part(held)
+        else:
+            self._stack.replace(step)
+
+    def _leave_part_of(self, held: LongLived | None) -> None:
+        """Let what is on top of the stack be something of an object, if there is one."""
+        if held is not None:
             self._stack[-1:] = [held._replace(known=False)]
+
+    def _enter_with(self, manager: LongLived | None) -> None:
+        if manager is None:
+            return
+        for method in ("__enter__", "__exit__"):
+            self._walk.method_named(manager, method)
+            self._walk.method(manager.value, method)
+        self._leave_part_of(manager)
+
+    def _take_part(self, held: LongLived | None) -> None:
+        # Of a class it is another class: `dict[str, int]`.
+        if held is None or isinstance(held.value, type):
+            return
+        if held.known and isinstance(held.value, collections.defaultdict):
+            self._walk.change_held(held, "it asks for what may be missing of a")
+        self._leave_part_of(held)
 
     def _import(self, step: dis.Instruction) -> None:
         """Take an import: what it gives lives longer than a call, as if it stood outside of the function."""

@@ -63,6 +63,10 @@ class RowsWatch:
     rejected: str = ""
     """The first thing that was not allowed: a function may go on in spite of it."""
 
+    def allows(self, function: str) -> bool:
+        """Tell whether a function of NumPy gives each number what it would get alone, as exactly as is wanted."""
+        return function in EXACT or (function in ROUNDED and not self.exactly)
+
     def reject(self, why: str) -> NoReturn:
         """Note and raise it."""
         self.rejected = self.rejected or why
@@ -174,7 +178,7 @@ class RowsColumn(NDArrayOperatorsMixin):
         # By identity: functions of other libraries may have names of NumPy's.
         if method != "__call__" or getattr(np, name, None) is not ufunc:
             self._watch.reject(f"it calls {name}.{method}")
-        if name not in EXACT and (self._watch.exactly or name not in ROUNDED):
+        if not self._watch.allows(name):
             self._watch.reject(f"it calls {name}" + (", whose last bit may differ" if name in ROUNDED else ""))
         if not self.ndim and inputs[0] is self and keywords.get("out") == (self,):
             keywords = {}  # a number is not written into: its name stands for another one

@@ -13,7 +13,7 @@ SLOW_TIMES = 20.0
 MIN_S = 0.1
 """Minimum seconds of a slow element: threads that wait for a CPU or for Python's lock mostly lose less."""
 NEWEST_SHARE = 0.05
-"""Weight of the newest chunk that was not slow in the mean time of an element."""
+"""Weight of the newest chunk that was not slow in the mean time of an element, which so follows the last 20 chunks."""
 
 
 class SlowElementLog:

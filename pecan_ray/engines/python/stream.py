@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -66,9 +67,30 @@ from pecan_ray.plan.operators import (
     Unbatch,
     is_idle,
 )
-from pecan_ray.plan.shape import PlanShape, kept_points, last_batching, name_of_last, plan_shape, yields_batches
+from pecan_ray.plan.shape import kept_points, last_batching, name_of_last, plan_shape, yields_batches
 from pecan_ray.plan.splits import OUTPUT_BITS, ColumnarSource, Lease, Source, as_columnar
 from pecan_ray.sampling.random_keys import split_order_of
+
+
+@dataclass(frozen=True)
+class _Stretch:
+    """Where operators stand that follow each other."""
+
+    plan: Plan
+    branch: int = 0
+    """Number of the first of the plan's sources."""
+    outermost: bool = True
+    """The plan is that of the stream, and not an input of a join."""
+
+
+def _first_run(ops: Sequence[Op]) -> list[ElementOp | Autocache]:
+    """Return the operators on single elements that stand first, and points among them."""
+    run: list[ElementOp | Autocache] = []
+    for op in ops:
+        if not isinstance(op, (ElementOp, Autocache)):
+            break
+        run.append(op)
+    return run
 
 
 class ItemStream:
@@ -181,7 +203,7 @@ class ItemStream:
 
     def behind(self, items: ItemIterator, ops: Sequence[Op]) -> ItemIterator:
         """Yield what operators at the plan's end make of items."""
-        return self._finished(self.serializable(self._through(lambda: items, ops, self.plan, outermost=True)()))
+        return self._finished(self.serializable(self._through(lambda: items, ops, _Stretch(self.plan))()))
 
     def _take_in_turn(self) -> Lease | None:
         with self._take_lock:
@@ -210,12 +232,12 @@ class ItemStream:
 
         `keep_blocks`: blocks of rows are yielded as such, of a plan that runs on them; `wanted`: it had better.
         """
-        ops = plan.ops if ops is None else ops
+        ops, at = plan.ops if ops is None else ops, _Stretch(plan, branch, outermost)
         if isinstance(plan.head, Join):
-            return self._through(self._joined(plan, branch), ops, plan, branch, outermost=outermost)
+            return self._through(self._joined(plan, branch), ops, at)
         in_blocks = self._in_blocks(ops, branch, wanted=wanted)
         begin = partial(self._read_all, branch, in_blocks=in_blocks)
-        return self._through(begin, ops, plan, branch, outermost=outermost, of_blocks=in_blocks, keep=keep_blocks)
+        return self._through(begin, ops, at, of_blocks=in_blocks, keep=keep_blocks)
 
     def _in_blocks(self, ops: Sequence[Op], branch: int, *, wanted: bool) -> bool:
         """Tell whether some operators are faster with blocks of rows, which the source can give."""
@@ -224,75 +246,68 @@ class ItemStream:
         return gains and as_columnar(self._sources[branch]) is not None  # asked last: it may look at all of the data
 
     def _through(
-        self,
-        begin: MakeItems,
-        ops: Sequence[Op],
-        plan: Plan,
-        branch: int = 0,
-        *,
-        outermost: bool,
-        of_blocks: bool = False,
-        keep: bool = False,
+        self, begin: MakeItems, ops: Sequence[Op], at: _Stretch, *, of_blocks: bool = False, keep: bool = False
     ) -> MakeItems:
         """Return what begins anew with some operators behind a beginning.
 
         `of_blocks`: the beginning yields blocks of rows, which the first operator that takes none gets as items, and
         what is behind the last operator, unless it is to `keep` them.
         """
-        todo, shape = [op for op in ops if not (of_blocks and is_idle(op))], plan_shape(self.plan, order=False)
-        stages: list[RunItems] = []
+        todo = [op for op in ops if not (of_blocks and is_idle(op))]
+        if of_blocks:
+            begin, todo = self._through_blocks(begin, todo, at, keep=keep)
         while todo:
-            if of_blocks and (on_columns := self._on_columns(todo, plan, branch)) is not None:
-                stages.append(on_columns)
-                todo = todo[len(list(leading_element_ops(todo))) :]
-                continue
-            if of_blocks and not takes_blocks(todo[0]):
-                of_blocks = False
-                if outermost and (batch := batch_of_blocks(todo)) is not None:
-                    todo = todo[1:]
-                    stages.append(partial(block_operators.batched, op=batch, items_of=self._items_for_batch(todo)))
-                    continue
-                stages.append(items_of)
-            run = list[ElementOp | Autocache]()
-            while todo and isinstance(first := todo[0], (ElementOp, Autocache)):
-                run.append(first)
-                todo = todo[1:]
-            if run:
-                watch = empty_pass_guard(plan, run, branch) if self._runs is not None else None
-                stages.append(partial(operators.mapped, run=self.chains.chain(run).run, pool=self._pool, watch=watch))
-                continue
-            op = todo.pop(0)
-            if isinstance(op, Repeat):
-                # Elsewhere the splits are handed out again instead.
-                if self._runs is not None:
-                    # Decision 105: a pass runs what stands before `repeat` from its sources on, and no items are kept.
-                    begin, stages = self._repeated(op, applied(begin, stages), plan, branch), []
-                continue
-            kinds = block_operators if of_blocks else operators
-            stages += self._stages_of(op, todo, plan, shape, outermost=outermost, kinds=kinds)
-        if of_blocks and not keep:
-            stages.append(items_of)
-        return applied(begin, stages)
+            if run := _first_run(todo):
+                todo = todo[len(run) :]
+                watch = empty_pass_guard(at.plan, run, at.branch) if self._runs is not None else None
+                chain = self.chains.chain(run)
+                begin = applied(begin, partial(operators.mapped, run=chain.run, pool=self._pool, watch=watch))
+            else:
+                begin, todo = self._behind(begin, todo[0], todo[1:], at, operators), todo[1:]
+        return begin
 
-    def _stages_of(
-        self, op: Op, behind: Sequence[Op], plan: Plan, shape: PlanShape, *, outermost: bool, kinds: Any
-    ) -> Iterator[RunItems]:
-        """Yield what runs an operator on the sequence, and before it what looks at the elements of a batch."""
+    def _through_blocks(
+        self, begin: MakeItems, todo: list[Op], at: _Stretch, *, keep: bool
+    ) -> tuple[MakeItems, list[Op]]:
+        """Return what begins with the first operators, those that take blocks of rows, and the others, which get items.
+
+        `keep`: what is behind the last one of all stays in blocks, if each of them takes blocks.
+        """
+        while todo:
+            if (on_columns := self._on_columns(todo, at)) is not None:
+                begin, todo = applied(begin, on_columns), todo[len(list(leading_element_ops(todo))) :]
+            elif takes_blocks(todo[0]):
+                begin, todo = self._behind(begin, todo[0], todo[1:], at, block_operators), todo[1:]
+            elif at.outermost and (batch := batch_of_blocks(todo)) is not None:
+                items_of_rows = self._items_for_batch(todo[1:])
+                return applied(begin, partial(block_operators.batched, op=batch, items_of=items_of_rows)), todo[1:]
+            else:
+                return applied(begin, items_of), todo
+        return begin if keep else applied(begin, items_of), []
+
+    def _behind(self, begin: MakeItems, op: Op, behind: Sequence[Op], at: _Stretch, kinds: Any) -> MakeItems:
+        """Return what begins with one operator on the sequence more.
+
+        `kinds`: the module of operators on items, or on blocks of rows.
+        """
+        if isinstance(op, Repeat):
+            # Decision 105: a pass runs what stands before `repeat` from its sources on, and no items are kept.
+            # Where the job deals splits out, it hands them out again instead.
+            return begin if self._runs is None else self._repeated(op, begin, at)
         # These count batches: a smaller one before them has to count like the others, or be dropped.
         counted = self._runs is not None and any(isinstance(later, (Take, Skip, Repeat)) for later in behind)
         # Nobody could ever complete what the inputs of an endless repeat leave at the end of each pass.
-        counted = counted or (not outermost and self._passes is not None and shape.num_passes is None)
-        if outermost and isinstance(op, BatchingOp) and not changes(behind):
+        inside = not at.outermost and self._passes is not None
+        counted = counted or (inside and plan_shape(self.plan, order=False).num_passes is None)
+        if at.outermost and isinstance(op, BatchingOp) and not changes(behind):
             # Looked at before they are batched, while each element that cannot be sent can be left out by itself.
-            yield lambda items: self.serializable(arrays_in(items))
-        final = outermost and op is last_batching(plan)
-        yield self._stage(op, plan, final=final, counted=counted, kinds=kinds)
+            begin = applied(begin, lambda items: self.serializable(arrays_in(items)))
+        final = at.outermost and op is last_batching(at.plan)
+        return applied(begin, self._stage(op, at.plan, final=final, counted=counted, kinds=kinds))
 
-    def _on_columns(self, todo: Sequence[Op], plan: Plan, branch: int) -> RunItems | None:
+    def _on_columns(self, todo: Sequence[Op], at: _Stretch) -> RunItems | None:
         """Return what runs the next operators on blocks of rows, if they see columns alone and it is of use."""
-        run = [
-            op for op in itertools.takewhile(lambda op: isinstance(op, ElementOp), todo) if isinstance(op, ElementOp)
-        ]
+        run = list(leading_element_ops(todo))
         behind = todo[len(run) :]
         if not run or not (use_blocks(behind) or (behind and batch_of_blocks(behind) is not None)):
             return None
@@ -300,15 +315,15 @@ class ItemStream:
         columns = column_chain(chain, run, self._options, self.skipped_positions)
         # A debug run calls no function before its result is asked for. Where passes without end may let nothing
         # through, each element is looked at.
-        watched = self._runs is not None and empty_pass_guard(plan, run, branch) is not None
+        watched = self._runs is not None and empty_pass_guard(at.plan, run, at.branch) is not None
         if columns is None or watched or self._pool is None:
             return None
         return partial(block_operators.mapped, chain=BlockChain(columns, chain), pool=self._pool)
 
-    def _repeated(self, op: Repeat, begin: MakeItems, plan: Plan, branch: int) -> MakeItems:
+    def _repeated(self, op: Repeat, begin: MakeItems, at: _Stretch) -> MakeItems:
         assert self._runs is not None
-        branches = range(branch, branch + sum(1 for _ in plan.sources()))
-        empty = EmptyPasses.of(op, operators_before(plan, op))
+        branches = range(at.branch, at.branch + sum(1 for _ in at.plan.sources()))
+        empty = EmptyPasses.of(op, operators_before(at.plan, op))
         return partial(repeated, op, begin, empty, reads_nothing=partial(self._runs.none_of, branches))
 
     def serializable_runs(
