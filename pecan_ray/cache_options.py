@@ -16,8 +16,8 @@ from pecan_ray.user_files import user_cache_folder
 
 SharingPolicy: TypeAlias = Literal["greedy", "sjf", "max_min"]
 
-MIB = 1 << 20
-GIB = 1 << 30
+# Bytes.
+MIB, GIB = 1 << 20, 1 << 30
 SHARED_MEMORY = Path("/dev/shm")
 LEAST_SOURCE_BYTES = 64 * MIB
 """There a sixteenth, which goes at a time, is some blocks."""

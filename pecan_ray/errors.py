@@ -37,7 +37,7 @@ from collections.abc import Collection
 from typing import Any
 
 MOST_LISTED = 20
-"""Columns that a message lists."""
+"""Columns that a message lists: three lines of a terminal, and more than most tables have."""
 MOST_TEXT = 4_000
 """Characters that are told of an exception's text: what is longer holds data, as f"cannot decode {data!r}" does."""
 MOST_MESSAGE = 32_000

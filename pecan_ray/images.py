@@ -29,7 +29,7 @@ Box: TypeAlias = "tuple[Any, Any, Any, Any]"
 
 # The divisors at which JPEG decoders make a smaller image; the largest first, because it leaves least to do.
 REDUCTIONS = (8, 4, 2)
-# Draws of a part's area and aspect before the whole image is taken.
+# Draws of a part's area and aspect before the whole image is taken: as many as torchvision makes.
 ATTEMPTS = 10
 
 

@@ -37,7 +37,8 @@ logger = logging.getLogger("pecan_ray")
 # Of quarantine files: a file of another version is refused, because its elements could be read as others.
 FORMAT_VERSION = 1
 LOCK_S = 1.0
-"""So long another trainer's writing is waited for."""
+"""So long another trainer's writing is waited for, which takes some milliseconds: who holds the lock for a second has
+stopped."""
 HEAD = b'{"pecan-quarantine": '
 """How files begin."""
 CURE = "Name a file that can be written by Config(quarantine_path=...)"

@@ -15,10 +15,11 @@ from pecan_ray.autoscaler.search import DeploymentLimits, Probe, Search, Steps, 
 from pecan_ray.placement.setting import Setting
 from pecan_ray.plan.windows import Deployment, Window
 
-# Shares of the released code: a worker is worse from 10 % on, and a window whose time has changed by 130 % is
-# measured again.
+# Both are those of the released code.
 WORSE = 0.10
+"""Share by which a batch time must rise for a worker to be worse."""
 IMPLAUSIBLE = 1.3
+"""Share by which a batch time must change for its window to be measured again."""
 
 
 def released(setting: Setting, start: Deployment, limits: DeploymentLimits, by_cost: bool = False) -> Search:

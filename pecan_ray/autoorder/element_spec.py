@@ -17,7 +17,7 @@ Shape: TypeAlias = tuple[int, ...]
 DEEPEST = 4
 """Levels of nesting that are looked into."""
 MOST_ITEMS = 32
-"""Items of a list that are looked into one by one."""
+"""Items of a list that are looked into one by one: a longer one is data, of which the first tells the type."""
 
 
 def kind_of(value: Any) -> Kind:

@@ -31,7 +31,8 @@ FIRST_ELEMENTS = 16
 LEAST_ACTED = 4
 """If results differ, so many elements have to be changed by both: one alone shows little."""
 TRIED = 2
-"""On so many elements values are put to other places, to see whether an operator looks at them one by one."""
+"""On so many elements values are put to other places, to see whether an operator looks at them one by one.  The second
+one is for what the first happens not to show."""
 HALF_STEP = 0.5
 """Integers may be rounded otherwise, by twice so much: a mean that is subtracted is summed up in another sequence."""
 NO_TIME = "there was no time to run it"

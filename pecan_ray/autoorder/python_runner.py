@@ -42,7 +42,8 @@ from pecan_ray.plan.splits import Element
 from pecan_ray.sources.copies import copy_value
 
 TRIES = 4
-"""On so many elements an operator is run without each column that it does not seem to read."""
+"""On so many elements an operator is run without each column that it does not seem to read: one may read it of some
+elements alone."""
 
 
 class PythonRunner(OpRunner):

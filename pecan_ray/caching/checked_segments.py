@@ -32,7 +32,8 @@ MAPPED_TIMES = 2
 AROUND_BYTES = 2 << 20
 """So far from a page that is asked for the system may bring in others: 64 KiB of small ones, or a large one."""
 SWEPT_S = 1.0
-"""Seconds between looks for segments that are to be let go of, if anything is read."""
+"""Seconds between looks for segments that are to be let go of, if anything is read: so long what was removed may take
+room."""
 
 
 @dataclass

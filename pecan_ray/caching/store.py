@@ -40,7 +40,8 @@ SEGMENT_BYTES = 256 << 20
 LEAST_SEGMENTS = 16
 """A store has room for so many segments at least, since a whole one goes at a time."""
 USES_NOTED = 256
-"""Reads are noted in the index so many at a time, and with every write."""
+"""Reads are noted in the index so many at a time, and with every write: a note is a transaction, and dearer than a
+read."""
 
 
 @dataclass(frozen=True)

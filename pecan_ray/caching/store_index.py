@@ -17,7 +17,8 @@ from pecan_ray.errors import CacheError
 FORMAT_VERSION = 3
 """3: checksums are of an entry under its key; what holds older ones goes at once."""
 BUSY_S = 30.0
-"""How long to wait for another process that writes into the index."""
+"""How long to wait for another process that writes into the index.  A write takes milliseconds, and many processes may
+stand in line."""
 TABLES = """
 CREATE TABLE segments (name TEXT PRIMARY KEY, nbytes INTEGER NOT NULL, last_used INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE entries (

@@ -41,7 +41,8 @@ MAX_RECORDED_BYTES = 1 << 30
 """Of all splits that a worker records at a time."""
 
 KEYS_KNOWN = 256
-"""Splits that a worker may have been handed and not gone through."""
+"""Splits of which the key is known.  Chosen: a worker asks for the key of a split it was handed a few times, and then
+no more."""
 
 
 class SplitCache:

@@ -17,7 +17,8 @@ from pecan_ray.plan.splits import origin_of
 from pecan_ray.storage.local_errors import passes
 
 SHOWN_CALLS = 20
-"""Of a traceback, so many calls are shown at its beginning and at its end."""
+"""Of a traceback, so many calls are shown at its beginning and at its end: only one of a recursion is longer than
+both."""
 
 
 def apply_error_policy(

@@ -42,11 +42,11 @@ HEAD = struct.Struct("<8sIII")
 ALIGNMENT = 64
 ENDING, NAME = ".pecan-entry", "pecan-name.txt"
 PIECE_BYTES = 8 << 20
-"""An entry is read in pieces of this size, side by side."""
+"""An entry is read in pieces of this size, side by side, as all large objects are (`storage.access.BLOCK_BYTES`)."""
 READS = 8
-"""Requests of a process at a time."""
+"""Requests of a process at a time: two entries of 32 MB, each in four pieces."""
 WAIT_S = 4.0
-"""A store that has not answered for so long is not waited for."""
+"""A store that has not answered for so long is not waited for.  Chosen: the split is made anew then."""
 SLOWEST_BYTES_PER_S = 4e6
 """Large entries are waited for longer, at this speed: no store that is worth asking is slower."""
 

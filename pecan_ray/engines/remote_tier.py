@@ -18,9 +18,10 @@ from pecan_ray.storage.retry import RequestCancelledError, unless_given_up
 from pecan_ray.storage.threads import RequestThreads
 
 BEHIND_BYTES = 256 << 20
-"""Entries that wait to be written; further ones are not written, but one always is."""
+"""Entries that wait to be written, as many as the largest entry has; further ones are not written, but one always
+is."""
 WRITES = 4
-"""Writes of a process at a time."""
+"""Writes of a process at a time: half of the reads, because nobody waits for them."""
 AWAY_S = 30.0
 """Seconds for which a store is left alone after its first failure."""
 MOST_AWAY_S = 600.0
@@ -29,7 +30,7 @@ MOST_AWAY_S = 600.0
 LISTED_AGAIN_S = 20.0
 """What others have written is looked for so often; and seldom enough that it takes a twentieth of the time."""
 FLUSH_S = 5.0
-"""Who ends waits no longer for what is to be written."""
+"""Who ends waits no longer for what is to be written: it saves later epochs time, and may cost this one no more."""
 
 
 @dataclass

@@ -17,7 +17,7 @@ PLAIN = frozenset({bytes, str, int, float, complex, bool, type(None)})
 """Types whose values can always be pickled."""
 MASKED = "it is a masked array, whose mask would be lost (fill it, with numpy.ma.getmaskarray as a column of its own)"
 LEVELS = 4
-"""So deep in containers values are looked at one by one; deeper ones are tried by pickling them."""
+"""So deep in containers values are looked at one by one; deeper ones are tried by pickling them, which costs more."""
 PLAIN_OR_NUMBERS = PLAIN | {np.dtype(code).type for code in "?bhilqBHILQefdFD"}
 
 

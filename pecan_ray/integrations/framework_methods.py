@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("pecan_ray")
 
 LOOKED_AT = 2
-"""Batches that tell what a data set of TensorFlow holds."""
+"""Batches that tell what a data set of TensorFlow holds: two show which dimensions vary."""
 PADDED_AT_LEAST = 64
 """Elements in front of padding that tell it: their lengths vary where a batch's do not."""
 

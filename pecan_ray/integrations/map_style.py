@@ -19,7 +19,7 @@ from pecan_ray.plan.splits import Element, Lease, Split
 from pecan_ray.sources.memory import row_ranges
 
 LOT = 32
-"""Rows that are asked for at once."""
+"""Rows that are asked for at once.  Chosen: some are images, which are held until they are taken."""
 _reseeded: list[str] = []
 """Libraries whose generators of random numbers were seeded in this process."""
 

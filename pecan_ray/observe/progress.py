@@ -14,9 +14,8 @@ from pecan_ray.observe.trainer_speed import RecentSpeed, TrainerSpeed, details, 
 from pecan_ray.runtime.client import BatchClient
 from pecan_ray.runtime.share_session import ShareClient
 
-# Seconds between two states of a bar, and between two lines of a log.
-TERMINAL_S = 0.5
-LOG_S = 60.0
+# Seconds between two states of a bar, and between two lines of a log, which nobody watches.
+TERMINAL_S, LOG_S = 0.5, 60.0
 
 
 class Progress:

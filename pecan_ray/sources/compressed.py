@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 
 GZIP_BITS = 16 + zlib.MAX_WBITS
 """How zlib is told that a stream has gzip's header and checksum."""
-# Bytes that are read at a time, compressed, and that are buffered behind a decompressor.
+# Bytes that are read at a time, compressed.
 INPUT_BYTES = 1 << 16
 OUTPUT_BYTES = 1 << 20
+"""Bytes that are buffered behind a decompressor: data of lines is packed to a tenth or so."""
 XZ_MEMORY = 512 << 20
 """Files that need more than this to be decompressed are refused: `xz -9` asks for an eighth of it."""
 LZMA_HEADER = 13

@@ -40,11 +40,13 @@ SAMPLE_BYTES = 1 << 20
 # Lines that are parsed at a time, unless they are long.
 CHUNK_LINES = 4096
 CHUNK_BYTES = 16 << 20
-"""Bytes of lines that are parsed at a time, or one line more."""
+"""Bytes of lines that are parsed at a time, or one line more: long ones take memory several times over while they are
+parsed."""
 HEADER_STOPS = (1, 1 << 16, None)
 """A header is looked for in the lines that begin before these bytes: mostly it is the first one."""
 MOST_LINES = 1 << 20
-"""Lines of the longest record, whose quoted values hold line ends."""
+"""Lines of the longest record, whose quoted values hold line ends: a quote that is never closed must not hold the whole
+file."""
 MOST_RECORD_BYTES = 1 << 30
 """Largest bound on a record: Arrow counts the bytes of a block with 31 bits."""
 

@@ -43,7 +43,7 @@ ABOUT_DATA = re.compile(
 # Splits whose files' beginnings are fetched ahead; their bytes are bounded by `storage.access.AHEAD_BYTES`.
 SPLITS_AHEAD = 32
 SPLIT_BYTES = 64 << 20
-"""Default size that byte ranges aim at."""
+"""Default size that byte ranges aim at: eight ranged reads of a bucket, and half a second at 1 Gbit/s."""
 LOCAL_SPLIT_BYTES = 4 << 20
 """The most that a byte range of a file of this machine has: who begins within a split skips half of it on average,
 which takes 5 ms where lines have 100 bytes."""

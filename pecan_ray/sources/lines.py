@@ -18,9 +18,9 @@ from pecan_ray.sources.packed_estimate import PackedEstimate
 from pecan_ray.storage import FileInfo, is_remote, open_random
 
 BLOCK_BYTES = 1 << 18
-"""Bytes that are read at a time."""
+"""Bytes that are read at a time: they stay in a processor's cache while they are cut into lines."""
 TAIL_BYTES = 1 << 16
-"""Bytes that are read at a time behind the end of a range, where its last line ends."""
+"""Bytes that are read at a time behind the end of a range, where its last line ends: few lines are longer."""
 # docs/decisions/sources.md#28-what-counts-as-a-loss
 MOST_EMPTY = 1 << 20
 """Lines in a row that may be empty where these are not elements."""
@@ -31,7 +31,7 @@ file may begin with many that are empty."""
 
 UTF_8 = "utf-8"
 SHOWN_BYTES = 80
-"""Bytes of a bad line that are shown in its error."""
+"""Bytes of a bad line that are shown in its error: a line of a terminal."""
 # docs/decisions/sources.md#130-damage-costs-only-its-unit
 ENDLESS_RATIO = 16
 """A line of more than so many times `max_record_bytes` has no end: it ends its split, because all of it is read."""

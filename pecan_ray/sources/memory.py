@@ -24,9 +24,10 @@ from pecan_ray.sources.copies import own_copy
 from pecan_ray.sources.files import check_positive
 from pecan_ray.sources.packed_items import PackedItems, items_between, packed
 
-# Splits, so that several workers have some each; rows of a split, so that a lease is not most of the data.
 MIN_SPLITS = 16
+"""Splits at least, as far as there are rows: several workers have some each."""
 MAX_SPLIT_ROWS = 4096
+"""Rows of a split: a lease of them is not most of the data."""
 COLUMNS_BYTES = 1 << 18
 """Items are put together to columns of about so many bytes: they stay in a processor's cache."""
 ORDERS = ("sampler", "batch_sampler", "shuffle")

@@ -22,7 +22,7 @@ from pecan_ray.sources.parquet_rows import selected_columns
 
 Int96Unit: TypeAlias = Literal["us", "ns"]
 INT96_UNITS: tuple[Int96Unit, ...] = ("us", "ns")
-NS_PER_US = 1000
+NS_PER_US = 1000  # nanoseconds of a microsecond
 
 
 def exact_batches(

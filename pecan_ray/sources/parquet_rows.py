@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 DECODED_BYTES = 4 << 20
-"""Bytes that are decoded at a time, if rows are about equal."""
+"""Bytes that are decoded at a time, if rows are about equal: as much as goes through operators together
+(`row_block.PIECE_BYTES`)."""
 # Rows that are decoded at a time, however small they are.
 MOST_DECODED_ROWS = 1 << 14
 MOST_DECODED_BYTES = 64 << 20
@@ -34,7 +35,8 @@ SPARSE_RATIO = 200
 LISTS_BYTES = 1 << 30
 """Lists that unpack to so many bytes may lie in one row."""
 LISTS_RATIO = 1000
-"""The same for lists that unpack to so many times what they take in the file."""
+"""The same for lists that unpack to so many times what they take in the file.  Chosen: what is refused is a file that
+is made to fill the memory."""
 
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT96": 12}
 _IN_DICTIONARIES = {"PLAIN_DICTIONARY", "RLE_DICTIONARY"}

@@ -13,7 +13,7 @@ from pecan_ray.caching.store import EntryStore
 # Seconds: a note is renewed twelve times before it counts as forgotten (PRESENT_S), and looked for once a
 # second.
 RENEW_S = 5.0
-LOOK_S = 1.0
+LOOK_S = 1.0  # seconds between two looks for notes
 # Decision 54: a process that dies takes no note back.
 PRESENT_S = 60.0
 

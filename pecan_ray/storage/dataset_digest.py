@@ -13,7 +13,8 @@ from pecan_ray.storage.digest import BLOCK_BYTES, ObjectDigest, block_hash, dige
 from pecan_ray.storage.listing import Patterns, list_files
 
 READERS = 8
-"""Objects that are read at the same time."""
+"""Objects that are read at the same time: each is read with four requests (`access.IN_FLIGHT`), of the 32 that a
+process has."""
 
 
 def object_digest(file: FileInfo) -> ObjectDigest:

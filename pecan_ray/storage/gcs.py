@@ -27,7 +27,7 @@ T = TypeVar("T")
 # Seconds, as for S3.
 CONNECT_S = 10.0
 READ_S = 30.0
-"""A store that sends nothing for so long is asked again."""
+"""A store that sends nothing for so long is asked again, as S3 is."""
 PASSING = frozenset({408, 429})
 NEVER = frozenset({501, 505})
 """Answers of a server that does not know such requests, and will not."""

@@ -29,11 +29,12 @@ Doing: TypeAlias = Literal["read", "write", "remove"]
 DONE: dict[Doing, str] = {"read": "read", "write": "written", "remove": "removed"}
 
 LOOK_S = 0.1
-"""Whoever pauses, and may be given up by several, looks so often."""
+"""Whoever pauses, and may be given up by several, looks so often: nobody notices a tenth of a second behind a pause of
+one."""
 SAY_AFTER_S = 5.0
-"""What has been tried again for so long is told."""
+"""What has been tried again for so long is told, as every wait is."""
 SAY_AGAIN_S = 60.0
-"""It is told again after this time, if there still is something."""
+"""It is told again after this time, if there still is something: once a minute fills no log."""
 
 
 class RequestCancelledError(Exception):
@@ -50,6 +51,7 @@ class Backoff:
     first_s: float = 0.1
     """Upper bound of the first pause; it doubles from one pause to the next."""
     longest_s: float = 10.0
+    """Upper bound of any pause: so long is idle, at most, what an outage has stopped that is over."""
 
     def pause_s(self, failures: int, chance: float) -> float:
         """Return the pause after so many failures: `chance` in [0, 1) of the bound.

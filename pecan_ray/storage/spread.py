@@ -32,7 +32,8 @@ MOST_AWAY_S = 120.0
 TRIED_S = 10.0
 """Then one asks it, and the others wait so long for what becomes of that."""
 BEHIND_BYTES = 64 << 20
-"""Blocks that are on their way to other nodes; further ones are not kept."""
+"""Blocks that are on their way to other nodes, 64 of them; further ones are not kept, and come from the bucket
+again."""
 WRITES = 4
 """Blocks that are sent at a time."""
 # docs/decisions/shared-cache-and-pipe.md#77-one-of-several-nodes-fetches, as the next three.

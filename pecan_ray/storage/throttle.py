@@ -20,11 +20,11 @@ from pecan_ray.storage.token_bucket import TokenBucket
 PIECE_S = 0.1
 """A piece is what may be read in this time."""
 LEAST_PIECE = 16 << 10
-"""Least bytes of a piece."""
+"""Least bytes of a piece: below it a request costs more than what it brings."""
 MOST_PIECE = 8 << 20
-"""Most bytes of a piece."""
+"""Most bytes of a piece, as of any ranged read (`access.BLOCK_BYTES`)."""
 LOOK_S = 0.1
-"""Whoever waits sees a change of the quota after this time."""
+"""Whoever waits sees a change of the quota after this time: as long as a piece takes."""
 
 
 class Throttle:

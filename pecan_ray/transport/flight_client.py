@@ -21,11 +21,13 @@ from pecan_ray.transport.tls_credentials import cluster_tls_credentials
 logger = logging.getLogger("pecan_ray.client")
 
 CONNECT_S = 3.0
-"""A server that has not answered after so long counts as unreachable."""
+"""A server that has not answered after so long counts as unreachable: TCP sends its first packet again after 1 s and 3
+s."""
 ATTEMPTS = 4
-"""Times in a row that a stream may fail to bring anything before the worker is read another way."""
+"""Times in a row that a stream may fail to bring anything before the worker is read another way: with their pauses,
+within a second."""
 PAUSE_S = 0.1
-"""Before the second attempt; doubled for each further one."""
+"""Before the second attempt; doubled for each further one, so that four take 0.7 s beside their own time."""
 FAILURES = (flight.FlightError, pa.ArrowException, OSError)
 CHANNEL = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0)]
 """A connection of its own for each worker, and never through a proxy for web pages."""

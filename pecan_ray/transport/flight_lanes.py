@@ -16,7 +16,8 @@ from pecan_ray.transport.credits import Credits
 from pecan_ray.transport.outbox import MOST_BATCHES, Outbox
 
 LOT_BYTES = 256 << 10
-"""Small batches travel together up to this size, if they are waiting; a larger one travels alone."""
+"""Small batches travel together up to this size, if they are waiting; a larger one travels alone, because a message
+then costs little beside its bytes."""
 
 
 class Lane:

@@ -16,7 +16,7 @@ from pecan_ray.engines.counting import element_bytes
 MOST_BATCHES = 32
 """Most batches in one message to a client: small batches are sent together, large ones are rarely waiting."""
 MESSAGE_BYTES = 1 << 20
-"""Most bytes of several batches in one message."""
+"""Most bytes of several batches in one message: its reader waits for all of it before it has the first one."""
 # Sixteen messages of MOST_BATCHES.
 MOST_WAITING = 512
 """Of batches that wait with one address, or with none."""

@@ -41,7 +41,7 @@ MOST_DOUBLINGS = 15
 LEAST_IN_FLIGHT = 2
 """Slots that may always be in flight, so that one huge batch cannot stop a worker."""
 MOST_IN_FLIGHT = 2048
-"""Slots, however small they are."""
+"""Slots, however small they are: each has records of its own at its writer and at its readers."""
 RECORD = struct.Struct("=Iq")
 # What a reader tells a writer about a slot.
 TAKEN, RELEASED = 1, 2

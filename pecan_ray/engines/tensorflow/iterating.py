@@ -17,7 +17,8 @@ T = TypeVar("T")
 LOOK_S = 0.2
 """Seconds between looks of whoever waits for a graph: what is due is told to people, and nothing waits for it."""
 EXIT_S = 5.0
-"""Seconds that the end of the process waits for the end of its graphs."""
+"""Seconds that the end of the process waits for the end of its graphs, which end with their element: a call that is
+slower is left."""
 POOL_PER_THREAD = 3
 """Threads of a graph's pool for each element that may be at work."""
 

@@ -14,7 +14,7 @@ from pecan_ray.sampling.random_keys import graph_element_key, graph_operator_key
 # Places in a row: the split and element; which of its outputs this is, [BEGIN, END); which of them are asked for,
 # [LOW, HIGH); two numbers that seed its random functions; the size of the batch that it is meant for, or 0.
 BRANCH, REPETITION, SPLIT, ELEMENT, BEGIN, END, LOW, HIGH, KEY, KEY_HIGH, SIZE = range(11)
-WIDTH = 11
+WIDTH = SIZE + 1
 OUTPUTS = 1 << OUTPUT_BITS
 
 Rows = npt.NDArray[np.int64]
