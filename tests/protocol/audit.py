@@ -168,11 +168,11 @@ class Audit:
             window = round(window / LEAST_SHARE) if self.scenario.joined else window
             bound = max(bound, window * self.scenario.row_bytes)
         excess = state.queue.nbytes - bound
-        # Ranks that wait for each other take all that a worker which drains has finished for them.
-        if (update := state.update) is not None and update.addressed:
-            excess -= len(update.settle) * self.scenario.outbox * trainer.largest_message
         if excess <= 0:
             return
+        # Ranks that wait for each other take all that a worker which drains has finished for them; it lies in their
+        # queues until its turn comes, also when they have settled about the worker.
+        excess -= sum(batch.nbytes for batch in state.queue if batch.id in trainer.of_drained)
         self._rounds = max(self._rounds, self.world.job.state.ledger.leftovers.rounds)
         regrouped = self._rounds * trainer.largest_message
         messages = max(0, excess - regrouped) / max(1, trainer.largest_message) / max(1, len(trainer.streams))

@@ -42,6 +42,8 @@ class TrainerModel(Party):
         )
         self.time_factor = 1.0
         self.largest_message = 0
+        self.of_drained: set[int] = set()
+        """Batches that have come from workers that drain, where each batch is for a certain rank."""
         self.sent_bytes: Counter[str] = Counter()
         """By worker, of what has come."""
         self.streams: dict[str, Stream] = {}
@@ -204,6 +206,8 @@ class TrainerModel(Party):
         for made in message.batches:
             number = next(self.world.numbers)
             self._batches[number] = made
+            if self.state.update.addressed and name in self.state.update.settle:
+                self.of_drained.add(number)
             nbytes = made.rows * self.world.scenario.row_bytes
             mine = number, name, made.epoch, made.spans, made.rows, nbytes, made.without_data, made.row_range
             received.append(told.ReceivedBatch(*mine, payload=made))

@@ -21,7 +21,7 @@ HURT_EVERY = 4
 DRAWN = {f"history {seed}": draw(seed, hurt_controller=seed % HURT_EVERY == 0) for seed in range(60)}
 HISTORIES = {**DRAWN, **CASES}
 """Those that failed once are among them."""
-CUT_FAILED_ONCE = (35, 2648, 6012, 11378, 52307, 105390, 300502, 640200687, 7402568, 81012342)
+CUT_FAILED_ONCE = (35, 2648, 6012, 11378, 52307, 105390, 300502, 640200687, 7402568, 67400281, 81005345, 81012342)
 """Seeds of histories in which something was wrong once when they were cut off and gone on with."""
 IN_PIECES: list[Iterable[int]] = [*(range(first, first + 25) for first in range(0, 200, 25)), CUT_FAILED_ONCE]
 """Histories that are cut off and gone on with, those of a paragraph together."""

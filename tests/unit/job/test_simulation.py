@@ -86,6 +86,13 @@ class WithoutAcknowledgements(TrainerState):
         self.outgoing.acknowledge = before  # type: ignore[method-assign]  # as it was
 
 
+class HasRoomForAll(TrainerState):
+    """Takes more however much waits."""
+
+    def _room(self, *, answered: bool = False) -> bool:
+        return True
+
+
 class ForgetsTheHeld(JobState):
     """Takes everything for delivered that a lost worker held."""
 
@@ -137,6 +144,7 @@ COORDINATED = (seed for seed in range(3000) if draw(seed).coordinated)
     [
         ("tests.protocol.job.JobState", ForgetsTheHeld, failed(range(300))),
         ("tests.protocol.trainer.TrainerState", WithoutAcknowledgements, failed(range(300))),
+        ("tests.protocol.trainer.TrainerState", HasRoomForAll, failed(range(300))),
         ("pecan_ray.job.state.DeliveryLog", CountsQueuedAsYielded, cut_off(range(300))),
         ("pecan_ray.job.ledger_state.Rounds", KeepsRevokedRounds, failed(COORDINATED)),
         ("pecan_ray.job.lease_requests.AskLeases", waits_with_all_it_has, in_chunks(range(400, 800))),
