@@ -8,13 +8,11 @@ an error.  What is wrong with the disk costs speed and nothing else.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
@@ -22,8 +20,9 @@ from pecan_ray.cache.eviction import EvictionPolicy
 from pecan_ray.cache.fetch_claims import Fetcher
 from pecan_ray.caching.store import EntryStore
 from pecan_ray.errors import CacheError, CorruptSourceError, SourceReplacedError
+from pecan_ray.storage.blocks import BlockPiece, BlockRun, ObjectBlocks, cut, in_row, overlap, runs_of
 from pecan_ray.storage.co_readers import ReaderRegistry, dataset_of
-from pecan_ray.storage.digest import BLOCK_BYTES, ObjectDigest, block_hash
+from pecan_ray.storage.digest import BLOCK_BYTES, ObjectDigest
 from pecan_ray.storage.ranges import FileRange
 from pecan_ray.storage.single_flight import alone
 from pecan_ray.storage.spread import BlockMisses, SentBlock, SpreadBlocks
@@ -38,33 +37,6 @@ logger = logging.getLogger("pecan_ray.storage")
 
 Ask: TypeAlias = Callable[[int, int | None, str], FileRange]
 """Asks a store for bytes: from, to (None: to the end), of which version."""
-
-
-@dataclass(frozen=True)
-class BlockRun:
-    """Blocks of one object that follow one another, from the first to one before the last."""
-
-    first: int
-    last: int
-
-    @property
-    def numbers(self) -> range:
-        """All of them."""
-        return range(self.first, self.last)
-
-    @property
-    def start(self) -> int:
-        """The first byte."""
-        return self.first * BLOCK_BYTES
-
-    @property
-    def stop(self) -> int:
-        """One behind the last byte, if the object does not end before."""
-        return self.last * BLOCK_BYTES
-
-
-BlockPiece: TypeAlias = tuple["bytes | memoryview", BlockRun | None]
-"""The bytes of blocks, and which they are, if they were here."""
 
 
 class BlockCache:
@@ -119,7 +91,7 @@ class BlockCache:
         # A weak ETag ("W/") may stay the same while the bytes change.
         if not version or (known is None and version.startswith("W/")):
             return ask(start, stop, version)  # nothing names its bytes
-        reading = _Reading(path, version, known)
+        reading = ObjectBlocks(path, version, known)
         first = start // BLOCK_BYTES
         self._note_reader(path)
         with self._missing(reading) as missed:
@@ -135,25 +107,27 @@ class BlockCache:
             end = size if stop is None else min(stop, size)
             # `max`: a range that begins behind the end has no blocks.
             blocks = self._blocks(ask, reading, missed, BlockRun(first, max(first, -(-end // BLOCK_BYTES))), size)
-        found = _cut(b"".join(data for data, _ in blocks), first * BLOCK_BYTES, start, stop)
-        here = sum(_overlap(run, start, end) for _, run in blocks if run is not None)
+        found = cut(b"".join(data for data, _ in blocks), first * BLOCK_BYTES, start, stop)
+        here = sum(overlap(run, start, end) for _, run in blocks if run is not None)
         with self._lock:
             self.nbytes += here
         return FileRange(found, size, version)
 
-    def _fetch_first(self, ask: Ask, reading: _Reading, missed: BlockMisses, start: int, stop: int | None) -> FileRange:
+    def _fetch_first(
+        self, ask: Ask, reading: ObjectBlocks, missed: BlockMisses, start: int, stop: int | None
+    ) -> FileRange:
         """Return a range of an object of which nothing is known yet, not even its size, and keep its blocks."""
         first = start // BLOCK_BYTES
         # Whole blocks, because a part of one could not be kept.
         run = BlockRun(first, first if stop is None else -(-stop // BLOCK_BYTES))
         piece = ask(run.start, None if stop is None else run.stop, reading.version)
         self._keep(reading, first, piece, missed)
-        return FileRange(_cut(piece.data, run.start, start, stop), piece.size, reading.version)
+        return FileRange(cut(piece.data, run.start, start, stop), piece.size, reading.version)
 
     def size(self, path: str, version: str) -> int | None:
         """Return the size of a version of an object, if a digest or what is kept of it tells it."""
         known = self._known_of(path, version)
-        return self._size(_Reading(path, version, known), 0) if version else None
+        return self._size(ObjectBlocks(path, version, known), 0) if version else None
 
     def holds(self, path: str, version: str, start: int, stop: int | None) -> bool:
         """Tell whether bytes `start` to `stop` (None: to the end) of a version of an object are all here."""
@@ -176,13 +150,13 @@ class BlockCache:
                 keys += [reading.key(number) for number in blocks if not self._holds(reading, number)]
         self._found_elsewhere = frozenset(self._others.sizes(keys))
 
-    def _named(self, path: str, version: str) -> _Reading | None:
+    def _named(self, path: str, version: str) -> ObjectBlocks | None:
         """Return how the blocks of a version of an object are named; None: none can be here."""
         known = self._known.get(path)
         other = known is not None and known.version != version
-        return None if not version or other else _Reading(path, version, known)
+        return None if not version or other else ObjectBlocks(path, version, known)
 
-    def _numbers(self, reading: _Reading, start: int, stop: int | None) -> range | None:
+    def _numbers(self, reading: ObjectBlocks, start: int, stop: int | None) -> range | None:
         """Return the blocks that a range lies in; None: it is not known where it ends."""
         end = self._size(reading, start // BLOCK_BYTES) if stop is None else stop
         return None if end is None else range(start // BLOCK_BYTES, -(-end // BLOCK_BYTES))
@@ -246,7 +220,7 @@ class BlockCache:
             )
         return known
 
-    def _size(self, reading: _Reading, number: int) -> int | None:
+    def _size(self, reading: ObjectBlocks, number: int) -> int | None:
         """Return an object's size, if a digest tells it, or a read before this one, or what is kept of it."""
         if reading.known is not None:
             return reading.known.size
@@ -258,7 +232,9 @@ class BlockCache:
                 size = about[1] if about is not None else size
         return size
 
-    def _blocks(self, ask: Ask, reading: _Reading, missed: BlockMisses, run: BlockRun, size: int) -> list[BlockPiece]:
+    def _blocks(
+        self, ask: Ask, reading: ObjectBlocks, missed: BlockMisses, run: BlockRun, size: int
+    ) -> list[BlockPiece]:
         """Return the bytes of blocks, with which they are where they were here; others come in one request each run.
 
         What others fetch is waited for last, so that nobody waits for one that waits.
@@ -271,12 +247,12 @@ class BlockCache:
             self._others.end(missed)  # what has come and is kept nowhere nobody shall wait for
             for number in theirs:
                 self._others.wait(missed, reading.key(number))
-            for late in _runs(theirs):
+            for late in runs_of(theirs):
                 pieces |= self._found_or_fetched(ask, reading, missed, late, size)
-        return list(_in_row(pieces, run.first))
+        return list(in_row(pieces, run.first))
 
     def _found_or_fetched(
-        self, ask: Ask, reading: _Reading, missed: BlockMisses, run: BlockRun, size: int
+        self, ask: Ask, reading: ObjectBlocks, missed: BlockMisses, run: BlockRun, size: int
     ) -> dict[int, BlockPiece]:
         """Return blocks by their numbers, or by those that runs of them begin with, but for what others fetch."""
         pieces: dict[int, BlockPiece] = {}
@@ -307,7 +283,7 @@ class BlockCache:
             number = missing.last
         return pieces
 
-    def _found(self, reading: _Reading, missed: BlockMisses, number: int) -> bytes | memoryview | None:
+    def _found(self, reading: ObjectBlocks, missed: BlockMisses, number: int) -> bytes | memoryview | None:
         """Return a block of this node, or of another one that says to have it."""
         found = self._find(reading, number)
         # `pop`: a node that says to have a block and does not give it is asked for it once; then the bucket is.
@@ -315,14 +291,14 @@ class BlockCache:
             return self._of_others(reading, number)
         return found
 
-    def _missing_run(self, reading: _Reading, missed: BlockMisses, first: int, last: int) -> BlockRun:
+    def _missing_run(self, reading: ObjectBlocks, missed: BlockMisses, first: int, last: int) -> BlockRun:
         """Return the blocks from one on that are nowhere, and come in one request."""
         behind = first + 1
         while behind < last and not self._holds(reading, behind) and missed.is_missing(reading.key(behind)):
             behind += 1
         return BlockRun(first, behind)
 
-    def _fetch_checked(self, ask: Ask, reading: _Reading, run: BlockRun, stop: int) -> FileRange:
+    def _fetch_checked(self, ask: Ask, reading: ObjectBlocks, run: BlockRun, stop: int) -> FileRange:
         """Return what a store sends of blocks, asked for again if a digest tells of other bytes."""
         piece = ask(run.start, stop, reading.version)
         wrong = reading.first_mismatch(run.first, piece.data)
@@ -342,11 +318,11 @@ class BlockCache:
             )
         return piece
 
-    def _holds(self, reading: _Reading, number: int) -> bool:
+    def _holds(self, reading: ObjectBlocks, number: int) -> bool:
         with self._lock:
             return self._store is not None and reading.key(number) in self._store
 
-    def _already_fetched(self, reading: _Reading, number: int, waited: bool) -> bool:
+    def _already_fetched(self, reading: ObjectBlocks, number: int, waited: bool) -> bool:
         """Tell whether another one has just fetched a block."""
         if self._holds(reading, number):
             return True
@@ -355,7 +331,7 @@ class BlockCache:
         return waited and self._others is not None and bool(self._others.sizes([reading.key(number)]))
 
     @contextlib.contextmanager
-    def _missing(self, reading: _Reading) -> Iterator[BlockMisses]:
+    def _missing(self, reading: ObjectBlocks) -> Iterator[BlockMisses]:
         """Give what a read notes the blocks in that it misses; at the end others may fetch what it has not."""
         if self._others is None:
             yield BlockMisses(Fetcher("", 0, 0), 0.0)
@@ -366,14 +342,14 @@ class BlockCache:
         finally:
             self._others.end(missed)
 
-    def _ask_others(self, reading: _Reading, missed: BlockMisses, numbers: Iterable[int]) -> None:
+    def _ask_others(self, reading: ObjectBlocks, missed: BlockMisses, numbers: Iterable[int]) -> None:
         """Ask other nodes for blocks that are not here, each once."""
         if self._others is None:
             return
         keys = [reading.key(number) for number in numbers if not self._holds(reading, number)]
         self._others.ask(missed, [key for key in keys if missed.is_missing(key) and key not in missed.mine])
 
-    def _size_elsewhere(self, reading: _Reading, missed: BlockMisses, run: BlockRun) -> int | None:
+    def _size_elsewhere(self, reading: ObjectBlocks, missed: BlockMisses, run: BlockRun) -> int | None:
         """Return an object's size, if another node has some of its blocks, or another read brings the first of them."""
         if self._others is not None:
             self._ask_others(reading, missed, (run.first,))
@@ -385,7 +361,7 @@ class BlockCache:
             self._remember_size(reading, size)
         return size
 
-    def _of_others(self, reading: _Reading, number: int) -> bytes | None:
+    def _of_others(self, reading: ObjectBlocks, number: int) -> bytes | None:
         """Return a block that another node has, if it is what a digest tells of."""
         found = self._others.get(reading.key(number)) if self._others is not None else None
         if found is not None and reading.first_mismatch(number, found) is not None:
@@ -393,7 +369,7 @@ class BlockCache:
             return None
         return found
 
-    def _find(self, reading: _Reading, number: int) -> bytes | memoryview | None:
+    def _find(self, reading: ObjectBlocks, number: int) -> bytes | memoryview | None:
         with self._lock:
             if self._store is None:
                 return None
@@ -403,7 +379,7 @@ class BlockCache:
         self._say(trouble)
         return found
 
-    def _keep(self, reading: _Reading, first: int, piece: FileRange, missed: BlockMisses) -> None:
+    def _keep(self, reading: ObjectBlocks, first: int, piece: FileRange, missed: BlockMisses) -> None:
         """Keep the whole blocks of a piece that begins with a block."""
         view, dataset = memoryview(piece.data), dataset_of(reading.path)
         met = self._others is not None and self._others.several(dataset)
@@ -433,7 +409,7 @@ class BlockCache:
             trouble = self._store.last_error
         self._say(trouble)
 
-    def _remember_size(self, reading: _Reading, size: int) -> None:
+    def _remember_size(self, reading: ObjectBlocks, size: int) -> None:
         with self._lock:
             self._sizes[reading.path, reading.version] = size
             if len(self._sizes) > SIZES_KNOWN:
@@ -447,67 +423,3 @@ class BlockCache:
             self._logged.add(kind)
         if new:
             logger.warning("bytes of buckets on this node: %s", text)
-
-
-@dataclass(frozen=True)
-class _Reading:
-    """The object that is read, and how its blocks are named."""
-
-    path: str
-    version: str
-    known: ObjectDigest | None
-
-    def key(self, number: int) -> str:
-        """Return the name of a block."""
-        if self.known is not None:
-            return self.known.block(number).hex()
-        return _key(self.path, self.version, number)
-
-    def first_mismatch(self, first: int, data: bytes) -> int | None:
-        """Return the first byte of the first block that is not what the digest tells of; None: there is none."""
-        if self.known is None:
-            return None
-        view = memoryview(data)
-        for at in range(0, len(view), BLOCK_BYTES):
-            if block_hash(view[at : at + BLOCK_BYTES]) != self.known.block(first + at // BLOCK_BYTES):
-                return first * BLOCK_BYTES + at
-        return None
-
-
-def _key(path: str, version: str, number: int) -> str:
-    text = f"{path}\0{version}\0{number}"
-    # As long as the hashes of digests, since both name blocks in one folder.
-    return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=20).hexdigest()
-
-
-def _overlap(run: BlockRun, start: int, stop: int) -> int:
-    return max(0, min(run.stop, stop) - max(run.start, start))
-
-
-def _cut(data: bytes, begin: int, start: int, stop: int | None) -> bytes:
-    """Return what lies between two bytes of data that begins at another one."""
-    # Whole blocks are the common case, and a slice would be a copy.
-    if start == begin and (stop is None or stop - begin >= len(data)):
-        return data
-    return data[start - begin : None if stop is None else stop - begin]
-
-
-def _runs(numbers: Sequence[int]) -> Iterator[BlockRun]:
-    """Yield runs of numbers that follow one another."""
-    first = 0
-    for place in range(1, len(numbers) + 1):
-        if place == len(numbers) or numbers[place] != numbers[place - 1] + 1:
-            yield BlockRun(numbers[first], numbers[place - 1] + 1)
-            first = place
-
-
-def _in_row(pieces: Mapping[int, BlockPiece], number: int) -> Iterator[BlockPiece]:
-    """Yield pieces that follow one another from a block on, as far as they are whole."""
-    while (piece := pieces.get(number)) is not None:
-        yield piece
-        whole, rest = divmod(len(piece[0]), BLOCK_BYTES)
-        # A short piece is the object's end, or an answer that has ended early: what follows it would stand in
-        # a wrong place.
-        if rest or not whole:
-            return
-        number += whole

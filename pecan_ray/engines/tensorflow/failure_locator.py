@@ -15,9 +15,9 @@ from pecan_ray.engines.positions import Part
 from pecan_ray.engines.tensorflow.checks import RowCheck, settled
 from pecan_ray.engines.tensorflow.chunks import Read, convert
 from pecan_ray.engines.tensorflow.feed import GraphFeed
-from pecan_ray.engines.tensorflow.graph import apply_flat_map, apply_map, filter_result, length_of, op_named_in
 from pecan_ray.engines.tensorflow.meta import OUTPUTS, rows_of
 from pecan_ray.engines.tensorflow.observed_calls import ObservedCall
+from pecan_ray.engines.tensorflow.op_calls import apply_flat_map, apply_map, filter_result, length_of, op_named_in
 from pecan_ray.errors import (
     MOST_MESSAGE,
     MOST_TEXT,

@@ -19,8 +19,9 @@ from pecan_ray.engines.tensorflow.broadcast_constants import GraphFunction
 from pecan_ray.engines.tensorflow.columns import Tensor, TensorColumns, as_column
 from pecan_ray.engines.tensorflow.failure_locator import failing_element, graph_failure
 from pecan_ray.engines.tensorflow.feed import GraphFeed
-from pecan_ray.engines.tensorflow.graph import Graph, apply_flat_map, apply_map, call
+from pecan_ray.engines.tensorflow.graph import Graph
 from pecan_ray.engines.tensorflow.iterating import Elements
+from pecan_ray.engines.tensorflow.op_calls import apply_flat_map, apply_map, call
 from pecan_ray.engines.tensorflow.outputs import rows_of_outputs
 from pecan_ray.errors import ElementError, OpError, describe_error, is_interrupt
 from pecan_ray.plan.operators import ElementOp, Filter, FlatMap, Map, Plan

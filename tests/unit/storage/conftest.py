@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from pecan_ray import storage
-from pecan_ray.storage import BlockCache, FileInfo, ObjectDigest, block_cache, digest
+from pecan_ray.storage import BlockCache, FileInfo, ObjectDigest, block_cache, blocks, digest
 from pecan_ray.storage.ranges import FileRange
 from tests.object_stores import Bucket, empty_bucket
 
@@ -83,8 +83,8 @@ class StoredObject:
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets blocks have `SMALL` bytes."""
-    monkeypatch.setattr(block_cache, "BLOCK_BYTES", SMALL)
-    monkeypatch.setattr(digest, "BLOCK_BYTES", SMALL)
+    for module in (block_cache, blocks, digest):
+        monkeypatch.setattr(module, "BLOCK_BYTES", SMALL)
 
 
 def _from_a_stream(file: FileInfo) -> bytes:

@@ -14,7 +14,8 @@ import pytest
 from pecan_ray.cache.fetch_claims import FetchClaims, Fetcher
 from pecan_ray.cache.readers import Readers
 from pecan_ray.job.messages import DatasetRooms
-from pecan_ray.storage import BlockCache, block_cache, spread
+from pecan_ray.storage import BlockCache, spread
+from pecan_ray.storage.blocks import ObjectBlocks
 from pecan_ray.storage.ranges import FileRange
 from pecan_ray.storage.spread import AWAY_S, BEHIND_BYTES, SentBlock, SpreadBlocks
 from tests.ray.waiting import until
@@ -258,7 +259,7 @@ class Contest:
         begun.join()
 
     def key(self, number: int) -> str:
-        return block_cache._key(PATH, "v", number)
+        return ObjectBlocks(PATH, "v", None).key(number)
 
     def owner(self, number: int = 0) -> str:
         return next(name for name in "abc" if not self.spreads[name].elsewhere(self.key(number)))
