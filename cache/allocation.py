@@ -32,7 +32,8 @@ AllocationPolicy: TypeAlias = Literal["greedy", "sjf", "max_min"]
 HALVINGS = 44
 """Of the interval in which a speed lies."""
 SAME = 1e-9
-"""Relative differences of speeds that are nothing but rounding."""
+"""Relative differences of speeds that are nothing but rounding: a float has 2e-16, and thousands of them are added
+up."""
 MOST_ORDERS = 12
 """Orders in which `greedy` tries to cache the datasets; one is enough where the pipe carries what is missed."""
 

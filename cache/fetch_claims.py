@@ -14,7 +14,7 @@ from typing import NamedTuple
 TURN_S = 5.0
 """As long as those on one node wait for one another."""
 MOST_TURNS = 1 << 16
-"""Of more blocks it is not known who fetches them."""
+"""Of more blocks, 64 GiB of them, it is not known who fetches them: some ten MB of memory."""
 
 
 class Fetcher(NamedTuple):

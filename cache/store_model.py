@@ -30,7 +30,7 @@ MOST_STARTS = 120
 WORST_MISS = 0.4
 """In comparing these a larger miss (of the logarithm) is no worse: a read that was disturbed says nothing."""
 MOST_ROUNDS = 40
-"""Rounds of reweighting."""
+"""Rounds of reweighting: fits settle in a few, and one that swings between two must end."""
 OUTLIER = 4.685
 """Spreads from the fit at which a measurement counts no more (Tukey's biweight: 95 % as good as least squares where
 there are no outliers)."""

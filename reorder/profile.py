@@ -149,6 +149,7 @@ ShapeAndType: TypeAlias = tuple[Sequence[int | None] | None, npt.DTypeLike]
 """Shape and dtype of a column; None for a shape or a dimension that is not known beforehand."""
 
 CUSTOM_BITS = {"bfloat16": 16, "int4": 4, "uint4": 4}
+"""Bits of a number of types that NumPy does not have."""
 CUSTOM_BITS |= {f"float8_{kind}": 8 for kind in ("e4m3fn", "e4m3b11fnuz", "e4m3fnuz", "e5m2", "e5m2fnuz")}
 """Bits of an atomic element for types that NumPy does not know by name."""
 

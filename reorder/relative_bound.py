@@ -44,7 +44,8 @@ WIDE = 4
 CHANNELS = 4
 """A dimension of this size at most is one of channels: it is not cut into blocks."""
 BLOCKS = 8
-"""Blocks along each dimension of a picture, a film or a spectrogram."""
+"""Blocks along each dimension of a picture, a film or a spectrogram.  Chosen: smaller ones have the chance of few
+pixels, larger ones hide a mark."""
 SEGMENTS = 32
 """Blocks along the only dimension of a sound."""
 STEPS = 2.0

@@ -21,7 +21,7 @@ ANSWER_S = 2.0
 KEPT_S = 1.0
 """Seconds for which what was read is shown to whoever asks: many readers are no load on the controllers."""
 MOST_KEPT = 100
-"""Pages whose numbers are kept."""
+"""Pages whose numbers are kept.  Chosen: each is some kilobytes, and few people look at one cluster."""
 
 T = TypeVar("T")
 

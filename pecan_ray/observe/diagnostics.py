@@ -32,7 +32,7 @@ LEAST_DESCRIPTORS = 1024
 # Ray's sessions write logs and spill objects there.
 LEAST_FREE_BYTES = 1 << 30
 ROWS = 64
-"""Elements of an epoch that a transport carries."""
+"""Elements of an epoch that a transport carries: enough batches to use each slot again, in a second."""
 
 
 Epoch: TypeAlias = Callable[[TransportChoice], tuple[int, Sequence[str]]]

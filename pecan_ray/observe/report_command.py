@@ -21,7 +21,7 @@ from pecan_ray.runtime import cluster
 from pecan_ray.runtime.journal_state import journal_stats
 
 LISTED = 20
-"""Newest jobs that are listed."""
+"""Newest jobs that are listed: a screen has room for them."""
 
 
 def add_report_arguments(parser: argparse.ArgumentParser) -> None:

@@ -8,7 +8,7 @@ from pecan_ray.job.stats import JobLosses
 from pecan_ray.sampling.budget import BadCount
 
 HELD_UP_SHARE = 0.01
-"""The text names ranks that others waited for during this share of the time."""
+"""The text names ranks that others waited for during this share of the time: what is below it nobody would mend."""
 
 
 @dataclass(frozen=True, kw_only=True)

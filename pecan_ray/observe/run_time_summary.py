@@ -14,7 +14,7 @@ PARTS = (
     ("trained_s", "training"),
 )
 SHORTEST_S = 0.0005
-"""A part that took less took nothing."""
+"""A part that took less took nothing: times are told in milliseconds."""
 
 
 def time_lines(time: RunTime) -> list[str]:

@@ -20,7 +20,8 @@ from pecan_ray.runtime.service import SERVICE
 from pecan_ray.runtime.share_messages import PREFIX, GroupStats
 
 ANSWER_S = 10.0
-"""An actor that does not answer within this time is named, and the command goes on."""
+"""An actor that does not answer within this time is named, and the command goes on: a report waits for a controller
+that may be busy for seconds."""
 
 
 def add_status_arguments(parser: argparse.ArgumentParser) -> None:

@@ -15,7 +15,7 @@ from pecan_ray.observe.top_table import summary, top_lines
 from pecan_ray.runtime import cluster
 
 ANSWER_S = 5.0
-"""A job that has not told after so long is named below the table."""
+"""A job that has not told after so long is named below the table, which is drawn again every few seconds."""
 # Escape sequences: the cursor to the upper left corner, and all behind it cleared.
 HOME_AND_CLEAR = "\x1b[H\x1b[J"
 

@@ -23,7 +23,7 @@ COLUMNS = (
 )
 UNKNOWN = "-"
 LEAST_NAME = 8
-"""Letters that are left of a job's name where the terminal is narrow."""
+"""Letters that are left of a job's name where the terminal is narrow: names that begin alike are told apart by more."""
 
 
 def top_lines(jobs: Sequence[LiveJob], width: int | None = None) -> list[str]:

@@ -16,7 +16,8 @@ from pecan_ray.sampling.subsets import members
 from pecan_ray.sources.memory import Arrays, Items
 
 LATELY_S = 10.0
-"""A pace is that of so many seconds."""
+"""A pace is that of so many seconds: a checkpoint or an evaluation is forgotten soon, and single batches do not
+show."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from pecan_ray.plan.splits import OUTPUT_BITS, LeaseKey
 from pecan_ray.sampling.spans import Span, merged
 
 LEAST_BUDGET = 10
-"""The number of bad elements that skip and quarantine always tolerate."""
+"""The number of bad elements that skip and quarantine always tolerate: of short data sets a share would be none."""
 
 
 @dataclass(frozen=True)

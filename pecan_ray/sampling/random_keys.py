@@ -30,6 +30,7 @@ Key: TypeAlias = tuple[int, int]
 _KEY = struct.Struct("<qqqqqqq")
 _WORDS = struct.Struct("<QQ")
 _ZEROS = (0, 0, 0, 0)
+"""The four words of Philox's counter, and of its buffer, in a new generator."""
 _OURS = 3
 """References to a thread's generator (or its source of bits) that are not a user's."""
 

@@ -18,7 +18,7 @@ from pecan_ray.simulator.noise import Services, StepTimes, generator
 from pecan_ray.simulator.workload import Workload
 
 WARM = 500
-"""Batches that are left out."""
+"""Batches that are left out, in which queues fill."""
 MEASURED = 3000
 """Batches behind them over which the pace is measured."""
 SLACK = 0.01

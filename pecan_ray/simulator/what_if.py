@@ -27,7 +27,7 @@ CHANGES = (Deployment(0, 1), Deployment(0, 2), Deployment(0, 4), Deployment(1, 0
 WORTH = 0.4
 """Beyond what was measured a worker brings at least this share of what the others bring."""
 SURE = 2.0
-"""Standard errors of the interval."""
+"""Standard errors of the interval: 95 % of what chance brings."""
 DISTURBED = 0.01
 """One more local worker may make the trainer's step longer by this share than it was measured."""
 PEERS = 0.5

@@ -15,6 +15,7 @@ from pecan_ray.errors import PlanError
 from pecan_ray.sources.lines import UTF_8, BadLines, TextLine, filled
 
 LINE_ENDS = (10, 13)
+"""The bytes of a line feed and of a carriage return."""
 
 
 def _check_character(name: str, value: object) -> None:

@@ -39,6 +39,7 @@ LISTS_RATIO = 1000
 is made to fill the memory."""
 
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT96": 12}
+"""Bytes of a value of each physical type; others have eight, or say how many."""
 _IN_DICTIONARIES = {"PLAIN_DICTIONARY", "RLE_DICTIONARY"}
 
 

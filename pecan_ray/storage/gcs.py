@@ -29,6 +29,7 @@ CONNECT_S = 10.0
 READ_S = 30.0
 """A store that sends nothing for so long is asked again, as S3 is."""
 PASSING = frozenset({408, 429})
+"""Statuses of HTTP that are worth another try: a request that took too long, and too many of them."""
 NEVER = frozenset({501, 505})
 """Answers of a server that does not know such requests, and will not."""
 

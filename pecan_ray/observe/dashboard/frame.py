@@ -7,7 +7,8 @@ from urllib.parse import quote
 from pecan_ray.observe.dashboard.html_builder import Content, SafeHtml, element, render
 
 REFRESH_S = 2
-"""A page that shows what is live asks for itself anew after so long."""
+"""A page that shows what is live asks for itself anew after so long: windows of measurements take five seconds, and a
+page is no load."""
 
 
 def page(title: str, base: str, *content: Content, live: bool = False, way: Content = None) -> str:

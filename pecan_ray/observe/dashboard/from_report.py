@@ -19,7 +19,7 @@ from pecan_ray.placement import Prices
 from pecan_ray.plan.windows import Deployment, Window
 
 COST_POINTS = 60
-"""Of the line of costs."""
+"""Of the line of costs, which grows smoothly: more could not be told apart."""
 
 
 def past_line(job: str, pipeline: str, report: Mapping[str, Any], past: PastRun, *, error: str = "") -> JobLine:

@@ -18,7 +18,7 @@ from pecan_ray.observe.dashboard.record import JobLine, JobRecord, SeenDecision,
 MOST_LISTED = 100
 """Newest decisions, bad elements and events of a page, of each kind."""
 WORKERS_SHOWN = 20
-"""Of more workers a table is folded."""
+"""Of more workers a table is folded: it would fill the screen."""
 
 
 def job_page(base: str, job: JobRecord) -> str:

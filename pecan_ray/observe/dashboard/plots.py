@@ -18,7 +18,7 @@ WIDE, HIGH = 1000, 300
 MOST_POINTS = 300
 """Of a line: more cannot be seen."""
 MOST_ROWS = 20
-"""Of the table of numbers."""
+"""Of the table of numbers beside a plot, which is for those who cannot see the plot."""
 MOST_MARKS = 60
 """Newest ones; a table tells them all."""
 
