@@ -71,8 +71,7 @@ def check_columns(item: Item, names: Any, other: str, op: str) -> None:
         f"{join_names(names, item.value)}. "
         "Every element of a batch needs the same columns.",
         op=op,
-        file=item.lease.split.file_of(item.element),
-        element=item.element,
+        **item.place,
         column=min(item.value.keys() ^ set(names), key=to_str),
     )
 
@@ -185,6 +184,4 @@ def check_is_object(name: str, value: Any, first: Any, item: Item, other: str, o
 
 
 def mismatch(message: str, name: str, item: Item, op: str) -> BatchShapeError:
-    return BatchShapeError(
-        message, op=op, file=item.lease.split.file_of(item.element), element=item.element, column=name
-    )
+    return BatchShapeError(message, op=op, **item.place, column=name)

@@ -49,8 +49,7 @@ def apply_error_policy(
 
 def end_child(op: str, item: Item, error: BaseException | None = None) -> NoReturn:
     """End this process, a child that has come back from an operator's function."""
-    file, element = item.lease.split.file_of(item.element), item.element
-    forks.end_child(op, item.where(), error, file=file, element=element)
+    forks.end_child(op, item.where(), error, **item.place)
 
 
 def op_error(op: str, item: Item, error: BaseException, column: str | None = None) -> OpError:
@@ -60,10 +59,9 @@ def op_error(op: str, item: Item, error: BaseException, column: str | None = Non
         lines[SHOWN_CALLS:-SHOWN_CALLS] = [f"  ... and {len(lines) - 2 * SHOWN_CALLS} more calls\n"]
     trace = "".join(cut_text(line, MOST_TEXT) for line in lines)  # the last one is the exception's text again
     return OpError(
-        f"{op} failed on {item.where()}: {describe_error(error)}\n{trace}",
+        f"{op} failed on {item.where_all()}: {describe_error(error)}\n{trace}",
         op=op,
-        file=item.lease.split.file_of(item.element),
-        element=item.element,
+        **item.place,
         column=column,
         # A storage that fails tells nothing of the element: it is no bad one.
         **({"ends_job": True} if _is_unrelated_error(error) else {}),

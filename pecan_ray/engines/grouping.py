@@ -234,8 +234,7 @@ def length_of(item: Item, op: BucketByLength) -> int:
             f"{op.name}: column {given!r} of {item.where()} is {type(value).__name__}, which has no length. "
             f"If it is the length, pass length=lambda element: element[{given!r}].",
             op=op.name,
-            file=item.lease.split.file_of(item.element),
-            element=item.element,
+            **item.place,
             column=given,
         ) from error
 
@@ -275,6 +274,5 @@ def _bad(what: str, item: Item, op: GroupingOp) -> NoReturn:
     raise OutputTypeError(
         f"{op.name}: {what}.",
         op=op.name,
-        file=item.lease.split.file_of(item.element),
-        element=item.element,
+        **item.place,
     )

@@ -49,6 +49,16 @@ class Item:
         """Say in words which element this is."""
         return self.lease.split.where(self.element)
 
+    def where_all(self) -> str:
+        """Say in words which element this is, or which batch."""
+        return self.where() if self.members is None else f"the batch that begins with {self.where()}"
+
+    @property
+    def place(self) -> dict[str, Any]:
+        """The fields of an error that name the (first) element."""
+        split = self.lease.split
+        return {"file": split.file_of(self.element), "element": split.number_of(self.element)}
+
     def without_value(self) -> Item:
         """Return what is known of the item beside its value."""
         return replace(self, value=None)

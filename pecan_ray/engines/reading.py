@@ -378,7 +378,8 @@ def _rows_of(columns: Columns | SourceError) -> int:
 
 def _end_child(source: Source, lease: Lease, number: int) -> NoReturn:
     where, file = lease.split.where(number), lease.split.file_of(number)
-    forks.end_child(f"read {type(as_written(source)).__name__}", where, file=file, element=number)
+    element = lease.split.number_of(number)
+    forks.end_child(f"read {type(as_written(source)).__name__}", where, file=file, element=element)
 
 
 def reading_of(sources: Sequence[Source]) -> dict[CodeType, Recognize]:
@@ -417,6 +418,6 @@ def _read_failure(source: Source, lease: Lease, number: int, error: BaseExceptio
     return SourceError(
         f"{type(as_written(source)).__name__} cannot read {lease.split.where(number)}: {describe_error(error)}",
         file=lease.split.file_of(number),
-        element=number,
+        element=lease.split.number_of(number),
         **({} if isinstance(error, Exception) else {"ends_job": True}),
     )

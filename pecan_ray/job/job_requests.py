@@ -346,7 +346,8 @@ def _handle_fatal_elements(job: JobCore, now: float, done: list[Instruction]) ->
     if raises:
         first = left_out[0]
         error = OpError(f"{first.where} cannot be processed: {first.error}. {last_words}", op=first.op)
-        error.fields.update(file=found[0].lease.split.file_of(found[0].element), element=found[0].element)
+        split, element = found[0].lease.split, found[0].element
+        error.fields.update(file=split.file_of(element), element=split.number_of(element))
         job.fail(error, now, done)
     elif found:
         job.ledger.changes += 1

@@ -77,11 +77,24 @@ class Split:
         """Return the path of the file that an element lies in; empty for in-memory sources."""
         return self.files[element] if element < len(self.files) else self.path
 
+    def number_of(self, element: int) -> int:
+        """Return an element's number in its file, where the split is a range of the file's elements."""
+        return element + (self.start if self.path and self._counts_elements else 0)
+
     def where(self, element: int) -> str:
         """Say in words where an element lies, for error messages."""
         if element < len(self.files):
             return strip_credentials(self.files[element])
-        return f"element {element} of {strip_credentials(self.path) or f'split {self.index}'}"
+        if not self.path:
+            return f"element {element} of split {self.index}"
+        # Which number it has in the file is not known where other splits hold what lies before, by bytes.
+        behind = "" if self._counts_elements or not self.start else f" behind byte {self.start}"
+        return f"element {self.number_of(element)}{behind} of {strip_credentials(self.path)}"
+
+    @property
+    def _counts_elements(self) -> bool:
+        """Return whether `start` and `stop` are numbers of elements: of bytes there are more than elements."""
+        return self.stop is not None and self.counted == self.stop - self.start
 
 
 class SplitLister(Protocol):

@@ -80,5 +80,6 @@ def shape_error(failed: CannotJoinError, controller: Any, calls: Calls) -> Batch
             split = calls.ask(controller.split, key[0], key[2])
         wheres.append(split.where(element))
         if not wheres[1:]:
-            fields = {"op": "batch", "file": split.file_of(element), "element": element, "column": found.column}
+            place = {"file": split.file_of(element), "element": split.number_of(element)}
+            fields = {"op": "batch", **place, "column": found.column}
     return BatchShapeError(found.message(*wheres), **fields)

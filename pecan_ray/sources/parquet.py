@@ -132,7 +132,7 @@ class Parquet(NullableColumns, ReadByColumns):
                     "Write or copy the file again.",
                     path=split.path,
                     offset=at,
-                    element=number,
+                    element=split.number_of(number),
                 ) from error
 
     def _columns_of(self, rows: Any, path: str) -> Iterator[tuple[Columns, int]]:

@@ -72,7 +72,7 @@ def _op_in(local: Mapping[str, Any], options: EngineOptions) -> ElementOp | None
 def working(op: ElementOp, items: Sequence[Item], output: int) -> ThreadActivity:
     """Return that an operator works on an element, or on one of several."""
     first = items[0]
-    where = first.where() if first.members is None else f"the batch that begins with {first.where()}"
+    where = first.where_all()
     if len(items) > 1:
         where = f"{len(items)} elements from {where} on"
     lease = first.lease

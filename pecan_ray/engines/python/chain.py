@@ -349,7 +349,7 @@ class Chain:
                     f"must return the new value of column {to_str(op.on)}, also where it changes the given one in "
                     "place. Where None is meant, map the whole element.",
                     op=op.name,
-                    element=item.element,
+                    **item.place,
                     column=op.on,
                     ends_job=True,
                 )
@@ -439,10 +439,9 @@ class Chain:
         if op.on is None and not isinstance(op, Filter) and not isinstance(result, types.CoroutineType):
             hint += ' To change one column by a function of its value, pass on="column".'
         return OutputTypeError(
-            f"{op.name} returned {type(result).__name__} for {item.where()}, but it must return {wanted}.{hint}",
+            f"{op.name} returned {type(result).__name__} for {item.where_all()}, but it must return {wanted}.{hint}",
             op=op.name,
-            file=item.lease.split.file_of(item.element),
-            element=item.element,
+            **item.place,
             column=op.on,
         )
 

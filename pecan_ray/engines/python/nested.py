@@ -50,8 +50,7 @@ class BatchRows:
         return BatchShapeError(
             f"{self.op}: column {to_str(column)}{path} of {self.where(row)} {message}.",
             op=self.op,
-            file=item.lease.split.file_of(item.element),
-            element=item.element,
+            **item.place,
             column=column,
         )
 

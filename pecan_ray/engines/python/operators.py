@@ -194,8 +194,7 @@ def _check_same_rows(item: Item, rows: int, op: Unbatch, made_by: str) -> None:
         "without same_rows=True, and one worker runs the pipeline; or change elements one by one, by map, filter or "
         "flat_map before batch.",
         op=made_by,
-        file=item.lease.split.file_of(item.element),
-        element=item.element,
+        **item.place,
     )
 
 
@@ -208,8 +207,7 @@ def _check_rows(item: Item, rows: int, made_by: str) -> None:
                 f"{rows}. What a function on batches returns needs equally many rows in every column where unbatch "
                 "follows.",
                 op=made_by,
-                file=item.lease.split.file_of(item.element),
-                element=item.element,
+                **item.place,
                 column=name,
             )
 

@@ -22,7 +22,7 @@ def check_serializable(item: Item, op: str) -> None:
             # PyTorch cannot pickle all its tensors, where NumPy can pickle their numbers.
             item.value[name] = arrays
             continue
-        where = item.where() if item.members is None else f"the batch that begins with {item.where()}"
+        where = item.where_all()
         if item.members and has_rows(value) and len(value) == len(item.members):
             # The element to blame is looked for only now: a batch that can be sent pays nothing for it.
             row, reason = next((r, why) for r, one in enumerate(value) if (why := _why_not(one)))
@@ -31,8 +31,7 @@ def check_serializable(item: Item, op: str) -> None:
             f"{op}: column {to_str(name)} of {where} cannot be sent to the trainer: {reason}. Drop it, or make bytes, "
             "numbers or an array of it, by a map before.",
             op=op,
-            file=item.lease.split.file_of(item.element),
-            element=item.element,
+            **item.place,
             column=name,
         )
 

@@ -232,5 +232,5 @@ def _output_error(read: Read, problem: str) -> OutputTypeError:
         'every element; make them so in the data, or use engine="python".',
         op="source",
         file=split.file_of(read.number),
-        element=read.number,
+        element=split.number_of(read.number),
     )

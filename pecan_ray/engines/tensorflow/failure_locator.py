@@ -182,7 +182,8 @@ def _retry(
         except ElementError as error:
             first, *rest = error.message.split("\n", 1)
             text = "\n".join([f"{first} It was given {split.where(read.number)}.", *rest])
-            return type(error)(text, **{**error.fields, "file": split.file_of(read.number), "element": read.number})
+            place = {"file": split.file_of(read.number), "element": split.number_of(read.number)}
+            return type(error)(text, **{**error.fields, **place})
         except BaseException as error:
             if is_interrupt(error):
                 raise
@@ -190,7 +191,7 @@ def _retry(
                 f"{op.name} failed on {split.where(read.number)}: {_describe(error)}",
                 op=op.name,
                 file=split.file_of(read.number),
-                element=read.number,
+                element=split.number_of(read.number),
                 column=getattr(op, "on", None),
                 **({} if isinstance(error, Exception) else {"ends_job": True}),
             )
@@ -249,7 +250,7 @@ def _shape_mismatch(
                 "to one shape before batch (resize, crop), or use padded_batch.",
                 op=batching.name,
                 file=read.lease.split.file_of(read.number),
-                element=read.number,
+                element=read.lease.split.number_of(read.number),
                 column=name,
             )
     return None

@@ -162,6 +162,6 @@ def _failed(
     where = lease.split.where(number)
     text = f"{name} failed on {where}: {describe_error(error)}"
     if options.on_error == "raise":
-        raise OpError(text, op=name, file=lease.split.path, element=number) from error
+        raise OpError(text, op=name, file=lease.split.path, element=lease.split.number_of(number)) from error
     bad = [BadElement(name, where, describe_error(error), first=origin_of(lease, number))]
     return Produced({}, {lease.key: parts}, 0, lease.epoch, bad=bad)

@@ -80,7 +80,7 @@ class GraphElements:
         key = (int(numbers[meta.BRANCH]), int(numbers[meta.REPETITION]), int(numbers[meta.SPLIT]))
         number = int(numbers[meta.ELEMENT])
         split = self._feeds[key[0]].lease_of(key).split
-        return split.where(number), split.file_of(number), number
+        return split.where(number), split.file_of(number), split.number_of(number)
 
 
 @dataclass

@@ -6,9 +6,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from pecan_ray.engines import positions
@@ -19,7 +22,7 @@ from pecan_ray.engines.python import feed, run_here
 from pecan_ray.errors import OpError, PecanError, SourceError
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Columns, Element, Lease, Origin, Split
-from pecan_ray.sources import Arrays
+from pecan_ray.sources import Arrays, Parquet, TextLines
 from tests.unit.engines.bad_cases import files, refuses_7
 from tests.unit.engines.engine_leases import (
     ListedLeases,
@@ -48,6 +51,28 @@ def test_an_error_has_its_cause_and_traceback_and_what_is_left_out_where_it_come
     with pytest.raises(SourceError, match="the disk is wet") as unread:
         run_engine(files(fail_at=4).batch(3))
     assert isinstance(unread.value.__cause__, OSError)
+
+
+def fails_at_77(number: Any) -> Any:
+    if int(number) == 77:
+        raise ValueError("no")
+    return number
+
+
+def test_an_error_names_an_element_by_its_place_in_the_file_and_not_in_a_split_of_it(tmp_path: Path) -> None:
+    rows, lines = tmp_path / "rows.parquet", tmp_path / "lines.txt"
+    pq.write_table(pa.table({"i": range(100)}), rows, row_group_size=10)
+    with pytest.raises(OpError, match=f"element 77 of {rows}: ") as caught:
+        run_engine(PecanPipeline(Parquet(str(rows), split_bytes=1)).map(fails_at_77, on="i").batch(4), order="strict")
+    assert (caught.value.file, caught.value.element) == (str(rows), 77)
+    lines.write_text("".join(f"{number:02}\n" for number in range(100)))
+    (split,) = (one for one in TextLines(str(lines), split_bytes=60).splits() if one.start <= 3 * 77 < (one.stop or 0))
+    number = 77 - -(-split.start // 3)  # lines that begin in the split are its own
+    text = PecanPipeline(TextLines(str(lines), split_bytes=60)).map(fails_at_77, on="text")
+    with pytest.raises(OpError, match=f"element {number} behind byte {split.start} of {lines}: "):
+        run_engine(text.batch(4), order="strict")
+    with pytest.raises(OpError, match=f"failed on the batch that begins with element 76 of {rows}: "):
+        run_engine(PecanPipeline(Parquet(str(rows))).batch(4).map(lambda batch: {"i": [*map(fails_at_77, batch["i"])]}))
 
 
 def test_an_error_does_not_wait_for_elements_that_are_stuck() -> None:
