@@ -128,7 +128,8 @@ def _is_about(test: str, file: str) -> bool:
 
 
 def _kept(folder: Path, place: str) -> tuple[Path, Path]:
-    name = place.replace("/", ".")
+    # Without dots: before the tests of a place run, coverage erases all files whose name begins with its own and a dot.
+    name = place.replace("/", "-")
     return folder / f"coverage-{name}", folder / f"seconds-{name}"
 
 

@@ -34,7 +34,8 @@ from tests.mutation import __main__ as command
 command.LIBRARIES = ()
 command.ROOT = command.Path.cwd()
 for skipped in ("0", "4"):
-    sys.argv[1:] = ["--folders", "code", "--tests", "tests", "--most-s", "60", "--seen", "seen", "--skip", skipped]
+    sys.argv[1:] = ["--folders", "code", "--tests", "tests", "--processes", "1", "--most-s", "60", "--seen", "seen"]
+    sys.argv += ["--skip", skipped]
     command.main()
 """
 
@@ -42,8 +43,11 @@ for skipped in ("0", "4"):
 def test_what_tests_notice_is_counted_and_the_rest_is_told(tmp_path: Path) -> None:
     rules = "MOST = 3\ndef most(a, b):\n    return a if a >= b else b\ndef more(a):\n    return +a\n"
     ini = "[pytest]\npythonpath = code"
-    for name, text in {"pytest.ini": ini, "code/rules.py": rules, "tests/test_rules.py": TESTS_OF_RULES}.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
+    # Tests that lie above others, and are run behind them.
+    above = "def test_that_two_is_two():\n    assert 2 == 2\n"
+    files = {"pytest.ini": ini, "code/rules.py": rules, "tests/rules/test_rules.py": TESTS_OF_RULES}
+    for name, text in {**files, "tests/test_two.py": above}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     done = run_python("-c", COMMAND, finding=tmp_path, env={"PYTHONPATH": str(ROOT)})
     *told, logic, constants, share = done.stdout.partition("%)\n")[0].splitlines()
@@ -52,9 +56,9 @@ def test_what_tests_notice_is_counted_and_the_rest_is_told(tmp_path: Path) -> No
     assert constants == "named constants: missed 1, hung 0, tests 0, run by none 0"
     assert sorted(told) == [
         "missed by 0 tests: code/rules.py:5: 'return +a' -> 'return None'",
-        "missed by 2 tests: code/rules.py:1: '3' -> '6'",
         "missed by 2 tests: code/rules.py:3: 'a >= b' -> '(a > b)'",
         "missed by 2 tests: code/rules.py:3: 'a if a >= b else b' -> '(a)'",
+        "missed by 3 tests: code/rules.py:1: '3' -> '6'",
     ]
     assert " of 2 = " in done.stdout.splitlines()[-1], "what is left of the draw when four are skipped"
 
