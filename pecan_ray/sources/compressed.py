@@ -282,6 +282,14 @@ def opened(split: Split, begin: int | None = None, *, listed: bool = True) -> It
             raise SourceError(f"Cannot read {split.path}: {error}.", path=split.path) from error
 
 
+def reader_up_to(stream: BinaryIO) -> Callable[[int], bytes]:
+    """Return what reads so many bytes of what `opened` has opened, and fewer of a compressed file before its damage."""
+    # `read` asks until it has all bytes, and an error on the way takes those along that it has.
+    if isinstance(stream, io.BufferedReader) and isinstance(stream.raw, _Checked):
+        return stream.read1
+    return stream.read
+
+
 def unpacked_ratio(stream: BinaryIO) -> float:
     """Return how many bytes each byte of a compressed file that `opened` has opened becomes, by what was read of it."""
     checked = cast(io.BufferedReader, stream).raw

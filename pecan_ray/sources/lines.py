@@ -12,7 +12,7 @@ from typing import BinaryIO, NamedTuple
 
 from pecan_ray.errors import CorruptSourceError, PlanError, SourceError
 from pecan_ray.plan.splits import Split
-from pecan_ray.sources.compressed import check_not_compressed, compression_of, opened
+from pecan_ray.sources.compressed import check_not_compressed, compression_of, opened, reader_up_to
 from pecan_ray.sources.files import split_bytes_of
 from pecan_ray.sources.packed_estimate import PackedEstimate
 from pecan_ray.storage import FileInfo, is_remote, open_random
@@ -176,10 +176,10 @@ def _blocks(stream: BinaryIO, bad: BadLines) -> Iterator[list[bytes] | LongLine]
     r"""Yield, some at a time, what lies between the ``\n`` of a stream, and behind the last one if it is not empty."""
     split, most = bad.split, bad.max_record_bytes
     at, stop = max(split.start - 1, 0), sys.maxsize if split.stop is None else split.stop
-    open_line = _OpenLine(most, belongs_to_split=split.start == 0)
+    open_line, read = _OpenLine(most, belongs_to_split=split.start == 0), reader_up_to(stream)
     while True:
         # Behind the range no more is read than the end of its last line takes: a store would fetch it for nothing.
-        block = stream.read(min(BLOCK_BYTES, stop - at) if at < stop else TAIL_BYTES)
+        block = read(min(BLOCK_BYTES, stop - at) if at < stop else TAIL_BYTES)
         if not block:
             break
         at += len(block)

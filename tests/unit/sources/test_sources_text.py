@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 import json
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,6 +21,27 @@ from pecan_ray.sources import Csv, JsonLines, TextLines
 from pecan_ray.sources.lines import BadLines, lines_of
 from tests.long_form import examples
 from tests.source_contract import check_contract, elements_of
+
+
+@pytest.mark.parametrize(
+    ("kind", "head", "line"),
+    [(TextLines, "", "{}\n"), (JsonLines, "", '{{"n": "{}"}}\n'), (Csv, "n\n", "{}\n")],
+    ids=["text", "json", "csv"],
+)
+def test_what_can_be_decompressed_of_a_file_that_is_cut_off_comes_before_the_error(
+    tmp_path: Path, kind: type[TextLines | JsonLines | Csv], head: str, line: str
+) -> None:
+    rows = [f"r{number * 7919 % 10007:05}{number}" for number in range(60_000)]
+    packed = gzip.compress((head + "".join(map(line.format, rows))).encode())
+    cut = packed[: len(packed) * 9 // 10]
+    (tmp_path / "cut.gz").write_bytes(cut)
+    whole_lines = zlib.decompressobj(31).decompress(cut).count(b"\n") - len(head) // 2
+    assert 50_000 < whole_lines < len(rows)
+    source, found = kind(str(tmp_path / "cut.gz")), list[object]()
+    (split,) = source.splits()
+    with pytest.raises(CorruptSourceError, match="the file ends before its compressed data does"):
+        found.extend(value for element in source.read(split) for value in element.values())
+    assert found == rows[:whole_lines]
 
 
 @given(
