@@ -175,8 +175,7 @@ def return_leases(
         return rest
     if state.rank is not None and rest:
         _note_death_in_group(state, rest, fatal_elements)
-        # Decision 4: the group stays whole, because it is the batch that its rank is due.
-        leftovers.groups.appendleft(as_group(state.rank, rest))
+        _return_group(state.rank, rest, shape, leftovers)
         return ()
     rest = _split_suspicious(state, rest, shape, fatal_elements, runs, delivered)
     if runs.kept:
@@ -186,6 +185,17 @@ def return_leases(
     for lease in reversed(rest):
         queues.put_back(lease)
     return ()
+
+
+def _return_group(rank: int, rest: Sequence[Lease], shape: LedgerShape, leftovers: Leftovers) -> None:
+    """Let another worker make what a lost one held of a group."""
+    if shape.groups == shape.world_size:
+        # Decision 4: the group stays whole, because it is the batch that its rank is due.
+        leftovers.groups.appendleft(as_group(rank, rest))
+        return
+    # One worker makes batches of it for all ranks, with what those that have more of them give back first.
+    for lease in rest:
+        leftovers.add(lease, lease.spans)
 
 
 def _note_death_in_group(state: WorkerLeaseState, rest: Sequence[Lease], fatal_elements: FatalElementTracker) -> None:

@@ -101,3 +101,26 @@ def test_all_workers_end_with_full_batches_and_together(
     partly = [name for name in names if taken[name] % batch]
     assert len(partly) == (splits * rows % batch > 0), "only the epoch's last batch is not full"
     assert max(taken.values()) <= rounds * batch
+
+
+def test_what_a_lost_worker_had_for_one_rank_is_dealt_with_what_the_other_ranks_give_back_of_it() -> None:
+    """Alone it is a batch of one rank, which no rank gets; and then nor does another the one that it gives back."""
+    ledger, (goes, stays) = ledger_of(LedgerShape(world_size=2, grouped=True), 2, 1, rows=2)
+    ledger.next_assignment(goes)
+    lease, _ = ledger.take(goes), ledger.take(goes)
+    assert isinstance(lease, Lease)
+    first, second = ([(row << OUTPUT_BITS, (row + 1) << OUTPUT_BITS)] for row in range(2))
+    ledger.ended(goes, 0, lease.key, 2)
+    ledger.assignment_ended(goes, {lease.key: [*first, *second]}, rows=2)
+    assert ledger.next_assignment(goes) == Assignment(0, 0)
+    ledger.take(goes)
+    ledger.ack(1, goes, 0, {lease.key: second})
+    ledger.lost(goes)
+    for rank in range(2):
+        ledger.settled(rank, goes)
+    assert ledger.next_assignment(stays) == "wait" and ledger.keeps() == 0
+    ledger.given_back(1, 0, {lease.key: second}, 1, 1)
+    assert ledger.next_assignment(stays) == Assignment(0, 0)
+    again = ledger.take(stays)
+    assert isinstance(again, Lease) and again.spans == ((first[0][0], second[0][1]),)
+    check_ledger(ledger)
