@@ -41,7 +41,7 @@ LEAST_SHARE = 0.01
 nobody would see what the job could do."""
 NO_USE = 1e18
 """The size of a dataset for which a cache is of no use."""
-MIB = 1 << 20
+MIB = 1 << 20  # bytes
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from pecan_ray.job.blocks import place_of
 from pecan_ray.job.last_round import LastRound
-from pecan_ray.job.lease_rows import rows_of
+from pecan_ray.job.lease_rows import is_next, rows_of
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.queues import Queues
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, LeaseKey, Split
@@ -54,13 +54,9 @@ class EpochRows:
             return False
         taken = min(queue.cursor().taken, len(listing))
         behind = queue.pass_index * len(listing) + taken
-        parts = sorted((self.split_number(lease.key), *span) for lease in queue.returned for span in lease.spans)
-        places = [(self._data_from(n, start, behind), self._data_from(n, stop, behind)) for n, start, stop in parts]
-        # A split that told how many elements it holds has nothing behind them.
-        parts = [part for part, (start, stop) in zip(parts, places, strict=True) if start < stop]
-        places = [place for place in places if place[0] < place[1]]
+        parts, places = self._left_parts(behind)
         # If all is begun, the rest was left with the epoch, or fills no batch.
-        goes_on = not parts or behind < (self._shape.num_passes or MANY) * len(listing)
+        goes_on = not parts or behind < self._num_splits()
         first, last = parts[0] if parts else (behind, 0, 0), (behind - 1, 0, END) if goes_on else parts[-1]
         self._bounds = self._row_at(first[0], first[1]), MANY if goes_on else self._row_at(last[0], last[2])
         # Decision 135: where something between is used, no run of numbered rows can follow.
@@ -69,6 +65,18 @@ class EpochRows:
         if self._shape.joined and not has_gaps:
             self._fill_places(first, last)
         return has_gaps
+
+    def _num_splits(self) -> int:
+        return (self._shape.num_passes or MANY) * len(self._queues.listings[0])
+
+    def _left_parts(self, behind: int) -> tuple[list[tuple[int, int, int]], list[Span]]:
+        """Return what came back and may have data, in order: split, begin and end, and the places of both."""
+        returned = self._queues.common[0].returned
+        parts = sorted((self.split_number(lease.key), *span) for lease in returned for span in lease.spans)
+        places = [(self._data_from(n, start, behind), self._data_from(n, stop, behind)) for n, start, stop in parts]
+        # A split that told how many elements it holds has nothing behind them.
+        filled = [both for both in zip(parts, places, strict=True) if both[1][0] < both[1][1]]
+        return [part for part, _ in filled], [place for _, place in filled]
 
     def _data_from(self, number: int, position: int, behind: int) -> int:
         """Return the first place from a position of a split on that may have data, of splits before the one behind."""
@@ -119,6 +127,10 @@ class EpochRows:
         """Return a lease with its place in the epoch."""
         place = self.split_number(lease.key)
         return replace(lease, place=place, starts_epoch=(place, lease.spans[0][0]) == self.start)
+
+    def follows(self, before: Lease, lease: Lease) -> bool:
+        """Tell whether nothing lies between two leases, not even a split that told of no element."""
+        return is_next([self.placed(before)], self.placed(lease))
 
     def split_number(self, key: LeaseKey) -> int:
         """Return the number of a split in the epoch."""

@@ -60,23 +60,31 @@ class FatalBatches:
         # Decision 36: a worker that hangs names its element, so that its batch need not be divided.
         if self._may_split and by.at is not None:
             fatal_elements.hung(rest, by, *by.at)
-        elif alone is None:
-            # Decision 151: a death says something about the batches that the worker held, and nothing about the order.
-            size = self._batch_size
-            held = (rows for lease in rest for rows in intervals(lease) if rows[0] < rows[1])
-            self._died_with.update({batch for first, end in held for batch in range(first // size, -(-end // size))})
-        elif self._may_split:
-            return self._blame(alone, rest, by, fatal_elements)
-        else:
-            self._died_of[alone] += 1
-            if self._died_of[alone] >= STRIKES:
-                (first, end), files = alone, sorted({one.split.path for one in rest if one.split.path})
-                of = f" of {', '.join(files)}" if files else ""
-                return (
-                    f"{STRIKES} workers have died one after the other that worked on rows {first} to {end - 1} of "
-                    f"epoch{of} alone, and {STRIKES} more with these and others"
-                )
-        return ""
+            return ""
+        if alone is None:
+            self._suspect(rest)
+            return ""
+        return self._blame(alone, rest, by, fatal_elements) if self._may_split else self._count(alone, rest)
+
+    def _suspect(self, held: Sequence[Lease]) -> None:
+        """Note a death with all batches of which a worker held rows."""
+        # Decision 151: a death says something about the batches that the worker held, and nothing about the order.
+        size = self._batch_size
+        intervals_held = (rows for lease in held for rows in intervals(lease) if rows[0] < rows[1])
+        batches = {batch for first, end in intervals_held for batch in range(first // size, -(-end // size))}
+        self._died_with.update(batches)
+
+    def _count(self, alone: Span, rest: Sequence[Lease]) -> str:
+        """Note a death of rows alone; return why the job cannot go on, if so many have died of them."""
+        self._died_of[alone] += 1
+        if self._died_of[alone] < STRIKES:
+            return ""
+        (first, end), files = alone, sorted({one.split.path for one in rest if one.split.path})
+        of = f" of {', '.join(files)}" if files else ""
+        return (
+            f"{STRIKES} workers have died one after the other that worked on rows {first} to {end - 1} of "
+            f"epoch{of} alone, and {STRIKES} more with these and others"
+        )
 
     def _blame(self, alone: Span, rest: Sequence[Lease], by: Suspicion, fatal_elements: FatalElementTracker) -> str:
         """Let the rows of a batch be made one by one, or one that two workers have died of yield nothing.

@@ -42,7 +42,7 @@ from pecan_ray.job.blocks import place_of
 from pecan_ray.job.epoch_rows import MANY, EpochRows
 from pecan_ray.job.fatal_batches import FatalBatches
 from pecan_ray.job.fatal_elements import FatalElementTracker
-from pecan_ray.job.lease_rows import is_next, rows_of
+from pecan_ray.job.lease_rows import rows_of
 from pecan_ray.job.lease_sizes import elements_in
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.leftovers import Leftovers
@@ -220,10 +220,7 @@ class RowRuns:
     def _next_run(
         self, state: WorkerLeaseState, wanted: int, following: Callable[[], Lease | None], barred: Set[LeaseKey]
     ) -> list[Lease] | None:
-        """Return the leases of the next `wanted` rows; fewer where a run has to end, None as `take` does.
-
-        `following`: returns the next lease, or None if there is none.
-        """
+        """Return leases of the next `wanted` rows, by `following`; fewer where a run has to end, None as in `take`."""
         run: list[Lease] = []
         rows = 0
         while rows < wanted:
@@ -234,17 +231,13 @@ class RowRuns:
                     break
                 self._waiting.put_back(run)
                 return None
-            elements = elements_in(lease)
-            if elements is None or lease.split.elements is None:
+            if elements_in(lease) is None or lease.split.elements is None:
                 # Without a row number it is a lease as in any other job, because the order is given up with it.
                 self._waiting.put_back([*run, replace(lease, row=None)])
                 self.drop_order(f"{lease.split.where(0)} and what follows are not counted before they are read")
                 return None
             alone = self._needs_own_worker(lease, rows)
-            # Rows of a run must follow each other, and a split that this worker cannot open begins
-            # a run of another worker.
-            parted = self._shape.joined and bool(run) and (not self._follows(run[-1], lease) or lease.key in barred)
-            if parted or ((alone or self._epoch_rows.is_apart(lease, run)) and (run or state.taken)):
+            if self._begins_another(lease, run, state, barred, alone=alone):
                 self._waiting.put_back([lease])
                 break
             if alone:
@@ -256,6 +249,15 @@ class RowRuns:
                 break
             rows += elements_in(run[-1]) or 0
         return run
+
+    def _begins_another(
+        self, lease: Lease, run: Sequence[Lease], state: WorkerLeaseState, barred: Set[LeaseKey], *, alone: bool
+    ) -> bool:
+        """Tell whether a lease begins another run; `alone`: its worker must work on nothing else."""
+        # Joined rows must follow each other, and a split that this worker cannot open is for another one.
+        if self._shape.joined and run and (not self._epoch_rows.follows(run[-1], lease) or lease.key in barred):
+            return True
+        return (alone or self._epoch_rows.is_apart(lease, run)) and bool(run or state.taken)
 
     def _needs_own_worker(self, lease: Lease, rows: int) -> bool:
         """Tell whether a lease begins a batch for a worker that works on nothing else."""
@@ -279,10 +281,6 @@ class RowRuns:
         # A batch's rows are shared among all workers, so the next batch comes as soon as they can
         # make it together; but where each would have to begin anew for its share.
         return max(1, size if self._shape.whole_batches else size // workers, most)
-
-    def _follows(self, before: Lease, lease: Lease) -> bool:
-        """Tell whether nothing lies between two leases, not even a split that told of no element."""
-        return is_next([self._epoch_rows.placed(before)], self._epoch_rows.placed(lease))
 
     def rest(self, *, left: bool) -> tuple[int, int]:
         """Return how many batches the rows that fill none become as an epoch ends, and how many of them are dropped.

@@ -7,6 +7,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
 SAY_AFTER_S = 5.0
+"""Seconds of waiting after which it is said for what: longer than usual batches take, and shorter than patience is."""
 UNHEARD = "its process or node hangs, is busy, or is being started again"
 """What may keep a controller from answering."""
 NO_ANSWER = f"its controller does not answer: {UNHEARD}"

@@ -84,18 +84,25 @@ class JournaledJob:
             for one in kept:  # as all that happens: a controller that goes on from the journal knows it then
                 self.handle(one)
         except (PecanError, OSError) as error:
-            # Decision 37: only a place that the user has named is refused.
-            # Beside Ray's session the job goes on without a journal.
-            named = place.bucket or ("" if place.in_session_folder else str(place.folder))
-            if not named:
-                self._stop_journal(error)
-                return
-            # A disk may be full for a moment: the next start finds what a run before this one has left where it was.
-            if place.bucket or self._listings is not None:
-                self.end()
-            if aside:
-                place.rename_back(aside)
-            raise JournalError(f"Config(journal={named!r}): no journal can be kept: {error}") from error
+            self._go_without(place, aside, error)
+
+    def _go_without(self, place: JournalPlace, aside: str, error: PecanError | OSError) -> None:
+        """Keep no journal, because none can be begun; raises JournalError where the user has named its place.
+
+        `aside`: under this name lies what a run before this one has left; "": nothing does.
+        """
+        # Decision 37: only a place that the user has named is refused.
+        # Beside Ray's session the job goes on without a journal.
+        named = place.bucket or ("" if place.in_session_folder else str(place.folder))
+        if not named:
+            self._stop_journal(error)
+            return
+        # A disk may be full for a moment: the next start finds what a run before this one has left where it was.
+        if place.bucket or self._listings is not None:
+            self.end()
+        if aside:
+            place.rename_back(aside)
+        raise JournalError(f"Config(journal={named!r}): no journal can be kept: {error}") from error
 
     def _make_copy(self, place: JournalPlace, job: bytes) -> JournalCopy:
         assert self._file is not None and self._listings is not None

@@ -16,10 +16,6 @@ CLASS_CAP, CLASS_FOLDERS = 250, ("pecan_ray/job/", "pecan_ray/runtime/")
 BRANCH_CAP, BRANCH_FOLDERS = 12, FOLDERS[:5]
 ABOVE = {
     "pecan_ray/engines/own_results.py:own_element",  # runs for each element, and counts who refers to its values
-    "pecan_ray/job/epoch_rows.py:find",
-    "pecan_ray/job/fatal_batches.py:died",
-    "pecan_ray/job/row_runs.py:_next_run",
-    "pecan_ray/runtime/journaled_job.py:_begin",
 }
 """Functions of what is installed that have more branches."""
 BRANCHES = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.ExceptHandler, ast.IfExp, ast.Assert, ast.match_case)
