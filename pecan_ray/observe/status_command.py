@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import ray
 
 from pecan_ray.job.cluster_io import SharedIo
-from pecan_ray.job.share_directory import GroupRecord
 from pecan_ray.job.stats import JobStats
 from pecan_ray.observe.report import Report
 from pecan_ray.runtime import cluster
@@ -39,24 +38,19 @@ def run_status(_: argparse.Namespace) -> int:
     """Print what there is."""
     cluster.attach_to_running()
     lines = [job_line(facts) for facts in job_stats()]
-    groups = {facts.name: facts for facts in _ask_all(_groups(), "stats", True)}
-    for facts in groups.values():
+    for facts in _ask_all(_groups(), "stats", True):
         lines += group_lines(facts)
-    lines += _service_lines(groups)
+    lines += _service_lines()
     sys.stdout.write("\n".join(lines) + "\n")
     return 0
 
 
-def _service_lines(groups: Collection[str]) -> list[str]:
-    """Spell out what the service knows; `groups`: those that have answered themselves."""
+def _service_lines() -> list[str]:
+    """Spell out what the service knows."""
     if _actor(SERVICE) is None:
-        return ["no service: nothing is shared"]
-    told: list[tuple[GroupRecord, ...]] = _ask_all([SERVICE], "groups")
-    if not told:
-        return ["service: does not answer; `pecan stop` ends it"]
-    lost = [one.name for one in told[0] if one.name not in groups]
-    lines = [f"service: knows {len(told[0])} shared group(s)" + (f", silent: {', '.join(lost)}" if lost else "")]
-    return lines + [line for split_into_parts in _ask_all([SERVICE], "io") for line in io_lines(*split_into_parts)]
+        return ["no service: no pipe is divided"]
+    told: list[tuple[SharedIo, int]] = _ask_all([SERVICE], "io")
+    return io_lines(*told[0]) if told else ["service: does not answer; `pecan stop` ends it"]
 
 
 def run_stop(asked: argparse.Namespace) -> int:
@@ -80,7 +74,6 @@ def run_stop(asked: argparse.Namespace) -> int:
         done = "is left alone: --force ends it" if readers and not asked.force else "was told to end"
         sys.stdout.write(f"shared group {name.removeprefix(PREFIX)} has {_several(readers, 'reader')} and {done}\n")
     service = _actor(SERVICE)
-    # A group that goes on is known to its readers by the service.
     if service is not None and not left:
         _ask_all([SERVICE], "close")
         ray.kill(service)
@@ -104,10 +97,10 @@ def io_lines(shared: SharedIo, jobs: int) -> list[str]:
     if not jobs:
         return []
     if shared.bytes_per_s is None:
-        return [f"  {_several(jobs, 'job')} would share what the cluster has, and none has said how much that is"]
+        return [f"service: {_several(jobs, 'job')} would share a pipe, and none has said how much that carries"]
     cache = "what their nodes keep" if shared.cache_bytes is None else f"{shared.cache_bytes / 1e9:,.4g} GB of cache"
     pipe = f"{shared.bytes_per_s / 1e6:,.4g} MB/s of object stores"
-    return [f"  divides {pipe} and {cache} among {_several(jobs, 'job')}, policy {shared.policy or 'greedy'}"]
+    return [f"service: divides {pipe} and {cache} among {_several(jobs, 'job')}, policy {shared.policy or 'greedy'}"]
 
 
 def group_lines(facts: GroupStats) -> list[str]:

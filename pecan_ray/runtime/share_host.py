@@ -42,10 +42,10 @@ LAST_WORDS_S = 5.0
 class ShareHost:
     """One group: its state, its readers and its run."""
 
-    def __init__(self, name: str, plan: GroupPlan, changed: Callable[[], None], end: Callable[[], None]) -> None:
-        """`changed`: readers have come or gone; `end`: called once, when all is over."""
+    def __init__(self, name: str, plan: GroupPlan, end: Callable[[], None]) -> None:
+        """`end`: called once, when all is over."""
         self.name, self.plan = name, plan
-        self._changed, self._end = changed, end
+        self._end = end
         disk = plan.disk
         self.state: ShareGroup[SharedBatch] = ShareGroup(
             plan.window_bytes,
@@ -104,7 +104,6 @@ class ShareHost:
             self._readers[name] = StoreReader(
                 lambda count: self._perform(self.state.request(name, count)), self.plan.reader_timeout_s
             )
-        self._changed()
         return joined
 
     def store_reader(self, name: str) -> StoreReader:
@@ -124,7 +123,6 @@ class ShareHost:
             reader.close()
             self._forgotten(name)
         self._perform(self.state.leave(name))
-        self._changed()
 
     def _forgotten(self, name: str) -> None:
         self._readers.pop(name, None)
@@ -189,7 +187,6 @@ class ShareHost:
                 self._readers[one.reader].send(one.entry, one.skipped)
             elif isinstance(one, Finish):
                 self._readers[one.reader].finish(EndFrame(one.skipped))
-                self._changed()
             elif isinstance(one, LeaveBehind):
                 self._leave_behind(one)
             elif isinstance(one, TellWaiting):
@@ -209,7 +206,6 @@ class ShareHost:
         for stats in self.state.readers:
             self._readers[stats.reader].notify(message)
         self._readers[one.reader].finish(EndFrame(one.skipped, left_behind=message))
-        self._changed()
 
     def _tell_waiting(self, one: TellWaiting) -> None:
         message = (
@@ -251,7 +247,6 @@ class ShareHost:
                 self._readers[name].close()
                 self._forgotten(name)
                 self._perform(self.state.leave(name))
-                self._changed()
             if self._failed is None:
                 self._perform(self.state.time(now))
             # All readers have heard how it ended, so nobody is waited for.

@@ -13,7 +13,6 @@ import ray
 from pecan_ray.errors import ClusterError
 from pecan_ray.runtime.actors import actor
 from pecan_ray.runtime.cluster import local_selector, this_node
-from pecan_ray.runtime.service import service_actor, tell_service
 from pecan_ray.runtime.share_host import ShareHost
 from pecan_ray.runtime.share_messages import PREFIX, GroupPlan, GroupStats, Joined, JoinRequest
 
@@ -24,8 +23,6 @@ logger = logging.getLogger("pecan_ray.share")
 MOST_CALLS = 100_000
 COMES_S = 60.0
 """A group to which nobody sends a pipeline within this time ends."""
-TELL_S = 30.0
-"""Seconds after which the service is told again: it may have lost what it knew."""
 
 
 class SharedProducer:
@@ -34,27 +31,18 @@ class SharedProducer:
     def __init__(self, name: str) -> None:
         self._name = name
         self._host: ShareHost | None = None
-        self._service: Any = None
         self._ending = False
         # Those who have started it may be gone before they call.
         ray.get_runtime_context().current_actor.watch.remote()
 
     async def watch(self) -> None:
-        """End where no pipeline comes; tell the service now and then."""
+        """End where no pipeline comes."""
         started = time.monotonic()
         while self._host is None and time.monotonic() < started + COMES_S:
             await asyncio.sleep(0.1)
         if self._host is None:
             logger.warning("the shared group %s ends: nobody has sent its pipeline", self._name)
             ray.kill(ray.get_runtime_context().current_actor)
-        while not self._ending:
-            self._service = await asyncio.to_thread(service_actor)
-            self._tell()
-            await asyncio.sleep(TELL_S)
-
-    def _tell(self) -> None:
-        if self._host is not None and self._service is not None:
-            tell_service(self._service, self._host.stats())
 
     async def place(self) -> tuple[str, int]:
         """Return the node and the process, so that a reader can see whether it may open its files."""
@@ -63,7 +51,7 @@ class SharedProducer:
     async def open(self, plan: GroupPlan) -> None:
         """Begin with a pipeline, unless another reader has sent it."""
         if self._host is None:
-            self._host = ShareHost(self._name, plan, self._tell, self._end)
+            self._host = ShareHost(self._name, plan, self._end)
 
     async def join(self, request: JoinRequest) -> Joined | str:
         """Let a reader in; "unopened": the pipeline must be sent before, "ending": another group will follow."""
@@ -118,16 +106,8 @@ class SharedProducer:
         assert self._host is not None
         try:
             await asyncio.to_thread(self._host.run.close)
-            if self._service is not None:
-                await asyncio.wait_for(_forget(self._service, self._name), COMES_S)
-        except (ray.exceptions.RayError, asyncio.TimeoutError) as error:
-            logger.info("the service has not heard of the end of %s: %s", self._name, error)
         finally:
             ray.kill(ray.get_runtime_context().current_actor)
-
-
-async def _forget(service: Any, name: str) -> None:
-    await service.remove_group.remote(name)
 
 
 def producer_of(group: str) -> Any:

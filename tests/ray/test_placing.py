@@ -28,6 +28,7 @@ from pecan_ray.observe.report import Report
 from pecan_ray.placement import Deployment
 from pecan_ray.plan.prices import GCP_TPU_V2, Prices, PriceTier
 from pecan_ray.runtime.cluster import local_selector, why_no_placement
+from pecan_ray.runtime.service import service_actor
 from pecan_ray.runtime.sigterm import sigterm_flag
 from tests.node_start import tried_twice
 from tests.ray.conftest import ROOT, living_actors
@@ -214,6 +215,7 @@ def captured(function: Any, group: Any) -> Any:
 def test_a_trainer_in_a_group_has_workers_on_all_nodes_and_what_is_shared_outlives_the_group(group: Any) -> None:
     def train() -> tuple[list[int], set[str]]:
         read("shared-in-a-group", ONE, share=True, max_lag=50)
+        ray.get(service_actor().place.remote())
         return read("in-a-group", TWO, job="in-a-group")
 
     seen, placements = ray.get(captured(train, group).remote())
@@ -241,7 +243,6 @@ def page(tmp_path: Path) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("end_of_the_service")
 def test_trials_share_a_pipeline_as_the_page_says(tmp_path: Path) -> None:
     pytest.importorskip("ray.tune")
     names: dict[str, Any] = {"__name__": "__main__"}
@@ -249,4 +250,4 @@ def test_trials_share_a_pipeline_as_the_page_says(tmp_path: Path) -> None:
     rows = sorted(one.metrics["rows"] for one in names["results"])
     assert not names["results"].errors
     assert len(rows) == 4 and rows[-1] == IN_GROUPS and set(rows) <= {200, 300, IN_GROUPS}
-    until(lambda: not [name for name in living_actors() if "service" not in name], "an actor is left")
+    until(lambda: not living_actors(), "an actor is left")

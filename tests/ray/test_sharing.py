@@ -37,13 +37,6 @@ WORKERS = pecan.Workers(local=1)
 LINGER_S = 0.5
 
 
-@pytest.fixture(scope="module", autouse=True)
-def end_of_the_service(three_nodes: Any) -> Iterator[None]:
-    """The service stays until it is told to go."""
-    yield
-    assert main(["stop", "--force"]) == 0
-
-
 @pytest.fixture(autouse=True)
 def no_group_left() -> Iterator[None]:
     """Checks that a group ends when its last reader has left."""
@@ -53,9 +46,9 @@ def no_group_left() -> Iterator[None]:
 
 @pytest.fixture
 def no_actor_left() -> Iterator[None]:
-    """Checks that a test leaves no actor of ours alive but the service."""
+    """Checks that a test leaves no actor of ours alive."""
     yield
-    until(lambda: not set(living_actors()) - {"pecan:service"}, lambda: f"{living_actors()} are still alive")
+    until(lambda: not living_actors(), lambda: f"{living_actors()} are still alive")
 
 
 def groups() -> list[str]:
@@ -342,4 +335,3 @@ def test_readers_of_a_group_that_is_stopped_are_told(tmp_path: Path) -> None:
         assert main(["stop", "--force"]) == 0
         with pytest.raises(pecan.errors.PecanError, match="was ended: `pecan stop`"):
             list(batches)
-    until(lambda: "pecan:service" not in living_actors(), "the service was told to stop")

@@ -100,7 +100,7 @@ def test_unknown_columns_are_left_out_the_fastest_comes_first_and_silent_jobs_ar
     assert io_lines(SharedIo(), 0) == []
     assert "none has said" in io_lines(SharedIo(), 1)[0]
     (line,) = io_lines(SharedIo(2e8, 10**12, "max_min"), 2)
-    assert line == "  divides 200 MB/s of object stores and 1,000 GB of cache among 2 jobs, policy max_min"
+    assert line == "service: divides 200 MB/s of object stores and 1,000 GB of cache among 2 jobs, policy max_min"
 
 
 @pytest.mark.parametrize("width", [20, 60, 100, 200])

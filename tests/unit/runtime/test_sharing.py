@@ -1,4 +1,4 @@
-"""Who may share with whom, what is refused, and what the service knows; without Ray."""
+"""Who may share with whom, and what is refused; without Ray."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ import pytest
 
 import pecan_ray as pecan
 from pecan_ray.errors import PlanError
-from pecan_ray.job.share_directory import GroupRecord, ShareDirectory
 from pecan_ray.job.share_group import Place, ReaderStats
 from pecan_ray.observe.report import Report, SharedReading
 from pecan_ray.observe.status_command import group_lines
@@ -96,19 +95,6 @@ def test_a_file_that_has_changed_is_another_data_set_and_what_nothing_stands_for
     held = threading.Lock()
     with pytest.raises(PlanError, match=r"nothing stands for a .*lock"):
         group_parts(pipe_of().map(lambda batch: (held, batch)[1]).plan, "python", 0, SHARES)
-
-
-def test_the_directory_comes_about_again_from_its_journal() -> None:
-    directory = ShareDirectory()
-    records = [GroupRecord("a", "p", "f", "n", ("r1",)), GroupRecord("a", "p", "f", "n", ("r1", "r2"))]
-    lines = [directory.update(record) for record in records]
-    lines += [directory.update(GroupRecord("b", "p", "f", "n")), directory.remove("b")]
-    assert all(lines) and directory.update(records[1]) == "" and directory.remove("c") == ""
-    again = ShareDirectory()
-    assert again.replay(lines) == 0 and again.groups == directory.groups == {"a": records[1]}
-    torn = ShareDirectory()
-    assert torn.replay([*directory.written().splitlines(), '{"group": {"na', "{}", "[]"]) == 3
-    assert torn.groups == directory.groups
 
 
 @pytest.mark.parametrize(("exists", "lost"), [(True, []), (False, ["one"]), (None, ["one"])])
