@@ -22,7 +22,8 @@ MOST_REMEMBERED = 100_000
 MOST_TOLD = 8192
 """Digests in a state, which take some 25 KB."""
 MOST_KEPT_BYTES = 64 * 2**20
-"""Of elements that wait for a trainer to take them; of more their names alone are told."""
+"""Of elements that wait for a trainer to take them; of more their names alone are told, so that bad data cannot fill
+the controller."""
 
 
 def digest_of(identity: Hashable) -> int:

@@ -26,11 +26,11 @@ LONG_START_S = 1.0
 TELLING = 10
 """Batches from which on something can be said of what follows the start."""
 KEEPS_UP = 0.05
-"""Input keeps up with a trainer that waits for a smaller share of its time."""
+"""Input keeps up with a trainer that waits for a smaller share of its time: no change could save more than that."""
 BUSY = 0.3
 """Where no stage of a worker has work for this share of the time, it is none of them."""
 SEEN_S = 0.5
-"""Workers that were looked at for less have shown nothing."""
+"""Workers that were looked at for less have shown nothing: ten looks of `engines.stages`."""
 BLOCKED = 0.3
 """Workers whose finished batches were not taken for this share of their time wait for the way to the trainer."""
 COMPUTES = 0.5

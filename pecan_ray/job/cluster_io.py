@@ -17,9 +17,9 @@ from pecan_ray.errors import PlanError
 from pecan_ray.job.messages import DatasetRooms
 
 SILENT_S = 30.0
-"""A job that was not heard for so long is gone, or does without."""
+"""A job that was not heard for so long is gone, or does without: thirty reports, since each may be lost or late."""
 REPORT_S = 1.0
-"""Least seconds between two reports of a job."""
+"""Least seconds between two reports of a job: quotas follow a change by a second or two."""
 JOBS_PER_S = 100
 """Most reports a second of all jobs together: with many jobs each reports more seldom."""
 DECIDE_S = 0.5

@@ -12,7 +12,8 @@ from pecan_ray.plan.splits import Lease
 from pecan_ray.sampling.spans import Span
 
 STRIKES = 2
-"""A batch is made apart once so many workers have died with it, and is to blame once so many have died of it alone."""
+"""A batch is made apart once so many workers have died with it, and is to blame once so many have died of it alone: one
+death may be anything's."""
 
 
 class FatalBatches:

@@ -43,7 +43,8 @@ failed, and is tried again with a patience of its own."""
 BEHIND_ALL = 1 << 28
 """No split has so many elements."""
 MOST_IN_VAIN = 5
-"""Workers that may die one after the other of something that cannot be cut, and come no further."""
+"""Workers that may die one after the other of something that cannot be cut, and come no further: as many losses as a
+job bears (`losses.MOST_IN_A_ROW`)."""
 WHOLE_PLAN = "a plan that one worker runs as a whole"
 Bundle: TypeAlias = tuple[Lease, ...]
 

@@ -50,7 +50,7 @@ MOST_OFFERED = 512
 MOST_FORESEEN = 24
 """Of the splits that the next epoch begins with, so many are told."""
 MOST_LOGGED = 100
-"""Bad elements that are told one by one."""
+"""Bad elements that are told one by one: a log of more is read by nobody."""
 
 
 class JobRequests:

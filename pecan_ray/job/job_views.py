@@ -22,7 +22,7 @@ MOST_SEEN = 600
 MOST_CHANGES = 200
 """Newest decisions of a view that have changed something: they are never left out for being between others."""
 MOST_TOLD = 500
-"""Newest events of a view."""
+"""Newest events of a view: more than a page shows."""
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,8 @@ ANEW_S = 1.0
 """Least work of a run for an engine that begins anew with each: a graph takes 0.1 to 0.2 s to begin.  A shorter run
 would look slow for its rows, and the next one would have fewer rows, down to one."""
 NEWEST_SHARE = 0.3
-"""Of the mean of how long leases take, the share that the last one has."""
+"""Of the mean of how long leases take, the share that the last one has: it follows a change within some leases, and one
+slow lease is a third of it."""
 
 
 @dataclass

@@ -34,7 +34,7 @@ DIVISORS = (61, 64, 67, 71, 73)
 FIRSTS = (0, 61, 125, 192, 263)
 """Where the sums of each begin."""
 MOST_NAMED = 5
-"""Most files that are named."""
+"""Most files that are named: a message has room for them."""
 SIZE = 8
 """Bytes of a digest: what differs by chance goes unseen once in 10^19 cases."""
 

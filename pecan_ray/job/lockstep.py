@@ -23,7 +23,7 @@ GOLDEN = 0x9E3779B1
 KEPT_STEPS = 64
 """Newest ones that a trainer remembers, for two seconds or more: it reports once in a second at least."""
 KEPT_OF_WINDOW = 512
-"""Newest ones of each trainer that a window holds."""
+"""Newest ones of each trainer that a window holds: 16 s of `SAMPLED_PER_S`, three windows."""
 MOST_TRAINERS = 64
 """With more of them, steps are not looked at singly: reports stay short."""
 LEAST_COMMON = 5

@@ -19,7 +19,7 @@ MOST_IN_A_ROW = 5
 FROM_WORK: tuple[LossCause, ...] = ("process", "silent", "hung")
 """What a worker's own work may be the cause of."""
 MAX_PAUSE_S = 30.0
-"""Longest time without starting a worker after losses of other causes."""
+"""Longest time without starting a worker after losses of other causes: what has passed is noticed within it."""
 TOGETHER_S = 10.0
 """Workers of one node that were there at a time and are lost within this one have one cause, whatever it is."""
 

@@ -23,7 +23,8 @@ from pecan_ray.plan.splits import LeaseKey
 from pecan_ray.sampling.spans import Span, Spans, one_after_the_other
 
 REPEAT_S = 5.0
-"""A report that was not answered for so long is sent again."""
+"""A report that was not answered for so long is sent again: an answer takes milliseconds, and a busy controller
+seconds."""
 
 
 @dataclass

@@ -20,7 +20,7 @@ PRESSING_PER_TRAINER_S = 0.011
 """The same in an epoch's middle, where queues have room for the batches of the meantime.  About 100 reports come a
 second."""
 IDLE_REPORT_S = 1.0
-"""Longest time without a report, with few trainers."""
+"""Longest time without a report, with few trainers: numbers that people see are no older."""
 
 
 def longest_silence(world_size: int) -> float:

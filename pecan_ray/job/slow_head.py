@@ -7,7 +7,7 @@ import math
 from pecan_ray.job.ledger import Ledger
 
 HELP_AFTER_S = 1.0
-"""The trainer waits at least so long for its next rows before another worker helps."""
+"""The trainer waits at least so long for its next rows before another worker helps, who makes them anew."""
 HELP_TIMES = 4.0
 """It also waits so many times as long as a worker needs for a batch: functions and a garbage collector may run late."""
 RUN_TIMES = 2.0

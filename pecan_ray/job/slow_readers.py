@@ -14,7 +14,7 @@ from pecan_ray.job.waiting import SAY_AFTER_S
 TELL_AGAIN_S = 60.0
 """The same readers are named again after so long, so that a reader of many slow steps fills no log."""
 MAX_NAMED = 4
-"""Readers that are named in a text, or a report."""
+"""Readers that are named in a text, or a report: a line has room for them."""
 RANK_PATIENCE_S = 1800.0
 """A rank of a trial cannot go on alone: to be left behind ends its trial.  Longer than validations take."""
 LONGEST_STEP_S = 5.0

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pecan_ray.job.state import JobState
 
 LATELY_S = 10.0
-"""Speeds are those of so many seconds."""
+"""Speeds are those of so many seconds: single batches do not show, and a change soon does."""
 MOST_BYTES_PER_S = 1e12
 """A training loop that does nothing would be as fast as you like; for this one, it is so fast."""
 LEAST_OF_EPOCH = 0.05

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pecan_ray.job.stats import JobEvent
 
 FIRST = 500
-"""Events from the beginning that are kept."""
+"""Events from the beginning that are kept: how a job has begun explains the most."""
 NEWEST = 1500
-"""Newest events that are kept."""
+"""Newest events that are kept.  Chosen: all that are kept are in each snapshot of the journal."""
 MOST_EPOCHS = 1000
 """Newest epochs of which it is known when they ended."""
 

@@ -22,7 +22,7 @@ LOOKS = 4
 ANSWER_S = 2.0
 """The cluster usually answers within this time: what is said then is what it has answered."""
 MOST_NAMED = 8
-"""Most ranks that are named in a message; of more the number is told."""
+"""Most ranks that are named in a message; of more, which nobody would read, the number is told."""
 
 
 @dataclass

@@ -35,11 +35,11 @@ PREFIX = "pecan:blocks:"
 ANSWER_S = 2.0
 """A node that has not answered after so long is left alone for a while."""
 LOOK_S = 2.0
-"""Least seconds between two looks of a worker for the nodes that there are."""
+"""Least seconds between two looks of a worker for the nodes that there are: a new node serves blocks that soon."""
 LOOKS_PER_S = 50
 """Most looks a second of all workers together: with many workers each looks more seldom."""
 THREADS = 8
-"""Questions that an actor answers side by side."""
+"""Questions that an actor answers side by side: each reads a disk, and eight keep one busy."""
 
 
 PROTOCOL = 3

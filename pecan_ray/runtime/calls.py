@@ -22,7 +22,7 @@ from pecan_ray.job.registration import RESTART_S
 from pecan_ray.runtime import cluster
 
 LOOK_S = 1.0
-"""While an answer is awaited, the connection is looked at once in this time."""
+"""While an answer is awaited, the connection is looked at once in this time, which costs a wake-up."""
 STANDSTILL_S = 5.0
 """A process that does nothing for so long, though it only waits, stands still."""
 JUST_S = 10.0

@@ -36,7 +36,8 @@ logger = logging.getLogger("pecan_ray.controller")
 # Seconds. A training step that saves a state waits for this, so it is short beside a step.
 LOOK_S = 0.02
 WATCH_S = 10.0
-"""A call that only tells whether this process lives is answered after so long."""
+"""A call that only tells whether this process lives is answered after so long: then another one follows, and a dead
+process is seen at once."""
 JOB_COMES_S = 60.0
 """A controller to which nobody sends a job within this time ends."""
 

@@ -25,7 +25,7 @@ from pecan_ray.storage import dataset_of, is_remote
 logger = logging.getLogger("pecan_ray.controller")
 
 ANSWER_S = 10.0
-"""The service may take so long to start, and to answer."""
+"""The service may take so long to start, and to answer: an actor takes two to three seconds on a free machine."""
 # Seconds that a job's end waits for the service. One that was not told gives the part away all the same, once the
 # job has been silent (`cluster_io.SILENT_S`).
 LEAVE_S = 2.0

@@ -24,13 +24,13 @@ logger = logging.getLogger("pecan_ray.controller")
 JOB = "job"
 """The object that is written last, and removed first: where it is, there is a copy to go on from."""
 EVERY_S = 1.0
-"""What was added meanwhile is one object."""
+"""What was added meanwhile is one object: a lost node takes so much with it, and a bucket bills requests."""
 PATIENCE_S = 4.0
 """Requests are tried again for so long: less than after which a job says that its storage makes it wait."""
 AGAIN_S = 10.0
 """After requests have failed for `PATIENCE_S`, the next try comes after this time."""
 BEGIN_S = 30.0
-"""Longest wait for the bucket when a job begins."""
+"""Longest wait for the bucket when a job begins: a place that cannot be written to is refused then, and not later."""
 END_S = 10.0
 """Longest wait for the bucket when a job ends."""
 READS = 5

@@ -23,7 +23,7 @@ from pecan_ray.storage import is_remote
 OFF = "off"
 """No journal is kept."""
 LONGEST_NAME = 150
-"""Characters of a file's name that are told from a job's."""
+"""Characters of a file's name that are told from a job's: systems allow 255 bytes, and the actor's id follows."""
 # Seconds in which the kernel has closed the files of a process that was killed, its memory freed before; and how
 # often that is looked at.
 GONE_S, LOOK_S = 5.0, 0.05

@@ -12,7 +12,7 @@ from pecan_ray.job.messages import Placement, TrainerReport, WorkerProgress
 from pecan_ray.job.state import JobState
 
 MOST_TAG_LETTERS = 200
-"""Of a name in a tag."""
+"""Of a name in a tag, which each sample repeats."""
 JOB_TAGS = ("pecan_job", "pipeline")
 
 

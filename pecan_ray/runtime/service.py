@@ -24,7 +24,7 @@ logger = logging.getLogger("pecan_ray.service")
 
 SERVICE = "pecan:service"
 MOST_LINES = 10_000
-"""After so many the journal is written anew."""
+"""After so many the journal is written anew: some megabytes, which are read at a restart."""
 
 
 class PecanService:

@@ -71,7 +71,7 @@ MOST_CALLS = 100_000
 MOST_RESTARTS = 100
 """A controller that dies more often is not started again: something kills it whatever it does."""
 LOOK_AGAIN_S = 0.2
-"""Between two tries to become a trainer."""
+"""Between two tries to become a trainer: a controller of a run before takes seconds to end."""
 GIVES_WAY_S = 3.0
 """The controller of another run of the same name answers within this time, or is asked again."""
 OWN = ("rank", "format", "device", "prefetch_bytes", "job")

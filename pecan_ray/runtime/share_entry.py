@@ -31,9 +31,10 @@ from pecan_ray.transport.share_channel import ChannelAddress
 from pecan_ray.transport.shared_slots import BatchDescriptor, SlotBorrower
 
 AHEAD = 2
-"""Batches that a reader may have before its loop asks for them."""
+"""Batches that a reader may have before its loop asks for them: one comes while the other one is used."""
 JOIN_S = 120.0
-"""A group that has not let a reader in after so long does not."""
+"""A group that has not let a reader in after so long does not: until then the one before it may end, and its actor
+start."""
 # Seconds between questions while the group before this one ends, which takes it seconds.
 LOOK_AGAIN_S = 0.2
 # Seconds between two signs of life: five of them may be lost within the shortest timeout of a reader.

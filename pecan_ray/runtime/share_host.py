@@ -35,7 +35,7 @@ logger = logging.getLogger("pecan_ray.share")
 # Seconds between looks at readers. Their timeouts are 5 s at least (`Config(trainer_timeout_s=...)`).
 TICK_S = 0.5
 LAST_WORDS_S = 5.0
-"""Readers may take so long to hear how it ended."""
+"""Readers may take so long to hear how it ended: those on other nodes speak once a second."""
 
 
 # Why one process for all readers: docs/decisions/sharing.md#44-groups-of-sharing-readers

@@ -20,7 +20,7 @@ from pecan_ray.transport.shared_slots import BatchDescriptor, BatchHandle
 logger = logging.getLogger("pecan_ray.share")
 
 OPEN_S = 60.0
-"""A reader that has not opened its pipes after so long is gone."""
+"""A reader that has not opened its pipes after so long is gone: it does so as soon as it has the answer."""
 
 
 class SharedBatch:

@@ -22,7 +22,7 @@ from pecan_ray.runtime.client import BatchClient
 logger = logging.getLogger("pecan_ray")
 
 LEAVE_S = 30.0
-"""Longest wait for the controller's answer."""
+"""Longest wait for the controller's answer: it ends workers, and removes a copy in a bucket, before it answers."""
 
 
 class TrainerShutdown:

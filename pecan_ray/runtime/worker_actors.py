@@ -63,7 +63,8 @@ MOST_FLUSH_S = 8.0
 FINISH_S = 5.0
 """A worker that is done with a job says so within this time, or ends."""
 REASON_S = 2.0
-"""What is in the way of workers without a place is looked up once in this time for all of them."""
+"""What is in the way of workers without a place is looked up once in this time for all of them: the look reads the
+cluster's state."""
 
 
 @dataclass

@@ -25,7 +25,8 @@ from pecan_ray.runtime.worker_actor import WorkerActorSpec, make_worker
 ORPHAN_S = RESTART_S + 30.0
 """A controller that has not come again after so long is given up, as its trainers have before."""
 NAME_FREE_S = 30.0
-"""The workers of a job of the same name that has just ended are gone within this time."""
+"""The workers of a job of the same name that has just ended are gone within this time: one that hangs is killed after
+`worker_actors.DEAD_S`."""
 MOST_CALLS = 10_000
 """A controller may start so many workers at a time."""
 

@@ -18,7 +18,8 @@ from pecan_ray.runtime.worker_plan import WorkerPlan
 from pecan_ray.storage import bytes_from_node, reads_hedged, remote_bytes
 
 NEWS_S = 1.0
-"""With how many threads it works, and what takes it long, a worker says after this time."""
+"""With how many threads it works, and what takes it long, a worker says after this time: a window of the search for
+threads lasts as long."""
 
 
 class WorkerReporter:
