@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 
 import pecan_ray
-from pecan_ray import sources
+from pecan_ray import cache, placement, sources
 from tests import floors, tiers
 from tests.programs import ROOT, run_python
 
@@ -144,7 +144,7 @@ def test_importing_pecan_ray_imports_no_framework() -> None:
     assert done.stdout == "[]\n", done.stderr
 
 
-@pytest.mark.parametrize("package", [pecan_ray, sources])
+@pytest.mark.parametrize("package", [pecan_ray, sources, cache, placement])
 def test_every_name_that_is_imported_when_it_is_used_is_there_and_told(package: ModuleType) -> None:
     for name in package.__all__:
         assert getattr(package, name) is not None

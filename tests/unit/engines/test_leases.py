@@ -321,6 +321,11 @@ def bucketed(pipe: PecanPipeline) -> PecanPipeline:
 NO_ROUNDS: list[tuple[Callable[[], PecanPipeline], dict[str, Any], str]] = [
     (lambda: numbers(10).batch(2), {}, r"ends with batch: let it end with bucket_by_length"),
     (lambda: numbers(10), {}, r"makes no batches: let it end with bucket_by_length"),
+    (
+        lambda: bucketed(numbers(10).batch(2, drop_remainder=False).map(dict).unbatch()),
+        {},
+        r"as a whole, since behind unbatch elements are not known any more",
+    ),
     (lambda: bucketed(numbers(10).take(5)), {}, r"run by one worker as a whole \(take"),
     (lambda: bucketed(numbers(10)).filter(lambda batch: True, name="some"), {}, r"some: behind bucket_by_length"),
     (lambda: bucketed(numbers(10)).map(dict, name="moved"), {"on_error": "skip"}, r"moved: with on_error='skip'"),

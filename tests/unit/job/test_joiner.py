@@ -74,6 +74,9 @@ def blocks(
 
 def as_received(one: BlockOfRows, made: Sequence[Row], worker: str) -> ReceivedBatch:
     mine, block = made[one.begin : one.end], one.block
+    assert block.row_range is not None
+    told = [block.row_range.element_of(row, tuple(block.spans)) for row in range(len(mine))]
+    assert told == [((0, 0, split), element) for split, element in mine], "an error names the element of each row"
     return ReceivedBatch(0, worker, 0, block.spans, len(mine), len(mine), row_range=block.row_range, payload=mine)
 
 

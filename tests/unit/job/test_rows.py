@@ -26,6 +26,48 @@ def numbered_job(*lengths: int | None) -> tuple[JobRig, str]:
     return rig, first
 
 
+STEP_S = 0.25
+
+
+def helped_after(rig: JobRig) -> float:
+    """Let time pass until a second worker helps; return the seconds."""
+    began, told = rig.now, [event.kind for event in rig.job.story].count("order")
+    while [event.kind for event in rig.job.story].count("order") == told:
+        assert rig.now < began + 60.0, "nobody helps"
+        rig.handle(events.TimePassed(), after=STEP_S)
+    return rig.now - began
+
+
+def test_a_second_worker_helps_after_four_batches_time_and_later_where_it_was_of_no_use() -> None:
+    rig = JobRig(LedgerShape(in_row_order=True, batch_size=2), Workers(2))
+    workers = rig.begin([Split(0, elements=100)])
+    for worker in workers:
+        rig.assign(worker)
+
+    def take(worker: str) -> tuple[str, Lease]:
+        return worker, rig.take(worker, 2)[0]
+
+    def bring(worker: str, lease: Lease) -> None:
+        rig.handle(events.TimePassed(), after=STEP_S)
+        rig.acknowledge(worker, lease, lease.spans[0][0] >> OUTPUT_BITS, 2)
+
+    one, late = workers
+    for brought in [take(worker) for worker in (one, late, one, late)][:3]:
+        bring(*brought)
+    assert helped_after(rig) == 4 * STEP_S * 2, "two workers: each has twice the time of a batch"
+    bring(*take(one))
+    row_8 = take(late)
+    assert helped_after(rig) == 4 * STEP_S * 2, "the time before was that of a slow worker"
+    bring(*row_8)
+    take(late)
+    row_12 = take(one)
+    assert helped_after(rig) == 3.5 > 1.5 * (2.0 + STEP_S), "the late one was the first after all"
+    rig.acknowledge(*row_12, 12, 2)
+    bring(*take(one))
+    assert take(late)[1].spans[0] == elements(14, 2)
+    assert helped_after(rig) == 1.5, "now the other one was: rows 10 to 13 have come in the time of a batch"
+
+
 def numbered_ledger(from_front: tuple[int, ...] = ()) -> Ledger:
     ledger = Ledger(LedgerShape(in_row_order=True, joined=True, batch_size=2, from_front=from_front))
     ledger.add_splits(0, [Split(index, elements=4) for index in range(3)])

@@ -123,6 +123,17 @@ def test_intervals_that_touch_or_leave_their_split_are_refused(spans: Any, said:
         list(unpack_remaining_parts(packed, StateNumbers()))
 
 
+@pytest.mark.parametrize("longer", [("gaps",), ("lengths",), ("gaps", "lengths")])
+def test_intervals_of_no_split_are_refused(longer: tuple[str, ...]) -> None:
+    packed, more = (
+        pack_remaining_parts([Rest(0, 0, tuple((at * WIDTH, at * WIDTH + 1) for at in range(0, count, 2)))], numbers)
+        for count, numbers in ((2, StateNumbers()), (4, StateNumbers()))
+    )
+    damaged = {**packed, **{column: more[column] for column in longer}}
+    with pytest.raises(ValueError, match="belong to no split"):
+        list(unpack_remaining_parts(damaged, StateNumbers()))
+
+
 def mended(fields: dict[str, Any]) -> dict[str, Any]:
     """A state with the checksum of what it holds now."""
     fields = {name: value for name, value in fields.items() if name != "checksum"}

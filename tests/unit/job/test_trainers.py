@@ -9,7 +9,7 @@ from pecan_ray.job import events
 from pecan_ray.job.instructions import EndJob, KillWorker, Log, LookForTrainers, RejectTrainer
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.messages import TrainerReport
-from pecan_ray.job.registration import Registration, Rejected, Retry
+from pecan_ray.job.registration import NoResponse, Registration, Rejected, Retry, StopWithError
 from pecan_ray.job.spec import Timeouts
 from pecan_ray.job.start_worker import StartWorker
 from pecan_ray.job.trainers import Trainers
@@ -52,6 +52,15 @@ def test_a_new_process_ends_a_job_that_was_left_behind_and_no_other_and_is_told_
     again = Registration("job", world_size, 0.0).decide(Rejected(refused), stale_s + 3.0)
     assert isinstance(again, Retry) and f"not heard for {stale_s:g} s gives way" in again.say
     assert isinstance(trainers.register(came(0, "new"), stale_s + 0.1), StaleJobError)
+
+
+def test_a_name_that_is_taken_is_waited_for_anew_when_its_controller_has_answered_in_between() -> None:
+    registration, taken = Registration("job", 1, 0.0), NoResponse("taken", "it is taken")
+    assert isinstance(registration.decide(taken, 6.0), Retry)
+    assert isinstance(registration.decide(Rejected(StaleJobError("it ends")), 7.0), Retry)
+    assert isinstance(registration.decide(taken, 10.0), Retry)
+    assert isinstance(registration.decide(taken, 18.0), Retry)
+    assert isinstance(registration.decide(taken, 18.1), StopWithError)
 
 
 # --- a process that is replaced --------------------------------------------------------------------------------

@@ -175,7 +175,8 @@ def test_a_pipeline_shows_its_operators_and_inputs_and_runs_none() -> None:
     assert "fails" in shown.of("code")[0]
     assert shown.of("ol", "li") == ["concat", "Arrays", "Arrays"]
     assert len(shown.of("ol", "li", "ol", "li", "code")) == 2, "of the inputs"
-    assert [text[:6] for text in shown.of("div", "ol", "li", "code")] == [".batch"]
+    assert shown.of("div", "ol", "li", "code") == [".batch(2)"]
+    assert repr(numbers.shuffle(9, reshuffle=False).batch(2)).endswith(".shuffle(9).batch(2)"), "numbers alone"
 
 
 def test_a_report_shows_what_its_text_tells_and_workers_and_events_in_tables() -> None:

@@ -75,6 +75,7 @@ def test_a_schedule_is_part_of_what_a_plan_is_and_nonsense_is_refused_when_it_is
     assert prints[1] == two(pecan.WeightSchedule(((0, (9.0, 1.0)), (2, (1, 9))))).fingerprint()
     refused: list[tuple[Any, str]] = [
         ([], r"must be a list of pairs \(from where on, weights\), but got \[\]"),
+        (5, r"must be a list of pairs \(from where on, weights\), but got 5"),
         ([(1, [1, 2])], r"steps must begin from 0 on and rise, but got \[1\]"),
         ([(0, [1, 2]), (5, [1])], r"each step needs as many weights, but got \[2, 1\]"),
         ([(0, [1, -1])], r"from 0 on: needs one number >= 0 per pipeline, .* but got \[1, -1\]"),

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pecan_ray.sampling.spans as spans_module
-from pecan_ray.sampling.spans import PackedSpans, Spans, bounds_of, merged, one_after_the_other
+from pecan_ray.sampling.spans import PackedSpans, Spans, bounds_of, merged, one_after_the_other, packed
 from tests.long_form import examples
 
 SPANS = st.lists(st.tuples(st.integers(0, 30), st.integers(-1, 9)).map(lambda one: (one[0], sum(one))), max_size=6)
@@ -26,6 +26,7 @@ def test_a_set_of_spans_is_a_set(steps: list[tuple[str, list[tuple[int, int]]]])
             assert list(merged(given)) == list(Spans(given)), "many at a time"
             numbers = {n for start, stop in given for n in range(start, stop)}
             if step == "ask":
+                assert {place for place in range(40) if place in spans} == expected
                 assert bool(spans) == bool(expected) and spans.size() == len(expected)
             elif step == "remove_all":
                 spans.remove_all(given)
@@ -47,7 +48,9 @@ def test_a_set_of_spans_is_a_set(steps: list[tuple[str, list[tuple[int, int]]]])
 
 def test_packed_spans_are_the_spans_that_were_packed_also_behind_others_and_in_another_process() -> None:
     spans = [(3, 4), (1 << 61, 1 << 62)]
-    packed = PackedSpans(bounds_of(spans))
-    assert pickle.loads(pickle.dumps(packed)) == packed == spans
-    assert one_after_the_other([[(0, 1)], packed]) == [(0, 1), *spans] and packed[1] == spans[1]
-    assert all(type(place) is int for span in packed for place in span)
+    as_one = PackedSpans(bounds_of(spans))
+    assert pickle.loads(pickle.dumps(as_one)) == as_one == spans
+    assert one_after_the_other([[(0, 1)], as_one]) == [(0, 1), *spans] and as_one[1] == spans[1]
+    assert all(type(place) is int for span in as_one for place in span)
+    assert isinstance(packed(as_one.bounds), list), "a few are sooner read as they are"
+    assert isinstance(packed(bounds_of(spans * spans_module.MANY)), PackedSpans)

@@ -43,6 +43,10 @@ DROPS = "drops a remainder of each of its 4 shards"
 SHARDED: dict[str, tuple[Callable[[Any], Any], str | None]] = {
     "endless": (lambda data: data.repeat(), NO_END),
     "endless behind a filter": (lambda data: only_even(data.repeat()).batch(2).prefetch(1), NO_END),
+    "endless and chosen first": (
+        lambda data: tf.data.Dataset.sample_from_datasets([only_even(data.repeat()), data], seed=1),
+        NO_END,
+    ),
     "dropping": (lambda data: data.batch(64, drop_remainder=True), DROPS),
     "dropping behind a filter": (
         lambda data: data.filter(lambda n: n > 2).padded_batch(2, drop_remainder=True).map(lambda n: n + 1),
