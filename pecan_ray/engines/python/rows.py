@@ -134,7 +134,7 @@ class RowsColumn(NDArrayOperatorsMixin):
     @property
     def size(self) -> int:
         """Numbers of each element."""
-        return math.prod(self.shape) if self._watch.rows else 0
+        return math.prod(self.shape)
 
     @property
     def nbytes(self) -> int:

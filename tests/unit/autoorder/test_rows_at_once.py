@@ -89,6 +89,7 @@ ALLOWED: dict[str, Function] = {
     "clip and cast": lambda e: {**e, "x": np.clip(e["x"] * 2, 0, 1).astype(np.float16)},
     "where": lambda e: {**e, "s": np.where(e["s"] > 0, e["s"], -e["s"])},
     "a constant of the element's size": lambda e: {**e, "x": e["x"] + np.arange(e["x"].shape[0])},
+    "asks for the size": lambda e: {**e, "x": e["x"] / e["x"].size},
     "asks for the dtype": lambda e: {**e, "x": e["x"] / 255 if e["x"].dtype == np.uint8 else e["x"]},
     "whole numbers": lambda e: {**e, "n": (e["n"] * 3 + 1) % 17 // 2},
     "asks for classes": by_class,
@@ -135,6 +136,7 @@ def overflowing(element: Element) -> Element:
 REFUSED: dict[str, Function] = {
     "an error of NumPy that is swallowed": one_bad_power,
     "an error of numbers that rows do not have": swallowed_overflow,
+    "a function of as many arguments as clip": lambda e: {**e, "x": np.interp(e["x"], CONSTANT, CONSTANT)},
     "mean": lambda e: {**e, "x": e["x"] - e["x"].mean()},
     "turned round": lambda e: {**e, "x": e["x"][::-1]},
     "a place": lambda e: {**e, "s": e["x"][0]},

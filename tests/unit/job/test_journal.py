@@ -13,6 +13,7 @@ import pytest
 
 from pecan_ray.errors import JournalError
 from pecan_ray.job import events
+from pecan_ray.job.instructions import Response
 from pecan_ray.job.journal import (
     Handled,
     JournalEntry,
@@ -27,10 +28,11 @@ from pecan_ray.job.journal import (
     snapshot,
 )
 from pecan_ray.job.ledger_shape import LedgerShape
+from pecan_ray.job.messages import Reply
 from pecan_ray.job.spec import ErrorPolicy, JobSpec
 from pecan_ray.job.state import JobState
 from pecan_ray.options import Workers
-from pecan_ray.plan.splits import Split
+from pecan_ray.plan.splits import Lease, Split
 
 SPEC = JobSpec("kept", LedgerShape(world_size=2), Workers(2, 1))
 PAGE = events.SplitPageReceived(0, (Split(0, "é\n"), Split(1, "b")))
@@ -120,6 +122,13 @@ def test_a_damaged_entry_is_refused() -> None:
 def test_what_is_no_journal_of_this_job_is_refused(told: list[JournalEntry], match: str) -> None:
     with pytest.raises(JournalError, match=match):
         read(data_of(told))
+
+
+def test_a_replay_tells_answers_by_how_many_leases_they_hold() -> None:
+    event, lease = events.TimePassed(), Lease(0, Split(0))
+    replies: list[Reply] = [(), (lease,), (lease, lease), "stop"]
+    did = {handled(event, 10.0, [Response("w", "main", 1, reply)]).did for reply in replies}
+    assert len(did) == len(replies)
 
 
 @pytest.mark.parametrize("body", [b"[]", b'{"at": 1}', b"", pickle.dumps(7), pickle.dumps(PAGE)])

@@ -90,6 +90,14 @@ def test_losses_in_a_row_end_a_job_if_the_workers_own_work_may_be_the_cause(how:
     assert str(job.rig.job.error).startswith("job job: 6 workers in a row were lost before a trainer received a batch")
 
 
+def test_workers_of_a_node_that_are_asked_to_end_together_count_once() -> None:
+    losses = Losses()
+    for number in range(TIMES):
+        assert losses.note_sigterm(f"w{number}", "node", 0.0, 10.0) == ""
+    told = [losses.note_sigterm(f"v{number}", f"n{number}", 0.0, 10.0) for number in range(MOST_IN_A_ROW)]
+    assert not any(told[:-1]) and told[-1].startswith("6 workers in a row were lost")
+
+
 @pytest.mark.parametrize("how", ["stream breaks", "stream breaks, and its node is gone"])
 def test_losses_by_what_is_around_the_workers_end_no_job_however_many_they_are(how: str) -> None:
     job = LosingJob()

@@ -288,6 +288,7 @@ def all_leases(ledger: Ledger, worker: str) -> list[Lease]:
 @given(st.lists(BEGUN, max_size=4), st.lists(st.integers(0, 2), max_size=2))
 @example([(1, {0, 1}, False), (1, {0, 1}, False)], [1])  # two splits of which all is used but what may lie behind
 @example([(2, {2, 3}, False)], [])
+@example([(2, {0}, True), (2, {3}, True)], [])  # all of the second split but its end
 @example([(1, {1}, True)], [0])
 def test_a_run_in_order_goes_on_with_all_that_is_left_and_with_nothing_between_that_was_used(
     begun: list[tuple[int, set[int], bool]], fresh: list[int]

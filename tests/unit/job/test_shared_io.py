@@ -14,6 +14,8 @@ from pecan_ray.errors import PlanError
 from pecan_ray.job import events
 from pecan_ray.job.cluster_io import MIB, ClusterIoRegistry, JobIo
 from pecan_ray.job.instructions import Instruction, LimitRemoteIo
+from pecan_ray.job.messages import WorkerProgress
+from pecan_ray.job.speed import LATELY_S, SpeedMeter
 from pecan_ray.job.start_worker import StartWorker
 from pecan_ray.options import Config, Workers
 from tests.long_form import some_later
@@ -112,3 +114,14 @@ def test_the_shares_of_those_that_run_always_make_up_the_quota(seed: int) -> Non
             assert all(share is None for share in shares)
         elif shares:
             assert math.fsum(share or math.inf for share in shares) == pytest.approx(quota)
+
+
+def test_the_share_of_hits_is_of_what_was_read_since_the_look_before() -> None:
+    rig, meter = JobRig(), SpeedMeter()
+    (worker,) = rig.begin()
+    found = []
+    for remote_bytes, node_bytes in ((100, 100), (300, 100), (300, 300), (400, 600)):
+        told = WorkerProgress(remote_bytes=remote_bytes, node_bytes=node_bytes)
+        rig.handle(events.WorkerProgressReported(worker, told), after=LATELY_S)
+        found.append(meter.look(rig.job, rig.now).hit_share)
+    assert found == [0.0, 0.0, 1.0, 0.75]

@@ -34,6 +34,7 @@ def test_a_job_ends_itself_when_nobody_comes_or_all_are_silent_and_turns_away_wh
         assert not of_kind(EndJob, rig.handle(events.TrainerWaiting(1, "t1"))), "both are heard"
     done = rig.handle(events.TimePassed(), after=31.0)
     assert of_kind(KillWorker, done) == [KillWorker(worker)] and of_kind(EndJob, done) == [EndJob(orphaned=True)]
+    assert rig.handle(events.TimePassed()) == []
     for trainer in (came(0, "new"), came(1)):
         (refused,) = of_kind(RejectTrainer, rig.handle(trainer))
         assert isinstance(refused.error, StaleJobError) and refused.incarnation == trainer.incarnation

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -57,6 +58,10 @@ def test_workers_that_run_cost_what_their_nodes_cost_and_others_what_has_room(
     assert MIXED.remote_per_hour(remote, paid) == pytest.approx(bill)
     assert MIXED.remote_per_hour(remote + 1, paid) > MIXED.remote_per_hour(remote, paid)
     assert MIXED.per_hour(2, remote, paid) == pytest.approx(9.92 + bill)
+
+
+def test_a_megabyte_a_second_for_an_hour_is_paid_as_three_gigabytes_and_a_half() -> None:
+    assert replace(GCP, transfer_per_gb=0.09).row_transfer(1e6) == pytest.approx(3.6 * 0.09)
 
 
 @given(st.integers(0, 500), st.integers(1, 40))

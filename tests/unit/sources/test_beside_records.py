@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet as pq
 
-from pecan_ray.errors import ColumnError
+from pecan_ray.errors import ColumnError, SourceError
 from pecan_ray.sources import Csv, JsonLines, Parquet, TextLines, TFRecords
 from tests.sample_files import example, framed
 from tests.source_contract import check_columns, elements_of, plain
@@ -81,6 +81,15 @@ def test_columns_of_folders_can_be_named_and_a_files_own_comes_first(tmp_path: P
     assert plain(own) == [{"month": 1, "x": 2}] * 3
     with pytest.raises(ColumnError, match=r"no column 'year'. It has: month, x, label"):
         elements_of(Parquet(f"{tmp_path}/**/*.parquet", columns=["year", "label"]))
+
+
+def test_lines_beside_a_bad_one_have_the_columns_of_their_folder(tmp_path: Path) -> None:
+    (tmp_path / "m=1").mkdir()
+    (tmp_path / "m=1" / "a.txt").write_bytes(b"a\n\xff\nb\n")
+    source = TextLines(f"{tmp_path}/*/*.txt")
+    (split,) = source.splits()
+    first, bad, last = source.read_past_errors(split)
+    assert isinstance(bad, SourceError) and plain([first, last]) == [{"text": "a", "m": "1"}, {"text": "b", "m": "1"}]
 
 
 def test_a_mask_that_is_called_like_a_folder_is_refused(tmp_path: Path) -> None:
