@@ -47,6 +47,7 @@ def test_one_thread_that_never_waits_gets_cachews_sum() -> None:
     unmarked = choose_execution(replace(profile, points=()), StoreModel())
     assert (unmarked.mode, unmarked.point, len(unmarked.options), unmarked.remote) == ("compute", None, 1, False)
     assert "no autocache point is marked" in unmarked.reason
+    assert choose_execution(replace(profile, batches=100), StoreModel()).seconds == 0.0, "batches cost what is given"
 
 
 def test_splits_that_are_too_large_for_an_entry_are_computed() -> None:
@@ -69,6 +70,9 @@ def test_a_small_gain_is_not_worth_a_cache_and_of_equally_fast_ones_the_smallest
     """Reading takes 985 and 970 ms of the 1,000 of the source, before an operator that takes nothing."""
     small = choose_execution(pipeline(0.0), StoreModel(per_element_s=0.985e-3))
     assert small.mode == "compute" and "less than 2% would be saved" in small.reason
+    assert small.reason.startswith("compute: 1.0 s an epoch (reading 1.0 s for one reader, computing 0.0 s for one ")
+    for latency, shown in ((1e-4, "1 ms"), (5e-5, "500 µs")):
+        assert f"(reading {shown} for" in choose_execution(pipeline(1.0), StoreModel(latency_s=latency)).reason
     assert choose_execution(pipeline(0.0), StoreModel(per_element_s=0.970e-3)).mode == "source"
     ops = (OperatorCost("grow", 0.0, 3e5), OperatorCost("shrink", 0.0, 2e4))
     points = (CachePoint("large", "grow"), CachePoint("small", "shrink"))
@@ -79,7 +83,7 @@ def test_a_small_gain_is_not_worth_a_cache_and_of_equally_fast_ones_the_smallest
 @given(work=st.floats(0, 1e6), share=st.floats(0, 1), threads=st.integers(1, 64))
 def test_threads_share_what_one_may_do_at_a_time(work: float, share: float, threads: int) -> None:
     """Two that are at the till for 0.3 of each second meet there with a chance of 0.3, by hand."""
-    assert shared_seconds(1, 0.3, 2) == pytest.approx((0.7 + 0.3 * 1.3) / 2)
+    assert shared_seconds(1, 0.3, 2) == pytest.approx((0.7 + 0.3 * 1.3) / 2) and shared_seconds(0, 0, 2) == 0
     found = shared_seconds(work, share * work, threads)
     assert found <= shared_seconds(work, share * work, max(1, threads - 1)) * (1 + 1e-9), "more are never slower"
     assert found >= max(share * work, work / threads) * (1 - 1e-9), "nor faster than their number"

@@ -18,6 +18,7 @@ from pecan_ray.plan.fingerprint import describe_plan
 from pecan_ray.plan.splits import Source, Split, as_columnar
 from pecan_ray.sources import Arrays, Items
 from pecan_ray.sources.listing import MOST_LISTED, FirstSplits, list_splits
+from pecan_ray.sources.packed_items import packed
 from tests.source_contract import check_columns, check_contract, check_elements, elements_of, same
 
 
@@ -168,3 +169,11 @@ def test_the_first_splits_of_a_source_are_listed_as_far_as_they_are_soon_known()
     seconds = itertools.count(0.0, 0.1)
     assert len(list_splits(Items(range(9)), lambda: next(seconds)).splits) == 3
     assert FirstSplits((Split(0, elements=1), Split(1)), complete=True).elements is None
+
+
+def test_packed_items_are_a_sequence_like_their_list() -> None:
+    items = [(number, bytes(1 << 16)) for number in range(20)]
+    found = packed(items, "some")
+    assert found is not None and list(found) == items and found[-3] == items[-3]
+    for part in (slice(3, 17), slice(2, None, 5), slice(None, None, -1), slice(17, 3, -4), slice(5, 5)):
+        assert found[part] == items[part]

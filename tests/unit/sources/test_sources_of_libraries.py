@@ -65,6 +65,9 @@ def test_iterable_data_sets_of_torch_are_dealt_out_by_their_shards() -> None:
     data = pytest.importorskip("torch.utils.data")
 
     class Numbers(data.IterableDataset):  # type: ignore[misc, name-defined]
+        def __len__(self) -> int:
+            return 10
+
         def __iter__(self) -> Iterator[Any]:
             info = data.get_worker_info()
             first, step = (0, 1) if info is None else (info.id, info.num_workers)
@@ -76,6 +79,7 @@ def test_iterable_data_sets_of_torch_are_dealt_out_by_their_shards() -> None:
     read = [source.read(split) for split in source.splits()]
     got = [[next(one) for _ in range(2)] for one in read]  # in turns, as threads do
     assert got[0] == [{"item": 0}, {"n": 3}] and got[1] == [{"n": 1}, {"item": 4}]
+    assert (source.num_elements(), TorchIterable(Numbers(), shards=1).num_elements()) == (None, 10)
     assert len(elements_of(source)) == 10 and data.get_worker_info() is None
     assert list(source.read(next(source.splits()), 3)) == [{"n": 9}]
     with pytest.raises(PlanError, match="IterableDataset, but got list"):
