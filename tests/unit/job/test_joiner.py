@@ -9,7 +9,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pecan_ray.job.blocks import BlockOfRows, RunBlocks
+from pecan_ray.job.blocks import BlockOfRows, RowRange, RunBlocks
 from pecan_ray.job.joins import Joins
 from pecan_ray.job.lease_sizes import cut, elements_in
 from pecan_ray.job.trainer_events import ReceivedBatch
@@ -136,3 +136,14 @@ def test_rows_on_both_sides_of_a_split_that_told_of_no_element_are_two_blocks() 
         (1, 2, [(0, 0, 2)]),
     ]
     assert first.block.row_range.end < last.block.row_range.begin
+
+
+def test_batches_have_their_turn_as_they_come_once_the_order_is_given_up() -> None:
+    queue = TrainerQueue()
+    first, second, third = (
+        ReceivedBatch(id, "a", 0, {}, 4, 1, row_range=RowRange(4 * row, 4 * row + 4)) for id, row in enumerate((1, 4, 0))
+    )
+    assert not queue.receive(first)
+    assert queue.stop_ordering() == [first]
+    assert queue.receive(second) == [second], "rows 4 to 8 are missing, and nobody waits for them"
+    assert queue.receive(third) == [third]

@@ -47,7 +47,7 @@ def test_columns_that_the_first_file_lacks_are_refused(tmp_path: Path) -> None:
 def images_in(root: Path) -> list[dict[str, object]]:
     """Write two classes of images, and some files that are none; return the elements."""
     names = ["cat/1.jpg", "cat/2.PNG", "cat/deep/0.jpeg", "cat.small/7.jpg", "cat.small/8.jpg"]
-    for name in [*names, "cat/notes.txt", "cat/.3.jpg", ".hidden/1.jpg", "loose.jpg"]:
+    for name in [*names, "cat/notes.txt", "cat.small/README", "cat/.3.jpg", ".hidden/1.jpg", "loose.jpg"]:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_bytes(f"image {name}".encode())
     return [
@@ -55,10 +55,12 @@ def images_in(root: Path) -> list[dict[str, object]]:
     ]
 
 
-def test_image_folder(tmp_path: Path) -> None:
+def test_image_folder(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     expected = images_in(tmp_path)
     source = ImageFolder(tmp_path, split_files=2)
-    assert source.classes == ["cat", "cat.small"] and source.num_elements() == 5
+    with caplog.at_level("INFO", "pecan_ray"):
+        assert source.classes == ["cat", "cat.small"] and source.num_elements() == 5
+    assert "leaves out files by their extensions: 1 .txt, 1 without extension" in caplog.text
     check_contract(source, expected, splits=3)
     before = list(source.splits())
     (tmp_path / "cat" / "2.PNG").write_bytes(b"another image")
