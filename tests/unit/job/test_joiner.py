@@ -141,7 +141,8 @@ def test_rows_on_both_sides_of_a_split_that_told_of_no_element_are_two_blocks() 
 def test_batches_have_their_turn_as_they_come_once_the_order_is_given_up() -> None:
     queue = TrainerQueue()
     first, second, third = (
-        ReceivedBatch(id, "a", 0, {}, 4, 1, row_range=RowRange(4 * row, 4 * row + 4)) for id, row in enumerate((1, 4, 0))
+        ReceivedBatch(number, "a", 0, {}, 4, 1, row_range=RowRange(row, row + 4))
+        for number, row in enumerate((4, 16, 0))
     )
     assert not queue.receive(first)
     assert queue.stop_ordering() == [first]
